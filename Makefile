@@ -1,0 +1,36 @@
+# Each target makes its own virtual environment first; nothing else has to be set up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench fuzz clean
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+demo: $(VENV)/.ready  ## what there is so far, on streams written for it
+	@$(BIN)/python examples/decode_tour.py
+
+test: $(VENV)/.ready  ## the tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.ready  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/test_layers.py
+
+bench: $(VENV)/.bench  ## the numbers that the README claims
+	$(BIN)/python bench/decoding.py
+
+fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_round_trip.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build

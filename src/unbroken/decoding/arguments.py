@@ -1,0 +1,70 @@
+"""The strict reading of a call's arguments: one JSON object, exact numbers, nothing repaired.
+
+Parsed once, when the call is complete. The standard parser and not orjson, because that one turns integers beyond 64
+bits into floats. Says in words why a text is refused; the words go to the model and into logs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from unbroken.decoding.scanner import MAX_DEPTH, Scanner
+from unbroken.messages import Json
+
+DOUBLE_ENCODED = "double-encoded"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    arguments: dict[str, Json] | None
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def parse_arguments(raw: str) -> Parsed:
+    """Read a text that is not blank. A JSON string that holds a JSON object is read once more, and noted."""
+    if not _shallow(raw):
+        return Parsed(None, f"the arguments are nested deeper than {MAX_DEPTH} levels")
+    try:
+        value = _strict.decode(raw)
+        notes: tuple[str, ...] = ()
+        if isinstance(value, str) and _shallow(value):
+            value = _strict.decode(value)
+            notes = (DOUBLE_ENCODED,)
+    except (ValueError, RecursionError) as error:
+        return Parsed(None, f"the arguments are not valid JSON: {error}")
+    if not isinstance(value, dict):
+        return Parsed(None, f"the arguments are not a JSON object but {_name(value)}")
+    return Parsed(cast("dict[str, Json]", value), notes=notes)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+_strict = json.JSONDecoder(parse_constant=_refuse)
+
+
+def _shallow(raw: str) -> bool:
+    if raw.count("{") + raw.count("[") <= MAX_DEPTH:
+        return True
+    scanner = Scanner()
+    scanner.feed(raw)
+    # Text that is not an object is refused in any case: no need to know its depth, but it must not be parsed.
+    return not (scanner.too_deep or scanner.foreign)
+
+
+def _name(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case _:
+            return "an array"

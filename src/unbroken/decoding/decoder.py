@@ -1,0 +1,189 @@
+"""Bytes of one response in, deltas out: framing, wire, prose recovery and assembly behind one small face.
+
+Pure: no I/O, no clock, nothing global. `decode` is the same for a body that is already here. Streamed or whole is read
+off the bytes, so there is one path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import cast
+
+import orjson
+
+from unbroken.decoding.assembler import Assembler
+from unbroken.decoding.prose import Prose
+from unbroken.decoding.verdict import Witnesses, judge
+from unbroken.deltas import Delta, Ended, Verdict
+from unbroken.errors import NotAResponse, UserError
+from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
+from unbroken.wires import find_wire
+from unbroken.wires.jsontext import Damaged, loads_exact
+from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer
+
+_orjson_loads = orjson.loads
+_Refused = orjson.JSONDecodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is in a response. `complete` says whether it ended as its wire requires; `verdict` whether it is whole."""
+
+    calls: tuple[ToolCall, ...]
+    server_calls: tuple[ServerCall, ...]
+    text: str
+    reasoning: str
+    finish: str | None
+    usage: Usage | None
+    error: Json
+    complete: bool
+    verdict: Verdict
+    message: Assistant
+    """The same as an assistant message for the history, with what has to travel back."""
+
+
+class Decoder:
+    """Feed it the body in any pieces: `feed` and `end` give deltas, `response` everything at once.
+
+    `tools` are the names of the offered tools: when given, calls that leaked into the text are recovered. `request` is
+    the request that is being answered: it tells which ids are taken and how many tokens were allowed.
+    """
+
+    def __init__(
+        self,
+        wire: str,
+        tools: Collection[str] | None = None,
+        request: Request | None = None,
+        *,
+        max_event: int = MAX_EVENT,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self.wire = find_wire(wire)
+        history = [m for m in request.messages if isinstance(m, Assistant) and m.calls] if request else []
+        self._max_tokens = request.sampling.max_tokens if request else None
+        self._framer = Framer(max_event, max_body)
+        self._assembler = Assembler(
+            turn=len(history),
+            used_ids={call.id for message in history for call in message.calls},
+            prose=Prose(tools) if tools else None,
+        )
+        self._reader = self.wire.decoder(self._assembler)
+        self._read = self._reader.feed
+        self._damaged = ""
+        self._response: Response | None = None
+
+    def feed(self, chunk: bytes) -> list[Delta]:
+        if self._response is not None:
+            raise UserError("feed was called after end: use a new Decoder for each response")
+        for data in self._framer.feed(chunk):
+            try:
+                event = _orjson_loads(data)
+            except _Refused:
+                self._read_slowly(data)
+                continue
+            if event.__class__ is dict:
+                self._read(event, data)
+            else:
+                self._read_other(event, data)
+        return self._take()
+
+    def end(self) -> list[Delta]:
+        if self._response is None:
+            unfinished = self._framer.unfinished
+            for data in self._framer.end():
+                self._read_slowly(data, last=unfinished)
+            self._response = self._conclude()
+            self._assembler.deltas.append(Ended(self._response.verdict))
+        return self._take()
+
+    def response(self) -> Response:
+        """Everything that was received. Ends the decoder if nobody has."""
+        if self._response is None:
+            self.end()
+        return cast("Response", self._response)
+
+    def _take(self) -> list[Delta]:
+        deltas = self._assembler.deltas
+        self._assembler.deltas = []
+        return deltas
+
+    def _read_slowly(self, data: bytes, last: bool = False) -> None:
+        """An event that the fast parser refuses, or the last one, which may have been cut."""
+        if data.strip() == b"[DONE]":
+            self._reader.recognised = True
+            self._assembler.ended()
+            return
+        try:
+            event = loads_exact(data)
+        except Damaged as error:
+            if not last:
+                self._damaged = self._damaged or str(error)
+                self._assembler.damage()
+            return
+        self._assembler.halves = True
+        if isinstance(event, dict):
+            self._read(cast("dict[str, Json]", event), data)
+        else:
+            self._read_other(event, data)
+
+    def _read_other(self, event: Json, data: bytes) -> None:
+        if isinstance(event, list):
+            for item in cast("list[Json]", event):
+                if isinstance(item, dict):
+                    self._read(cast("dict[str, Json]", item), data)
+
+    def _conclude(self) -> Response:
+        a = self._assembler
+        broken = a.flush()
+        calls = tuple(a.calls())
+        text, reasoning = a.text_so_far, a.reasoning_so_far
+        verdict = judge(
+            Witnesses(
+                bytes_seen=self._framer.bytes_seen,
+                recognised=self._reader.recognised,
+                noise=self._framer.noise.decode("utf-8", "replace"),
+                damaged=self._damaged,
+                terminal=a.terminal,
+                finish=a.finish_reason,
+                meaning=a.meaning,
+                error=a.failure,
+                text=len(text),
+                reasoning=len(reasoning),
+                calls=len(calls),
+                server_calls=len(a.server_calls),
+                broken_calls=tuple(broken),
+                output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
+                max_tokens=self._max_tokens,
+            )
+        )
+        value = self._reader.native()
+        native = None if value is None else Native(self.wire.name, value, a.ids_by_arrival())
+        return Response(
+            calls=calls,
+            server_calls=tuple(a.server_calls),
+            text=text,
+            reasoning=reasoning,
+            finish=a.finish_reason,
+            usage=a.last_usage,
+            error=a.failure,
+            complete=a.terminal and not self._damaged,
+            verdict=verdict,
+            message=Assistant(text, calls, reasoning, native),
+        )
+
+
+def decode(
+    body: bytes, wire: str = "openai-chat", stream: bool = True, tools: Collection[str] | None = None
+) -> Response:
+    """Decode a body that is here as a whole. `stream` is what was asked for; the bytes decide what it is.
+
+    Raises `NotAResponse` when there is nothing of the wire in it (an empty body, HTML, noise). Anything else that is
+    wrong with the response stands in `verdict`.
+    """
+    decoder = Decoder(wire, tools)
+    decoder.feed(body)
+    response = decoder.response()
+    if response.verdict.kind == "foreign":
+        raise NotAResponse(f"decoding as {wire} failed: {response.verdict.reason}")
+    return response

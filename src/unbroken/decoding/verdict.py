@@ -1,0 +1,87 @@
+"""Is the response whole? The one place that decides, from several witnesses, because each of them lies somewhere.
+
+The witnesses: the wire's terminal sign, the finish reason, the balance of every call, an error object, damaged events,
+the token count. The verdict is data (`deltas.Verdict`); what to do about it is decided above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unbroken.deltas import Meaning, Verdict
+from unbroken.messages import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """What was seen of a response when its body had ended."""
+
+    bytes_seen: int
+    recognised: bool
+    """At least one event was of the wire."""
+    noise: str
+    """The first line that was no event, for instance of an HTML page."""
+    damaged: str
+    terminal: bool
+    finish: str | None
+    meaning: Meaning
+    error: Json
+    text: int
+    """Characters of text."""
+    reasoning: int
+    calls: int
+    server_calls: int
+    broken_calls: tuple[str, ...]
+    output_tokens: int
+    max_tokens: int | None
+
+
+def judge(seen: Witnesses) -> Verdict:
+    kind, reason = _kind(seen)
+    return Verdict(kind, reason, seen.finish, seen.meaning, seen.bytes_seen, seen.text, seen.broken_calls, seen.error)
+
+
+def _kind(seen: Witnesses) -> tuple[str, str]:
+    names = ", ".join(seen.broken_calls)
+    if seen.error is not None:
+        return "error", f"the provider sent an error: {error_text(seen.error)}"
+    if seen.bytes_seen == 0:
+        return "foreign", "the body is empty"
+    if not seen.recognised and not seen.damaged:
+        return "foreign", _foreign(seen)
+    if seen.damaged:
+        return "damaged", seen.damaged
+    if not seen.terminal:
+        calls = f"; calls not complete: {names}" if names else ""
+        return "unfinished", f"the body ended without the terminal sign of its wire{calls}"
+    if seen.noise.lstrip().startswith("<"):
+        return "damaged", f"the stream contains HTML: {seen.noise}"
+    if seen.broken_calls:
+        if seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens):
+            return "cut_call", f"the token limit cut the call: {names} (finish reason {seen.finish!r})"
+        return "cut_call", f"the finish reason is {seen.finish!r}, but the arguments are not complete: {names}"
+    if not (seen.text or seen.calls or seen.server_calls) and seen.meaning == "done":
+        what = "only reasoning" if seen.reasoning else "nothing"
+        return "empty", f"the response ended as it should and says {what}"
+    return "whole", ""
+
+
+def _foreign(seen: Witnesses) -> str:
+    if seen.noise.lstrip().startswith("<"):
+        return f"the body is HTML, not a response: {seen.noise}"
+    if seen.noise:
+        return f"the body is not a response of this wire: {seen.noise}"
+    return "the body holds no event of this wire"
+
+
+def error_text(error: Json) -> str:
+    """The words of a provider's error object, whatever its shape."""
+    match error:
+        case {"message": str(message)} if message:
+            return message
+        case {"error": inner}:
+            return error_text(inner)
+        case str():
+            return error
+        case _:
+            return str(error)[:200]

@@ -1,0 +1,3 @@
+"""placeholder"""
+class Link: pass
+class Edit: pass

@@ -1,0 +1,19 @@
+"""The wires: providers' protocols, each one file with its four corners. Here they are found by name."""
+
+from __future__ import annotations
+
+from unbroken.errors import UnknownWire
+from unbroken.wires import openai_chat
+from unbroken.wires.wire import Wire
+
+WIRES: dict[str, Wire] = {wire.name: wire for wire in (openai_chat.WIRE,)}
+
+
+def find_wire(name: str) -> Wire:
+    try:
+        return WIRES[name]
+    except KeyError:
+        raise UnknownWire(f"there is no wire {name!r}; there are: {', '.join(WIRES)}") from None
+
+
+__all__ = ["WIRES", "Wire", "find_wire"]

@@ -1,0 +1,101 @@
+"""JSON text to values and back: fast where it can be, exact where it must be, never recursing into a trap.
+
+orjson is four times faster than the standard parser, but it refuses half a surrogate pair and turns integers beyond 64
+bits into floats; both happen in real responses. So: orjson first, the standard parser where orjson refuses or where a
+number matters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import cast
+
+import orjson
+
+from unbroken.errors import StreamError, TooDeep
+from unbroken.messages import Json
+
+MAX_DEPTH = 512
+
+
+class Damaged(StreamError):
+    """One event that is not JSON. Does not leave the decoder: it becomes part of the verdict."""
+
+
+def loads(data: bytes) -> Json:
+    """Parse one event. orjson where it can, the standard parser where orjson refuses (half a surrogate pair, NaN,
+    bytes that are not UTF-8); raises `Damaged` for what is not JSON and `TooDeep` before anything could recurse."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return loads_exact(data)
+
+
+def loads_exact(data: bytes) -> Json:
+    """The standard parser: integers of any length stay exact, at four times the cost."""
+    if not shallow(data):
+        raise too_deep()
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"an event is not JSON: {error}") from None
+
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|$)', re.DOTALL)
+_NOT_BRACKETS = re.compile(rb"[^\[\]{}]+")
+
+
+def shallow(data: bytes, limit: int = MAX_DEPTH) -> bool:
+    """Is the JSON text nested at most `limit` deep? Without recursion, for text that no parser has seen yet."""
+    if data.count(b"[") + data.count(b"{") <= limit:
+        return True
+    depth = 0
+    for bracket in _NOT_BRACKETS.sub(b"", _STRINGS.sub(b"", data)):
+        if bracket in b"[{":
+            depth += 1
+            if depth > limit:
+                return False
+        else:
+            depth -= 1
+    return True
+
+
+def too_deep() -> TooDeep:
+    return TooDeep(f"reading the response stopped: JSON nested deeper than {MAX_DEPTH} levels; no provider sends that")
+
+
+def exact(event: dict[str, Json], data: bytes, value: Json) -> dict[str, Json]:
+    """The event again, with exact numbers, if `value` (a part of it) holds a number that orjson had to bend."""
+    return cast("dict[str, Json]", loads_exact(data)) if _bent(value) else event
+
+
+def _bent(value: Json) -> bool:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, float):
+            if abs(item) >= 2**63 and item == item // 1:
+                return True
+        elif isinstance(item, dict):
+            stack.extend(cast("dict[str, Json]", item).values())
+        elif isinstance(item, list):
+            stack.extend(cast("list[Json]", item))
+    return False
+
+
+def dumps(value: Json) -> bytes:
+    """JSON for the wire. Half a surrogate pair, which no parser would take, becomes U+FFFD."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def dump_arguments(arguments: Json) -> str | None:
+    """The text of arguments that came as an object; None when JSON cannot say it (NaN, Infinity, too deep)."""
+    try:
+        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,55 @@
+"""Pieces that every wire's encoder and decoder of requests needs: media as data URLs, arguments as text.
+
+Not a place for anything that only one wire does.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn, cast
+
+from unbroken.messages import Json, Media, ToolCall
+from unbroken.wires.jsontext import dump_arguments, shallow
+
+
+def data_url(media: Media) -> str:
+    return media.url or f"data:{media.mime};base64,{media.data}"
+
+
+def from_data_url(url: str) -> Media:
+    if url.startswith("data:") and ";base64," in url:
+        mime, data = url[5:].split(";base64,", 1)
+        if mime and data:
+            return Media(mime=mime, data=data)
+    return Media(url=url or "about:blank")
+
+
+def outgoing_arguments(call: ToolCall) -> str:
+    """What goes back to the model: the text as it was, if it is an object; `{}` for a call that was cut."""
+    if call.arguments is None:
+        return "{}"
+    raw = call.raw.strip()
+    return call.raw if raw.startswith("{") else (dump_arguments(call.arguments) or "{}")
+
+
+def call_from_text(id: str, name: str, arguments: Json, index: int) -> ToolCall:
+    """A call in a history that a client sends: text or an object, refused (not repaired) when it is neither."""
+    if isinstance(arguments, dict):
+        return ToolCall(id, name, cast("dict[str, Any]", arguments), dump_arguments(arguments) or "", index)
+    raw = arguments if isinstance(arguments, str) else ""
+    if not raw.strip():
+        return ToolCall(id, name, {}, raw, index)
+    try:
+        value = _strict.decode(raw) if shallow(raw.encode("utf-8", "replace")) else None
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return ToolCall(id, name, cast("dict[str, Any]", value), raw, index)
+    return ToolCall(id, name, None, raw, index, complete=False, problem="the arguments are not a JSON object")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+_strict = json.JSONDecoder(parse_constant=_refuse)

@@ -1,0 +1,199 @@
+"""Bytes in, JSON texts out, whatever the split: the framing that all wires share.
+
+Server-sent events, one JSON object a line, one JSON array, one whole JSON body: which of them it is shows in the first
+byte, so nobody has to say. Knows nothing of what is inside an event (that is parsed by `jsontext`).
+
+Strategy: a line is the unit. In server-sent events a `data:` line is kept until the blank line that ends its event;
+in JSON framing the end of each top-level object is found by one pass over the brackets (`JsonSplitter`), because
+pretty-printed bodies have line ends everywhere. Both keep at most one unfinished event in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from unbroken.errors import TooLarge
+from unbroken.wires.jsontext import MAX_DEPTH, too_deep
+
+MAX_EVENT = 32 * 1024 * 1024
+MAX_BODY = 256 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+_BLANK = b" \t\r\n"
+
+
+class Framer:
+    """Feed it the body in any pieces; it gives the JSON text of each event as soon as that event has ended."""
+
+    def __init__(self, max_event: int = MAX_EVENT, max_body: int = MAX_BODY) -> None:
+        self.max_event = max_event
+        self.max_body = max_body
+        self.bytes_seen = 0
+        self.noise = b""
+        """The first line that was neither a field nor an event: what an HTML page or a proxy's message looks like."""
+        self._tail: list[bytes] = []
+        self._tail_size = 0
+        self._data: list[bytes] = []
+        self._data_size = 0
+        self._splitter: JsonSplitter | None = None
+        self._sniffed = False
+        self._after_cr = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        self.bytes_seen += len(chunk)
+        if self.bytes_seen > self.max_body:
+            self._too_large("body", self.max_body, "max_body")
+        if not self._sniffed:
+            chunk = self._sniff(chunk)
+        if self._splitter is not None:
+            return self._splitter.feed(chunk)
+        if b"\r" in chunk or self._after_cr:
+            chunk = self._unify_line_ends(chunk)
+        self._tail.append(chunk)
+        if b"\n" not in chunk:
+            self._tail_size += len(chunk)
+            if self._tail_size > self.max_event:
+                self._too_large("event", self.max_event, "max_event")
+            return []
+        lines = b"".join(self._tail).split(b"\n")
+        self._tail = [lines.pop()]
+        self._tail_size = len(self._tail[0])
+        return self._take(lines)
+
+    def end(self) -> list[bytes]:
+        """The body has ended: what is still unfinished is given as it stands, for the parser to judge."""
+        if self._splitter is not None:
+            return self._splitter.end()
+        lines = [b"".join(self._tail), b""]
+        self._tail.clear()
+        return self._take(lines)
+
+    @property
+    def unfinished(self) -> bool:
+        if self._splitter is not None:
+            return self._splitter.inside
+        return bool(self._tail_size or self._data)
+
+    def _sniff(self, chunk: bytes) -> bytes:
+        head = b"".join(self._tail) + chunk
+        self._tail.clear()
+        if len(head) < 3 and _BOM.startswith(head):
+            self._tail.append(head)
+            return b""
+        head = head.removeprefix(_BOM).lstrip(_BLANK)
+        if head:
+            self._sniffed = True
+            if head[:1] in (b"{", b"["):
+                self._splitter = JsonSplitter(self.max_event)
+        return head
+
+    def _unify_line_ends(self, chunk: bytes) -> bytes:
+        # A raw CR cannot stand inside JSON text but as white space, so this never touches a value.
+        if self._after_cr and chunk[:1] == b"\n":
+            chunk = chunk[1:]
+        self._after_cr = chunk[-1:] == b"\r" or (self._after_cr and not chunk)
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _take(self, lines: list[bytes]) -> list[bytes]:
+        events: list[bytes] = []
+        data = self._data
+        for line in lines:
+            if line.startswith(b"data:"):
+                data.append(line[5:])
+                self._data_size += len(line)
+                if self._data_size > self.max_event:
+                    self._too_large("event", self.max_event, "max_event")
+            elif not line:
+                if data:
+                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    data.clear()
+                self._data_size = 0
+            elif line[:1] in (b"{", b"["):
+                # A proxy's JSON error, or a chunk without its field name, in the middle of a stream.
+                events.append(line)
+            elif not self.noise and not line.startswith((b":", b"event", b"id", b"retry", b"data")):
+                self.noise = line[:200]
+        return events
+
+    def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
+        raise TooLarge(
+            f"reading the response stopped: one {what} is larger than {limit:,} bytes; if that is meant, raise {setting}"
+        )
+
+
+_MARKS = re.compile(rb'["{}]')
+_STRING_END = re.compile(rb'["\\]')
+
+
+class JsonSplitter:
+    """Cuts a sequence of top-level JSON objects (one a line, or an array, or one body) where each of them closes.
+
+    Commas, brackets and white space between the objects are dropped. One pass: no byte is looked at twice.
+    """
+
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self.max_event = max_event
+        self.inside = False
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        objects: list[bytes] = []
+        at = start = 0
+        end = len(chunk)
+        while at < end:
+            if self._in_string:
+                if self._escaped:
+                    self._escaped = False
+                    at += 1
+                    continue
+                found = _STRING_END.search(chunk, at)
+                if found is None:
+                    break
+                at = found.end()
+                if found.group() == b"\\":
+                    self._escaped = True
+                else:
+                    self._in_string = False
+                continue
+            found = _MARKS.search(chunk, at)
+            if found is None:
+                break
+            at = found.end()
+            mark = found.group()
+            if mark == b'"':
+                # Between the objects a quote is noise; it must not swallow what follows.
+                self._in_string = self.inside
+            elif mark == b"{":
+                if not self.inside:
+                    self.inside = True
+                    start = at - 1
+                self._depth += 1
+                if self._depth > MAX_DEPTH:
+                    raise too_deep()
+            elif self.inside:
+                self._depth -= 1
+                if self._depth == 0:
+                    objects.append(b"".join((*self._pieces, chunk[start:at])))
+                    self._pieces.clear()
+                    self._size = 0
+                    self.inside = False
+        if self.inside:
+            self._pieces.append(chunk[start:])
+            self._size += end - start
+            if self._size > self.max_event:
+                raise TooLarge(
+                    f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
+                    "if that is meant, raise max_event"
+                )
+        return objects
+
+    def end(self) -> list[bytes]:
+        if not self.inside:
+            return []
+        self.inside = False
+        return [b"".join(self._pieces)]

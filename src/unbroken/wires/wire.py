@@ -1,0 +1,84 @@
+"""What a wire is: a provider's protocol as four corners, and what its decoder tells while it reads.
+
+Only shapes stand here. A wire reads and writes JSON and never decides whether a call is complete, which call a piece
+belongs to, or whether a response is whole: it tells a `Receiver` (the assembler, one layer up) what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from unbroken.deltas import Delta, Meaning
+from unbroken.messages import Json, Request, ServerCall, Usage
+
+
+class Receiver(Protocol):
+    """Told by a `ResponseDecoder`, in the order of the bytes."""
+
+    def text(self, text: str) -> None: ...
+
+    def reasoning(self, text: str) -> None: ...
+
+    def piece(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
+        """A loose piece of a call as openai-chat sends it: any of the fields may be missing, repeated or wrong."""
+        ...
+
+    def open(self, key: Json, id: str, name: str, kind: str = "function") -> None:
+        """A call begins, on a wire that also says where it ends. `key` is the wire's own handle until `close`."""
+        ...
+
+    def arguments(self, key: Json, text: str) -> None: ...
+
+    def close(self, key: Json, whole: str | dict[str, Json] | None = None) -> None:
+        """The wire's own end of a call. `whole` replaces what came in pieces: the text, or the object itself."""
+        ...
+
+    def server_call(self, call: ServerCall) -> None: ...
+
+    def usage(self, usage: Usage) -> None: ...
+
+    def finish(self, reason: str, meaning: Meaning = "done") -> None:
+        """A finish reason as the provider spells it, and what it means on any wire."""
+        ...
+
+    def ended(self) -> None:
+        """A terminal sign that carries no reason (`[DONE]`, a whole body)."""
+        ...
+
+    def error(self, error: Json) -> None: ...
+
+
+class ResponseDecoder(Protocol):
+    """Reads events of one response. `recognised` turns true at the first event that is of this wire."""
+
+    recognised: bool
+
+    def feed(self, event: dict[str, Json], data: bytes) -> None:
+        """One parsed event and the bytes it was parsed from (for numbers that must be exact)."""
+        ...
+
+    def native(self) -> Json:
+        """The assistant message in the wire's request form, as far as our own fields do not say it; None if they do."""
+        ...
+
+
+class ResponseEncoder(Protocol):
+    """Writes one response for a client of this wire from the deltas of any other: streamed events, or one body."""
+
+    def feed(self, delta: Delta) -> bytes: ...
+
+    def body(self) -> bytes:
+        """After the last delta: the same response as one whole body."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    name: str
+    decoder: Callable[[Receiver], ResponseDecoder]
+    encoder: Callable[[str, str], ResponseEncoder]
+    """Made with the model's name and an id for the response."""
+    encode_request: Callable[[Request], dict[str, Json]]
+    decode_request: Callable[[dict[str, Json]], Request]
