@@ -25,6 +25,9 @@ from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer
 _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
 
+# A wire reads values of any type that a provider may send; where one is not what the wire says, it is one of these.
+MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError)
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -82,10 +85,13 @@ class Decoder:
             except _Refused:
                 self._read_slowly(data)
                 continue
-            if event.__class__ is dict:
-                self._read(event, data)
-            else:
-                self._read_other(event, data)
+            try:
+                if event.__class__ is dict:
+                    self._read(event, data)
+                else:
+                    self._read_list(event, data)
+            except MISSHAPEN as error:
+                self._misshapen(error)
         return self._take()
 
     def end(self) -> list[Delta]:
@@ -122,12 +128,19 @@ class Decoder:
                 self._assembler.damage()
             return
         self._assembler.halves = True
-        if isinstance(event, dict):
-            self._read(cast("dict[str, Json]", event), data)
-        else:
-            self._read_other(event, data)
+        try:
+            if isinstance(event, dict):
+                self._read(cast("dict[str, Json]", event), data)
+            else:
+                self._read_list(event, data)
+        except MISSHAPEN as error:
+            self._misshapen(error)
 
-    def _read_other(self, event: Json, data: bytes) -> None:
+    def _misshapen(self, error: Exception) -> None:
+        self._damaged = self._damaged or f"an event has a shape that its wire does not have: {error}"
+        self._assembler.damage()
+
+    def _read_list(self, event: Json, data: bytes) -> None:
         if isinstance(event, list):
             for item in cast("list[Json]", event):
                 if isinstance(item, dict):
