@@ -25,3 +25,9 @@ for _ in range(7):
     A.append(cpu(ours,b)); B.append(cpu(base,b)); C.append(cpu(ours,b4))
 A.sort();B.sort();C.sort()
 print(len(b), "ours",A[3],"base",B[3],"ratio",A[3]/B[3],"min ratio",A[0]/B[0],"1MB/256K",C[3]/A[3])
+A=[];B=[];C=[];D=[]
+for _ in range(9):
+    A.append(cpu(ours,b)); B.append(cpu(base,b)); C.append(cpu(ours,b4)); D.append(cpu(base,b4))
+print("min", min(A),min(B),min(C),min(D), "ratio",min(A)/min(B), "4x ours",min(C)/min(A),"4x base",min(D)/min(B))
+gc.disable()
+print("nogc", cpu(ours,b4)/cpu(ours,b))

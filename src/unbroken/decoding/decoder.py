@@ -69,6 +69,7 @@ class Decoder:
         self._assembler = Assembler(
             turn=len(history),
             used_ids={call.id for message in history for call in message.calls},
+            names=tools or ([tool.name for tool in request.tools] if request else ()),
             prose=Prose(tools) if tools else None,
         )
         self._reader = self.wire.decoder(self._assembler)
@@ -92,7 +93,7 @@ class Decoder:
                     self._read_list(event, data)
             except MISSHAPEN as error:
                 self._misshapen(error)
-        return self._take()
+        return self._assembler.take()
 
     def end(self) -> list[Delta]:
         if self._response is None:
@@ -101,7 +102,7 @@ class Decoder:
                 self._read_slowly(data, last=unfinished)
             self._response = self._conclude()
             self._assembler.deltas.append(Ended(self._response.verdict))
-        return self._take()
+        return self._assembler.take()
 
     def response(self) -> Response:
         """Everything that was received. Ends the decoder if nobody has."""
@@ -109,25 +110,21 @@ class Decoder:
             self.end()
         return cast("Response", self._response)
 
-    def _take(self) -> list[Delta]:
-        deltas = self._assembler.deltas
-        self._assembler.deltas = []
-        return deltas
-
     def _read_slowly(self, data: bytes, last: bool = False) -> None:
         """An event that the fast parser refuses, or the last one, which may have been cut."""
         if data.strip() == b"[DONE]":
-            self._reader.recognised = True
-            self._assembler.ended()
+            if self.wire.done_ends:
+                self._reader.recognised = True
+                self._assembler.ended()
             return
         try:
             event = loads_exact(data)
         except Damaged as error:
             if not last:
                 self._damaged = self._damaged or str(error)
-                self._assembler.damage()
+                self._assembler.calls.damage()
             return
-        self._assembler.halves = True
+        self._assembler.expect_halves()
         try:
             if isinstance(event, dict):
                 self._read(cast("dict[str, Json]", event), data)
@@ -138,7 +135,7 @@ class Decoder:
 
     def _misshapen(self, error: Exception) -> None:
         self._damaged = self._damaged or f"an event has a shape that its wire does not have: {error}"
-        self._assembler.damage()
+        self._assembler.calls.damage()
 
     def _read_list(self, event: Json, data: bytes) -> None:
         if isinstance(event, list):
@@ -148,8 +145,8 @@ class Decoder:
 
     def _conclude(self) -> Response:
         a = self._assembler
-        broken = a.flush()
-        calls = tuple(a.calls())
+        a.flush()
+        calls = tuple(a.calls.in_order())
         text, reasoning = a.text_so_far, a.reasoning_so_far
         verdict = judge(
             Witnesses(
@@ -165,13 +162,15 @@ class Decoder:
                 reasoning=len(reasoning),
                 calls=len(calls),
                 server_calls=len(a.server_calls),
-                broken_calls=tuple(broken),
+                broken_calls=tuple(call.name for call in calls if call.problem),
                 output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
                 max_tokens=self._max_tokens,
             )
         )
         value = self._reader.native()
-        native = None if value is None else Native(self.wire.name, value, a.ids_by_arrival())
+        native = (
+            None if value is None else Native(self.wire.name, value, tuple(call.id for call in a.calls.by_arrival()))
+        )
         return Response(
             calls=calls,
             server_calls=tuple(a.server_calls),

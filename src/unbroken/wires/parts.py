@@ -1,4 +1,4 @@
-"""Pieces that every wire's encoder and decoder of requests needs: media as data URLs, arguments as text.
+"""What every wire needs to read and write requests: values of an unsure type, media as data URLs, arguments as text.
 
 Not a place for anything that only one wire does.
 """
@@ -10,6 +10,21 @@ from typing import Any, NoReturn, cast
 
 from unbroken.messages import Json, Media, ToolCall
 from unbroken.wires.jsontext import dump_arguments, shallow
+
+
+def as_dict(value: Json) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def dicts(value: Json) -> list[dict[str, Any]]:
+    """The objects in a list of anybody's making; everything else in it is left out."""
+    if not isinstance(value, list):
+        return []
+    return [cast("dict[str, Any]", item) for item in cast("list[Json]", value) if isinstance(item, dict)]
+
+
+def as_int(value: Json) -> int:
+    return int(value) if isinstance(value, int | float) and value == value and abs(value) < 2**63 else 0
 
 
 def data_url(media: Media) -> str:

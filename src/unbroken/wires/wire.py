@@ -82,3 +82,5 @@ class Wire:
     """Made with the model's name and an id for the response."""
     encode_request: Callable[[Request], dict[str, Json]]
     decode_request: Callable[[dict[str, Json]], Request]
+    done_ends: bool = False
+    """Is `[DONE]` a terminal sign of this wire? On others it is an ornament of some server."""

@@ -1,0 +1,382 @@
+"""The calls of one response: which call a piece belongs to, when a call is complete, what its id is.
+
+The state behind promise 2, never half a call. It never repairs and never guesses: a call is announced ready once, when
+the evidence is there, and spoiled if the evidence turns out false. It knows no provider and no wire.
+
+Strategy. Two kinds of wires meet here. Those that say where a call begins and ends use `open`, `arguments`, `close`.
+openai-chat sends loose pieces and every server bends them in its own way, so `piece` decides by id first, then by
+index while that call is open, then by a name after a closed object. Arguments are kept as fragments and
+scanned in blocks, when a closing brace has arrived, so a fragment costs the same however long the call is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import cast
+
+from unbroken.decoding.arguments import Parsed, parse_arguments
+from unbroken.decoding.halves import join_halves
+from unbroken.decoding.scanner import Scanner
+from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, Delta
+from unbroken.messages import Json, ToolCall
+from unbroken.wires.jsontext import dump_arguments
+
+QUOTED = 200
+"""How many characters of a refused text are quoted."""
+
+BLOCK = 256
+"""Fragments that are kept apart at most."""
+
+_BLANK = " \t\r\n"
+
+
+class _Pending:
+    """A call while its pieces arrive. `done` is the announced call, ready or spoiled."""
+
+    __slots__ = (
+        "blocks",
+        "done",
+        "fragments",
+        "half",
+        "id",
+        "index",
+        "kind",
+        "name",
+        "opened",
+        "own_index",
+        "scanner",
+    )
+
+    def __init__(self, index: int, own_index: bool, id: str, name: str, kind: str) -> None:
+        self.index = index
+        self.own_index = own_index
+        """The provider gave this call an index that no other call had."""
+        self.id = id
+        self.name = name
+        self.kind = kind
+        self.opened = False
+        self.fragments: list[str] = []
+        """What came since the last scan."""
+        self.blocks: list[str] = []
+        """What was scanned, in larger pieces: a hundred thousand small strings would cost their memory."""
+        self.scanner = Scanner()
+        self.half = ""
+        self.done: ToolCall | None = None
+
+    @property
+    def raw(self) -> str:
+        return "".join((*self.blocks, *self.fragments))
+
+    @raw.setter
+    def raw(self, text: str) -> None:
+        self.blocks = [text]
+        self.fragments = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self.blocks or self.fragments)
+
+
+class Calls:
+    """Says what happens to calls into `deltas`, which belongs to the assembler.
+
+    `turn` and `used_ids` come from the history and go into minted ids; `names` are the offered tools, if known.
+    """
+
+    def __init__(
+        self, deltas: list[Delta], turn: int = 0, used_ids: Collection[str] = (), names: Collection[str] = ()
+    ) -> None:
+        self.halves = False
+        self._deltas = deltas
+        self._turn = turn
+        self._used = set(used_ids)
+        self._names = frozenset(names)
+        self._calls: list[_Pending] = []
+        self._taken: set[int] = set()
+        self._by_index: dict[int, _Pending] = {}
+        self._by_id: dict[str, _Pending] = {}
+        self._by_key: dict[Json, _Pending] = {}
+        self._strays: set[Json] = set()
+        self._last: _Pending | None = None
+
+    def in_order(self) -> list[ToolCall]:
+        """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
+        calls = self._calls
+        if all(call.own_index for call in calls):
+            calls = sorted(calls, key=lambda call: call.index)
+        return [call.done for call in calls if call.done is not None]
+
+    def by_arrival(self) -> list[ToolCall]:
+        return [call.done for call in self._calls if call.done is not None]
+
+    # Wires that say where a call begins and ends
+
+    def open(self, key: Json, id: str, name: str, kind: str = "function") -> None:
+        if key in self._by_key:
+            return
+        call = self._by_key[key] = self._begin(None, id, name, kind)
+        self._open(call)
+        if key in self._strays:
+            self._spoil(call, "a part of its arguments came before the call began")
+
+    def arguments(self, key: Json, text: str) -> None:
+        call = self._by_key.get(key)
+        if not text:
+            return
+        if call is None:
+            self._strays.add(key)
+        elif call.done is not None:
+            self._spoil(call, "more arguments came after the call had ended")
+        else:
+            self._append(call, text)
+
+    def close(self, key: Json, whole: str | dict[str, Json] | None = None) -> None:
+        call = self._by_key.get(key)
+        if call is None or call.done is not None:
+            return
+        if isinstance(whole, dict):
+            self._take_object(call, whole)
+        elif whole:
+            if call.empty:
+                self._append(call, whole)
+            call.raw = whole
+        if call.kind == "custom" or call.raw.strip(_BLANK):
+            self._complete(call)
+        # Empty arguments wait for the end of the stream: only that tells "none" from "cut before the first".
+
+    # Loose pieces of openai-chat
+
+    def piece(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
+        if index.__class__ is not int:
+            index = _as_index(index)
+        call = self._by_index.get(index) if index is not None else None
+        if call is None or id or name or call.done is not None:
+            call = self._find(index, _as_text(id), _as_text(name), arguments, kind)
+            if call is None:
+                return
+        if not arguments:
+            return
+        if arguments.__class__ is not str:
+            self._object_piece(call, arguments)
+            return
+        if not call.opened:
+            self._open(call)
+        if self.halves:
+            arguments, call.half = join_halves(call.half + arguments)
+        fragments = call.fragments
+        fragments.append(arguments)
+        self._deltas.append(CallArguments(call.index, arguments))
+        if "}" in arguments or len(fragments) > BLOCK:
+            self._scan(call)
+
+    def _find(self, index: int | None, id: str, name: str, arguments: Json, kind: str) -> _Pending | None:
+        """The open call that a piece belongs to, made if the piece starts one; None if there is nothing to add."""
+        blank = not arguments or (isinstance(arguments, str) and not arguments.strip(_BLANK))
+        call = self._by_id.get(id) if id else None
+        if call is not None:
+            if not self._is_same(call, index, name, arguments, blank):
+                call = None
+        else:
+            call = self._by_index.get(index) if index is not None else self._last
+            if call is not None and not self._goes_on(call, index, id, name, blank):
+                call = None
+        if call is None:
+            return self._begin(index, id, name, kind) if name or id or not blank else None
+        self._last = call
+        if id and not call.id:
+            call.id = id
+            self._by_id.setdefault(id, call)
+        if name and name != call.name and (not call.opened or not call.name):
+            call.name += name  # a name in pieces; once arguments have come the first value stands
+        if call.done is None:
+            return call
+        if not blank:
+            self._after_the_end(call, arguments)
+        return None
+
+    def _is_same(self, call: _Pending, index: int | None, name: str, arguments: Json, blank: bool) -> bool:
+        """Is a piece with a known id the same call, or has the provider given one id to several?"""
+        if not name:
+            return True
+        if index is not None and call.own_index and index != call.index:
+            return False
+        if call.done is None or blank:
+            return True
+        if name != call.name:
+            return False
+        # Closed, and the same name again: an echo of this call (the very same text), or another call.
+        return arguments == call.done.raw or not _starts_object(arguments)
+
+    def _goes_on(self, call: _Pending, index: int | None, id: str, name: str, blank: bool) -> bool:
+        """Does a piece without a known id belong to the call at its place?"""
+        if id and call.id:
+            return False  # a new id at the same place: ollama sends every call at index 0
+        if not name:
+            return True
+        if call.done is not None:
+            return blank and name == call.name
+        if call.name and index is None:
+            return False  # without index and id only the name tells calls apart
+        return not (call.name in self._names and name in self._names and name != call.name)
+
+    def _after_the_end(self, call: _Pending, arguments: Json) -> None:
+        done = call.done
+        if done is None or done.problem or arguments in (done.raw, done.arguments):
+            return  # some servers send the whole call once more with the finish
+        self._spoil(call, "more text came after the arguments had closed")
+
+    def _object_piece(self, call: _Pending, arguments: Json) -> None:
+        self._open(call)
+        if isinstance(arguments, dict) and call.empty:
+            self._take_object(call, cast("dict[str, Json]", arguments))
+            self._complete(call)
+        else:
+            self._spoil(
+                call, f"the arguments are neither text nor one object: {str(cast('object', arguments))[:QUOTED]}"
+            )
+
+    # The life of a call
+
+    def _begin(self, index: int | None, id: str, name: str, kind: str) -> _Pending:
+        own_index = index is not None and index not in self._taken
+        if own_index and index is not None:
+            place = index
+        else:
+            place = len(self._calls)
+            while place in self._taken:
+                place += 1
+        self._taken.add(place)
+        call = _Pending(place, own_index, id, name, kind)
+        self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        if id:
+            self._by_id.setdefault(id, call)
+        self._last = call
+        return call
+
+    def _open(self, call: _Pending) -> None:
+        if not call.opened:
+            call.opened = True
+            self._deltas.append(CallOpened(call.index, call.name, call.id))
+
+    def _append(self, call: _Pending, text: str) -> None:
+        if self.halves:
+            text, call.half = join_halves(call.half + text)
+        call.fragments.append(text)
+        self._deltas.append(CallArguments(call.index, text))
+
+    def _take_object(self, call: _Pending, arguments: dict[str, Json]) -> None:
+        raw = dump_arguments(arguments)
+        if raw is None:  # NaN or Infinity inside: a text that says so is not JSON and will be refused
+            raw = repr(arguments)
+        call.raw = raw
+        self._deltas.append(CallArguments(call.index, raw))
+
+    def _scan(self, call: _Pending) -> None:
+        text = "".join(call.fragments)
+        call.fragments.clear()
+        call.blocks.append(text)
+        if call.kind != "custom" and call.scanner.feed(text):
+            if call.scanner.spoiled:
+                self._spoil(call, "more text came after the arguments had closed")
+            elif call.name:
+                self._complete(call)
+
+    def _complete(self, call: _Pending) -> None:
+        """The evidence is there: read the arguments strictly, once, and say so."""
+        if not call.name:
+            self._spoil(call, "the call has no name")
+        elif call.kind == "custom":
+            self._conclude(call, Parsed(None))
+        else:
+            self._conclude(call, parse_arguments(call.raw))
+
+    def _spoil(self, call: _Pending, problem: str) -> None:
+        if call.done is None or not call.done.problem:
+            self._conclude(call, Parsed(None, problem))
+
+    def _conclude(self, call: _Pending, parsed: Parsed) -> None:
+        call.done = self._call(call, parsed, id=call.done.id if call.done else None)
+        self._deltas.append(CallSpoiled(call.done) if parsed.problem else CallReady(call.done))
+
+    def _call(self, call: _Pending, parsed: Parsed, id: str | None = None) -> ToolCall:
+        notes = parsed.notes
+        if id is None:
+            id = call.id
+            if not id or id in self._used:
+                id = self._mint(call.index)
+                notes = (*notes, "minted id" if not call.id else f"id {call.id} was used before")
+            self._used.add(id)
+        return ToolCall(
+            id=id,
+            name=call.name,
+            arguments=parsed.arguments,
+            raw=call.raw,
+            index=call.index,
+            complete=parsed.arguments is not None,
+            kind=call.kind,
+            problem=parsed.problem,
+            notes=notes,
+        )
+
+    def _mint(self, index: int) -> str:
+        base = id = f"call_{self._turn}_{index}"
+        letter = ord("a")
+        while id in self._used:
+            id = f"{base}{chr(letter)}" if letter <= ord("z") else f"{base}z{letter}"
+            letter += 1
+        return id
+
+    # Outside the wires
+
+    def recovered(self, name: str, arguments: str) -> None:
+        """A whole call that stood in the text."""
+        call = self._begin(None, "", name, "function")
+        self._open(call)
+        self._append(call, arguments)
+        self._complete(call)
+
+    def damage(self) -> None:
+        """An event could not be read: what it held is unknown, so no call that is open may ever count as complete."""
+        for call in self._calls:
+            if call.done is None:
+                self._open(call)
+                self._spoil(call, "a part of the stream was damaged while the call was open")
+
+    def flush(self, well: bool) -> None:
+        """The body has ended: decide the calls that are still open. `well`: it ended as it should."""
+        for call in self._calls:
+            if call.done is None:
+                if call.half:
+                    call.fragments.append("\ufffd")
+                self._open(call)
+                self._conclude(call, self._last_look(call, well))
+
+    def _last_look(self, call: _Pending, well: bool) -> Parsed:
+        """A call that never showed it was complete: what is left as evidence is the end itself."""
+        if not call.name:
+            return Parsed(None, "the call has no name")
+        raw = call.raw
+        if not raw.strip(_BLANK):
+            return Parsed({}) if well else Parsed(None, "the stream ended before its arguments arrived")
+        if call.kind == "custom":
+            return Parsed(None) if well else Parsed(None, "the stream ended before its input was complete")
+        parsed = parse_arguments(raw)
+        if parsed.problem:
+            return Parsed(None, f"the stream ended before the arguments were complete ({parsed.problem})")
+        return parsed if well else Parsed(None, "the stream broke before the call was known to be complete")
+
+
+def _as_index(index: Json) -> int | None:
+    if isinstance(index, str) and index.isdecimal() and len(index) < 10:
+        return int(index)
+    return index if isinstance(index, int) and not isinstance(index, bool) else None
+
+
+def _as_text(value: Json) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _starts_object(arguments: Json) -> bool:
+    return isinstance(arguments, dict) or (isinstance(arguments, str) and arguments.lstrip(_BLANK).startswith("{"))
