@@ -104,9 +104,12 @@ class Assembler:
 
     def flush(self) -> None:
         """The body has ended: nothing is held back any longer, and the calls that are still open are decided."""
-        for half, say in ((self._text_half, self.text), (self._reasoning_half, self.reasoning)):
-            if half:
-                say("\ufffd")
+        text_half, reasoning_half = self._text_half, self._reasoning_half
+        self._text_half = self._reasoning_half = ""
+        if text_half:
+            self.text("\ufffd")
+        if reasoning_half:
+            self.reasoning("\ufffd")
         if self._prose is not None:
             self._said(self._prose.end())
         self.calls.flush(well=self.terminal and self.failure is None and self.meaning in ("done", "paused"))

@@ -49,10 +49,10 @@ class ChatDecoder:
                     delta = choice.get("delta")
                     if delta:
                         calls = delta.get("tool_calls")
-                        if calls:
-                            self._calls(calls, event, data)
                         if len(delta) > 1 or not calls:
                             self._message(delta)
+                        if calls:
+                            self._calls(calls, event, data)
                     elif "message" in choice:
                         self._whole(choice, event, data)
                     reason = choice.get("finish_reason")
@@ -62,9 +62,18 @@ class ChatDecoder:
         if usage:
             self.recognised = True
             self._to.usage(_usage(usage))
-        if event.get("error"):
+        if not choices or "error" in event:
+            self._error(event)
+
+    def _error(self, event: Object) -> None:
+        """An error in any of its usual shapes: OpenAI's, vLLM's and Mistral's flat one, FastAPI's `detail`."""
+        error = event.get("error")
+        if not error and not event.get("choices"):
+            flat = event.get("object") == "error" or ("message" in event and ("code" in event or "type" in event))
+            error = event if flat else event.get("detail")
+        if error:
             self.recognised = True
-            self._to.error(event["error"])
+            self._to.error(error)
 
     def native(self) -> Json:
         value: Object = {name: "".join(texts) for name, texts in self._opaque_texts.items()}
@@ -72,7 +81,7 @@ class ChatDecoder:
             value["reasoning_details"] = self._details
         if self._content:
             value["content"] = self._content
-        if self._call_extras:
+        if any(self._call_extras):
             value["tool_calls"] = self._call_extras
         return value or None
 
@@ -97,12 +106,13 @@ class ChatDecoder:
                 arguments = function.get("arguments")
                 if arguments.__class__ is dict:
                     arguments = self._exact_arguments(event, data, position, arguments)
-                self._piece(call.get("index"), call.get("id"), function.get("name"), arguments)
+                name = function.get("name")
+                if name:
+                    self._keep_extra(call)
+                self._piece(call.get("index"), call.get("id"), name, arguments)
             elif call.get("type") == "custom" or "custom" in call:
                 custom = as_dict(call.get("custom"))
                 self._piece(call.get("index"), call.get("id"), custom.get("name"), custom.get("input"), "custom")
-            if "extra_content" in call or self._call_extras:
-                self._keep_call_extras(call)
 
     def _exact_arguments(self, event: Object, data: bytes, position: int, arguments: Json) -> Json:
         again = exact(event, data, arguments)
@@ -111,7 +121,7 @@ class ChatDecoder:
         choice = again["choices"][0]
         return (choice.get("delta") or choice["message"])["tool_calls"][position]["function"]["arguments"]
 
-    def _keep_call_extras(self, call: Object) -> None:
+    def _keep_extra(self, call: Object) -> None:
         """Gemini behind its OpenAI face puts the thought signature here, always with a whole call in one piece."""
         extra = call.get("extra_content")
         self._call_extras.append({"extra_content": extra} if extra else None)

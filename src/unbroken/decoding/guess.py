@@ -1,0 +1,64 @@
+"""Which wire is a body of? Read off the shape of its first events, for people who have a file and no more.
+
+Never used on the path of a request: there the wire is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from unbroken.messages import Json
+from unbroken.wires.jsontext import Damaged, loads
+from unbroken.wires.sse import Framer
+
+EVENTS_LOOKED_AT = 50
+
+_ANTHROPIC_EVENTS = {
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "message",
+}
+
+
+def guess_wire(body: bytes) -> str | None:
+    """The name of the wire, or None when no event looks like any of them."""
+    for event in _events(body):
+        wire = _wire_of(event)
+        if wire is not None:
+            return wire
+    return None
+
+
+def _events(body: bytes) -> Iterator[dict[str, Any]]:
+    framer = Framer(max_body=len(body) + 1)
+    for data in [*framer.feed(body), *framer.end()][:EVENTS_LOOKED_AT]:
+        try:
+            value: Json = loads(data)
+        except Damaged:
+            continue
+        for item in cast("list[Json]", value) if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                yield cast("dict[str, Any]", item)
+
+
+def _wire_of(event: dict[str, Any]) -> str | None:
+    kind = event.get("type")
+    if isinstance(kind, str):
+        if kind.startswith("response."):
+            return "openai-responses"
+        if kind in _ANTHROPIC_EVENTS:
+            return "anthropic-messages"
+        if kind == "error" and isinstance(event.get("error"), dict):
+            return "anthropic-messages"
+    if "choices" in event or str(event.get("object")).startswith("chat.completion"):
+        return "openai-chat"
+    if event.get("object") == "response":
+        return "openai-responses"
+    if "candidates" in event or "usageMetadata" in event or "promptFeedback" in event:
+        return "gemini"
+    return None

@@ -1,0 +1,402 @@
+"""Which call a piece belongs to, when a call is complete, what its id is: what providers send, and worse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streams import calls_chunk, calls_of, chat, chunk, feed, piece, sse
+
+from unbroken import (
+    Assistant,
+    CallReady,
+    CallSpoiled,
+    Decoder,
+    Ended,
+    Request,
+    Response,
+    ToolCall,
+    User,
+    decode,
+)
+
+
+def ready(body: bytes) -> list[tuple[int, str]]:
+    """The calls that were announced ready, with the number of the event in which they were."""
+    decoder = Decoder("openai-chat")
+    found: list[tuple[int, str]] = []
+    for number, event in enumerate(body.split(b"\n\n")):
+        found += [(number, d.call.name) for d in decoder.feed(event + b"\n\n") if isinstance(d, CallReady)]
+    return found + [(-1, d.call.name) for d in decoder.end() if isinstance(d, CallReady)]
+
+
+# When is it complete
+
+
+def test_call_completes_at_its_closing_brace() -> None:
+    body = chat(
+        piece(0, "a", "f", ""), piece(0, arguments='{"x": {"y"'), piece(0, arguments=": 1}"), piece(0, arguments="}")
+    )
+    assert ready(body) == [(3, "f")]
+
+
+def test_a_brace_inside_a_string_closes_nothing() -> None:
+    body = chat(piece(0, "a", "f", '{"x": "}'), piece(0, arguments='\\"}'), piece(0, arguments='"}'))
+    assert ready(body) == [(2, "f")]
+    assert decode(body).calls[0].arguments == {"x": '}"}'}
+
+
+def test_a_first_call_is_ready_while_the_second_is_still_written() -> None:
+    body = chat(piece(0, "a", "f", "{}"), piece(1, "b", "g", '{"x"'), piece(1, arguments=": 1}"))
+    assert ready(body) == [(0, "f"), (2, "g")]
+
+
+@pytest.mark.parametrize("more", ["x", "}", '{"b": 2}', ', "b": 2}', "null"])
+def test_a_parsable_prefix_followed_by_more_text_is_spoiled(more: str) -> None:
+    body = chat(piece(0, "a", "f", '{"a": 1}'), piece(0, arguments=more))
+    deltas = feed(body, 10_000)
+    assert [d.call.complete for d in deltas if isinstance(d, CallReady | CallSpoiled)] == [True, False]
+    call = decode(body).calls[0]
+    assert (call.arguments, call.complete) == (None, False)
+    assert "after the arguments had closed" in call.problem
+
+
+def test_white_space_after_the_close_spoils_nothing() -> None:
+    response = decode(chat(piece(0, "a", "f", '{"a": 1}'), piece(0, arguments=" \n\t"), piece(0, arguments="")))
+    assert calls_of(response) == [("a", "f", {"a": 1})]
+    assert response.verdict.whole
+
+
+def test_text_that_follows_the_close_in_the_same_piece_spoils_too() -> None:
+    assert not decode(chat(piece(0, "a", "f", '{"a": 1} and'))).calls[0].complete
+
+
+def test_a_number_is_not_taken_for_complete_arguments() -> None:
+    call = decode(chat(piece(0, "a", "f", "12"))).calls[0]
+    assert (call.complete, call.arguments) == (False, None)
+    assert "not a JSON object but a number" in call.problem
+
+
+def test_empty_arguments_are_no_arguments_at_a_good_end() -> None:
+    for arguments in ("", None):
+        response = decode(chat(piece(0, "a", "f", arguments)))
+        assert calls_of(response) == [("a", "f", {})]
+        assert response.calls[0].raw == ""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat(piece(0, "a", "f", ""), finish="length"),
+        chat(piece(0, "a", "f", ""), finish="content_filter"),
+        chat(piece(0, "a", "f", ""), finish=None, done=False),
+        sse(calls_chunk(piece(0, "a", "f", "")), {"error": {"message": "overloaded"}}, done=False),
+    ],
+)
+def test_empty_arguments_are_a_cut_call_at_a_bad_end(body: bytes) -> None:
+    response = decode(body)
+    assert response.calls[0].arguments is None
+    assert not response.calls[0].complete
+    assert not response.verdict.whole
+
+
+@pytest.mark.parametrize("raw", ['{"a": "he', '{"a": 1', "{", '{"a": [1, 2', '{"a": "x"'])
+@pytest.mark.parametrize("finish", ["tool_calls", "stop", "length", None])
+def test_cut_arguments_are_never_complete(raw: str, finish: str | None) -> None:
+    response = decode(chat(piece(0, "a", "f", raw), finish=finish, done=finish is not None))
+    call = response.calls[0]
+    assert (call.complete, call.arguments, call.raw) == (False, None, raw)
+    assert response.verdict.kind == ("cut_call" if finish else "unfinished")
+    assert response.verdict.open_calls == ("f",)
+
+
+def test_a_call_that_closed_before_the_stream_broke_is_complete() -> None:
+    response = decode(chat(piece(0, "a", "f", '{"a": 1}'), piece(1, "b", "g", '{"b"'), finish=None, done=False))
+    assert [call.complete for call in response.calls] == [True, False]
+    assert response.verdict.kind == "unfinished"
+
+
+@pytest.mark.parametrize(
+    "raw", ['{"a": NaN}', '{"a": Infinity}', '{"a": -Infinity}', "{'a': 1}", '{"a": 1,}', '{"a": 01}']
+)
+def test_what_is_not_strict_json_is_refused(raw: str) -> None:
+    call = decode(chat(piece(0, "a", "f", raw))).calls[0]
+    assert (call.complete, call.arguments) == (False, None)
+
+
+def test_nan_in_arguments_that_come_as_an_object_is_refused() -> None:
+    body = sse(calls_chunk(piece(0, "a", "f", {"a": float("nan")})), chunk({}, "tool_calls"))
+    assert not decode(body).calls[0].complete
+
+
+def test_an_integer_of_thirty_digits_stays_exact() -> None:
+    big = 123456789012345678901234567890
+    as_text = chat(piece(0, "a", "f", json.dumps({"n": big})))
+    as_object = chat(piece(0, "a", "f", {"n": big, "deep": [{"m": -big}]}))
+    assert decode(as_text).calls[0].arguments == {"n": big}
+    assert decode(as_object).calls[0].arguments == {"n": big, "deep": [{"m": -big}]}
+    whole = json.dumps(
+        {"choices": [{"message": {"tool_calls": [piece(0, "a", "f", {"n": big})]}, "finish_reason": "stop"}]}
+    )
+    assert decode(whole.encode(), stream=False).calls[0].arguments == {"n": big}
+
+
+def test_double_encoded_arguments_are_parsed_once_more_and_noted() -> None:
+    call = decode(chat(piece(0, "a", "f", json.dumps(json.dumps({"a": "é"}))))).calls[0]
+    assert (call.arguments, call.complete, call.notes) == ({"a": "é"}, True, ("double-encoded",))
+
+
+def test_arguments_encoded_three_times_are_refused() -> None:
+    assert not decode(chat(piece(0, "a", "f", json.dumps(json.dumps(json.dumps({})))))).calls[0].complete
+
+
+def test_arguments_as_an_object_are_taken() -> None:
+    call = decode(chat(piece(0, "a", "f", {"a": [1, {"b": None}]}))).calls[0]
+    assert call.arguments == json.loads(call.raw) == {"a": [1, {"b": None}]}
+
+
+@pytest.mark.parametrize("arguments", [[1, 2], 5, True])
+def test_arguments_of_another_type_are_refused(arguments: object) -> None:
+    call = decode(chat(piece(0, "a", "f", arguments))).calls[0]
+    assert not call.complete
+
+
+def test_arguments_nested_deeper_than_the_limit_are_refused() -> None:
+    deep = '{"a": ' * 513 + "1" + "}" * 513
+    call = decode(chat(piece(0, "a", "f", deep))).calls[0]
+    assert not call.complete
+    fine = '{"a": ' * 512 + "1" + "}" * 512
+    assert decode(chat(piece(0, "a", "f", fine))).calls[0].complete
+
+
+# Which call is it
+
+
+def test_interleaved_arguments_of_two_calls_are_kept_apart() -> None:
+    body = chat(
+        piece(0, "a", "f", '{"x"'),
+        piece(1, "b", "g", '{"y"'),
+        piece(0, arguments=": 1"),
+        piece(1, arguments=": 2}"),
+        piece(0, arguments="}"),
+    )
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1}), ("b", "g", {"y": 2})]
+
+
+def test_interleaved_calls_are_told_apart_by_id_alone() -> None:
+    body = chat(
+        piece(None, "a", "f", '{"x"'),
+        piece(None, "b", "g", '{"y"'),
+        piece(None, "a", arguments=": 1}"),
+        piece(None, "b", arguments=": 2}"),
+    )
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1}), ("b", "g", {"y": 2})]
+
+
+def test_one_index_with_several_ids_is_several_calls() -> None:
+    body = chat(
+        piece(0, "a", "f", '{"x": 1}'), piece(0, "b", "f", '{"x"'), piece(0, arguments=": 2}"), piece(0, "c", "g", "{}")
+    )
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1}), ("b", "f", {"x": 2}), ("c", "g", {})]
+
+
+def test_a_name_after_a_closed_object_starts_a_new_call_where_ids_are_missing() -> None:
+    body = chat(
+        piece(0, name="f", arguments='{"x": 1}'),
+        piece(0, name="f", arguments='{"x": 2}'),
+        piece(0, name="g", arguments="{}"),
+    )
+    assert [(c.name, c.arguments) for c in decode(body).calls] == [("f", {"x": 1}), ("f", {"x": 2}), ("g", {})]
+
+
+def test_neither_index_nor_id_is_needed() -> None:
+    body = chat(piece(name="f", arguments='{"x"'), piece(arguments=": 1}"), piece(name="g", arguments="{}"))
+    assert calls_of(decode(body)) == [("call_0_0", "f", {"x": 1}), ("call_0_1", "g", {})]
+
+
+def test_two_calls_without_index_and_id_in_one_event() -> None:
+    body = sse(calls_chunk(piece(name="f", arguments="{}"), piece(name="f", arguments="{}")), chunk({}, "tool_calls"))
+    assert calls_of(decode(body)) == [("call_0_0", "f", {}), ("call_0_1", "f", {})]
+
+
+def test_id_and_name_repeated_in_every_piece_count_once() -> None:
+    body = chat(piece(0, "a", "f", '{"x"'), piece(0, "a", "f", ": 1"), piece(0, "a", "f", "}"), piece(0, "a", "f", ""))
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
+
+
+def test_empty_id_and_name_in_later_pieces_change_nothing() -> None:
+    body = chat(piece(0, "a", "f", '{"x"'), piece(0, "", "", ": 1}"), piece(0, "", "", ""))
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
+
+
+def test_a_whole_call_sent_once_more_with_the_finish_is_an_echo() -> None:
+    body = chat(piece(0, "a", "f", '{"x"'), piece(0, arguments=": 1}"), piece(0, "a", "f", '{"x": 1}'))
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
+
+
+def test_one_id_for_several_indexes_is_several_calls_with_own_ids() -> None:
+    body = chat(piece(0, "a", "f", '{"x": 1}'), piece(1, "a", "f", '{"x": 2}'), piece(2, "a", "g", "{}"))
+    response = decode(body)
+    assert calls_of(response) == [("a", "f", {"x": 1}), ("call_0_1", "f", {"x": 2}), ("call_0_2", "g", {})]
+    assert "id a was used before" in response.calls[1].notes
+
+
+def test_one_id_for_different_calls_at_one_index_is_several_calls() -> None:
+    body = chat(piece(0, "a", "f", '{"x": 1}'), piece(0, "a", "f", '{"x": 2}'))
+    assert [c.arguments for c in decode(body).calls] == [{"x": 1}, {"x": 2}]
+
+
+def test_an_index_as_a_string_is_a_number() -> None:
+    body = chat(piece("1", "b", "g", '{"y"'), piece("0", "a", "f", "{}"), piece("1", arguments=": 2}"))
+    assert calls_of(decode(body)) == [("a", "f", {}), ("b", "g", {"y": 2})]
+
+
+def test_calls_stand_in_the_order_of_their_own_indexes() -> None:
+    body = chat(piece(2, "c", "h", "{}"), piece(1, "a", "f", "{}"))
+    assert [call.id for call in decode(body).calls] == ["a", "c"]
+
+
+def test_calls_stand_in_the_order_of_arrival_where_indexes_are_not_their_own() -> None:
+    body = chat(piece(1, "a", "f", "{}"), piece(0, "b", "f", "{}"), piece(0, "c", "f", "{}"))
+    assert [call.id for call in decode(body).calls] == ["a", "b", "c"]
+    assert len({call.index for call in decode(body).calls}) == 3
+
+
+def test_a_name_in_pieces_is_put_together() -> None:
+    body = chat(piece(0, "a", "get_"), piece(0, name="weather"), piece(0, arguments='{"x": 1}'))
+    assert calls_of(decode(body)) == [("a", "get_weather", {"x": 1})]
+
+
+def test_offered_names_tell_two_names_from_a_name_in_pieces() -> None:
+    body = chat(piece(0, name="get", arguments=""), piece(0, name="weather", arguments=""))
+    assert [c.name for c in decode(body).calls] == ["getweather"]
+    assert [c.name for c in decode(body, tools=["get", "weather"]).calls] == ["get", "weather"]
+
+
+def test_an_id_that_comes_late_is_kept() -> None:
+    body = chat(piece(0, name="f", arguments='{"x"'), piece(0, "a"), piece(0, arguments=": 1}"))
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
+
+
+def test_a_call_without_a_name_never_runs() -> None:
+    response = decode(chat(piece(0, "a", None, '{"x": 1}')))
+    assert not response.calls[0].complete
+    assert response.calls[0].problem == "the call has no name"
+
+
+def test_only_the_first_choice_is_read() -> None:
+    other = {"choices": [{"index": 1, "delta": {"content": "no", "tool_calls": [piece(0, "b", "g", "{}")]}}]}
+    body = sse(other, chunk({"content": "yes"}), other, chunk({}, "stop"))
+    response = decode(body)
+    assert (response.text, response.calls) == ("yes", ())
+
+
+# What is its id
+
+
+def history(*ids: str) -> Request:
+    calls = tuple(ToolCall(id, "f", {}) for id in ids)
+    return Request((User.of("hi"), Assistant(calls=calls)))
+
+
+def with_request(body: bytes, request: Request) -> Response:
+    decoder = Decoder("openai-chat", request=request)
+    decoder.feed(body)
+    return decoder.response()
+
+
+def test_a_missing_id_is_minted_from_the_place_in_the_history() -> None:
+    body = chat(piece(0, None, "f", "{}"), piece(1, "", "g", "{}"))
+    assert [c.id for c in decode(body).calls] == ["call_0_0", "call_0_1"]
+    assert [c.id for c in with_request(body, history("x")).calls] == ["call_1_0", "call_1_1"]
+
+
+def test_an_id_that_the_history_has_used_is_minted_anew() -> None:
+    assert [c.id for c in with_request(chat(piece(0, "x", "f", "{}")), history("x")).calls] == ["call_1_0"]
+
+
+def test_a_minted_id_that_is_taken_gets_a_letter() -> None:
+    body = chat(piece(0, None, "f", "{}"))
+    assert [c.id for c in with_request(body, history("call_1_0")).calls] == ["call_1_0a"]
+    assert [c.id for c in with_request(body, history("call_1_0", "call_1_0a")).calls] == ["call_1_0b"]
+
+
+def test_a_providers_id_is_kept_as_it_is() -> None:
+    odd = "functions.get_weather:0 ü/=" + "x" * 80
+    assert decode(chat(piece(0, odd, "f", "{}"))).calls[0].id == odd
+
+
+def test_the_same_bytes_give_the_same_ids() -> None:
+    body = chat(*(piece(0, None, "f", '{"n": %d}' % n) for n in range(40)))
+    assert [c.id for c in decode(body).calls] == [c.id for c in decode(body).calls]
+    assert len({c.id for c in decode(body).calls}) == 40
+
+
+# The rest of a call's life
+
+
+def test_delta_null_is_no_delta() -> None:
+    body = sse(
+        chunk(None), chunk({"tool_calls": None}), calls_chunk(piece(0, "a", "f", "{}")), chunk(None, "tool_calls")
+    )
+    assert calls_of(decode(body)) == [("a", "f", {})]
+
+
+def test_half_a_surrogate_pair_is_joined_with_its_other_half() -> None:
+    body = sse(
+        chunk({"content": "a \ud83d"}),
+        chunk({"content": "\ude00 b"}),
+        chunk({"reasoning_content": "\ud83d"}),
+        chunk({"reasoning_content": "\ude80"}),
+        calls_chunk(piece(0, "a", "f", '{"x": "\ud83d')),
+        calls_chunk(piece(0, arguments='\ude00"}')),
+        chunk({}, "tool_calls"),
+    )
+    response = decode(body)
+    assert (response.text, response.reasoning) == ("a 😀 b", "🚀")
+    assert response.calls[0].arguments == {"x": "😀"}
+
+
+def test_half_a_surrogate_pair_that_stays_alone_becomes_the_replacement_character() -> None:
+    body = sse(
+        chunk({"content": "a\ud83d"}), chunk({"content": "b\ude00c"}), chunk({"content": "\ud83d"}), chunk({}, "stop")
+    )
+    assert decode(body).text == "a\ufffdb\ufffdc\ufffd"
+
+
+def test_a_damaged_event_spoils_the_calls_that_are_open_and_only_those() -> None:
+    good = chat(piece(0, "a", "f", "{}"), piece(1, "b", "g", '{"x": 1, '), finish=None, done=False)
+    body = good + b'data: {"choi\x00\n\n' + chat(piece(1, arguments='"y": 2}'), piece(2, "c", "h", "{}"))
+    response = decode(body)
+    assert [(call.id, call.complete) for call in response.calls] == [("a", True), ("b", False), ("c", True)]
+    assert (response.complete, response.verdict.kind) == (False, "damaged")
+
+
+def test_the_legacy_function_call_is_one_call() -> None:
+    streamed = sse(
+        chunk({"function_call": {"name": "f", "arguments": ""}}),
+        chunk({"function_call": {"arguments": '{"x"'}}),
+        chunk({"function_call": {"arguments": ": 1}"}}),
+        chunk({}, "function_call"),
+    )
+    assert calls_of(decode(streamed)) == [("call_0_0", "f", {"x": 1})]
+    whole = {
+        "choices": [{"message": {"function_call": {"name": "f", "arguments": "{}"}}, "finish_reason": "function_call"}]
+    }
+    assert calls_of(decode(json.dumps(whole).encode(), stream=False)) == [("call_0_0", "f", {})]
+
+
+def test_a_custom_tool_has_free_text_for_its_input() -> None:
+    call = {"id": "a", "type": "custom", "custom": {"name": "math", "input": "4 + 4"}}
+    response = decode(
+        json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}).encode()
+    )
+    assert response.calls == (ToolCall("a", "math", None, "4 + 4", 0, complete=False, kind="custom"),)
+    assert response.verdict.whole
+
+
+def test_every_stream_ends_with_one_verdict() -> None:
+    decoder = Decoder("openai-chat")
+    deltas = decoder.feed(chat(piece(0, "a", "f", "{}"))) + decoder.end() + decoder.end()
+    assert [type(d) for d in deltas].count(Ended) == 1
+    assert isinstance(deltas[-1], Ended)

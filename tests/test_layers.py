@@ -1,0 +1,92 @@
+"""Imports go down only: the table of DESIGN, kept by reading every import in the tree."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import unbroken
+
+ROOT = Path(unbroken.__file__).parent
+
+LAYERS = [
+    {"cli"},
+    {"gateway", "dph", "testing"},
+    {"agent", "viewer"},
+    {"trajectory"},
+    {"models"},
+    {"decoding"},
+    {"wires", "tools"},
+    {"transcript", "events"},
+    {"deltas"},
+    {"messages", "errors", "clock"},
+]
+"""From the top down. A room may import what stands below it; rooms side by side do not see each other, but for the
+lowest row, where messages, errors and clock are plain vocabulary."""
+
+HEIGHT = {room: len(LAYERS) - row for row, rooms in enumerate(LAYERS) for room in rooms}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.append(node.module or "")
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return [name.split(".")[1] for name in names if name.startswith("unbroken.")]
+
+
+def python_files() -> list[Path]:
+    return sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def test_imports_go_down_only() -> None:
+    up = [
+        f"{path.relative_to(ROOT)} imports {target}"
+        for path in python_files()
+        for target in imports_of(path)
+        if target != room_of(path) and HEIGHT[target] >= HEIGHT[room_of(path)]
+    ]
+    assert up == []
+
+
+def test_every_room_has_its_row() -> None:
+    assert {room_of(path) for path in python_files()} <= set(HEIGHT)
+
+
+def test_all_imports_stand_at_the_top_of_their_file() -> None:
+    local = [
+        f"{path.relative_to(ROOT)}:{inner.lineno}"
+        for path in python_files()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+    assert local == []
+
+
+def test_no_room_is_called_utils() -> None:
+    banned = {"utils", "helpers", "common", "base", "manager"}
+    assert [path for path in python_files() if path.stem in banned] == []
+
+
+def test_the_foundation_does_no_io() -> None:
+    """wires and decoding are pure: bytes come in as arguments."""
+    forbidden = {"socket", "asyncio", "aiohttp", "http", "urllib", "ssl", "time", "random", "threading", "subprocess"}
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in python_files()
+        if room_of(path) in {"wires", "decoding", "transcript", "messages", "deltas"}
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+        if name.split(".")[0] in forbidden
+    ]
+    assert found == []

@@ -1,0 +1,133 @@
+"""Framing: any split of the bytes, any of the framings that providers use, within limits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbroken import TooDeep, TooLarge
+from unbroken.wires.jsontext import Damaged, dumps, loads, loads_exact, shallow
+from unbroken.wires.sse import Framer
+
+A, B = b'{"a": "x\\"}{"}', b'{"b": [1, {"c": 2}]}'
+
+
+def frames(body: bytes, size: int) -> list[bytes]:
+    framer = Framer()
+    found: list[bytes] = []
+    for at in range(0, len(body), size):
+        found += framer.feed(body[at : at + size])
+    return [event.strip() for event in found + framer.end()]
+
+
+BODIES = {
+    "plain": b"data: " + A + b"\n\ndata: " + B + b"\n\n",
+    "crlf": b"data: " + A + b"\r\n\r\ndata: " + B + b"\r\n\r\n",
+    "lone cr": b"data: " + A + b"\r\rdata: " + B + b"\r\r",
+    "no space": b"data:" + A + b"\n\ndata:" + B + b"\n\n",
+    "comments": b": keep-alive\n\n: OPENROUTER PROCESSING\n\ndata: " + A + b"\n: x\n\n\ndata: " + B + b"\n\n",
+    "event fields": b"event: x\nid: 1\nretry: 5\ndata: " + A + b"\n\nevent: y\ndata: " + B + b"\n\n",
+    "unterminated last event": b"data: " + A + b"\n\ndata: " + B,
+    "one line end only": b"data: " + A + b"\n\ndata: " + B + b"\n",
+    "byte order mark": b"\xef\xbb\xbfdata: " + A + b"\n\ndata: " + B + b"\n\n",
+    "leading blank lines": b"\n\r\n \n\ndata: " + A + b"\n\ndata: " + B + b"\n\n",
+    "data on two lines": b'data: {"a":\ndata: "x\\"}{"}\n\ndata: ' + B + b"\n\n",
+    "one object a line": A + b"\n" + B + b"\n",
+    "one object a line, crlf": A + b"\r\n" + B,
+    "an array": b"[" + A + b"\n,\r\n" + B + b"]\n",
+    "an array after a byte order mark": b"\xef\xbb\xbf\n[" + A + b"," + B + b"]",
+    "objects without separator": A + B,
+    "an object without its field name": b"data: " + A + b"\n\n" + B + b"\n",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_every_framing_at_every_split(name: str) -> None:
+    body = BODIES[name]
+    for size in range(1, len(body) + 1):
+        assert [json.loads(event) for event in frames(body, size)] == [json.loads(A), json.loads(B)], size
+
+
+def test_a_pretty_printed_body_is_one_event() -> None:
+    value = {"a": [{"b": "}{"}], "c": None}
+    for size in (1, 3, 1000):
+        assert [json.loads(event) for event in frames(json.dumps(value, indent=2).encode(), size)] == [value]
+
+
+def test_utf8_cut_in_the_middle_of_a_character_is_whole_again() -> None:
+    body = 'data: {"a": "é中😀"}\n\n'.encode()
+    for size in range(1, len(body)):
+        assert [loads(event) for event in frames(body, size)] == [{"a": "é中😀"}]
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_any_bytes_frame_alike_at_any_split(body: bytes, size: int) -> None:
+    assert frames(body, size) == frames(body, len(body) + 1)
+
+
+@given(
+    st.lists(st.sampled_from([b"data: ", b"{", b"}", b'"', b"\\", b"\n", b"\r", b"[", b",", b":", b"x", b"\n\n"])),
+    st.integers(1, 7),
+)
+def test_any_marks_frame_alike_at_any_split(marks: list[bytes], size: int) -> None:
+    body = b"".join(marks)
+    assert frames(body, size) == frames(body, len(body) + 1)
+
+
+@pytest.mark.parametrize("head", [b"data: ", b"{", b"x", b"data: {}\n\ndata: ", b'[{"a": "'])
+@pytest.mark.parametrize("size", [1000, 5000])
+def test_an_event_beyond_the_limit_is_refused_before_it_is_kept(head: bytes, size: int) -> None:
+    framer = Framer(max_event=10_000)
+    with pytest.raises(TooLarge, match="larger than 10,000 bytes; if that is meant, raise max_event"):
+        for _ in range(20_000 // size):
+            framer.feed(head[:0] + (head if framer.bytes_seen == 0 else b"") + b"y" * size)
+
+
+def test_an_event_of_many_data_lines_counts_as_one() -> None:
+    framer = Framer(max_event=10_000)
+    with pytest.raises(TooLarge):
+        for _ in range(200):
+            framer.feed(b"data: " + b"y" * 100 + b"\n")
+
+
+def test_a_body_beyond_the_limit_is_refused() -> None:
+    framer = Framer(max_body=1000)
+    with pytest.raises(TooLarge, match="raise max_body"):
+        for _ in range(100):
+            framer.feed(b"data: {}\n\n: comment\n\n")
+
+
+def test_noise_is_remembered_for_the_verdict() -> None:
+    framer = Framer()
+    framer.feed(b"<!DOCTYPE html>\n<html>" + b"x" * 1000)
+    framer.end()
+    assert framer.noise == b"<!DOCTYPE html>"
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "[" * 600 + "]" * 600, '{"a":' * 600 + "1" + "}" * 600]
+)
+def test_deep_json_is_refused_without_recursion(text: str) -> None:
+    with pytest.raises((TooDeep, Damaged)):
+        loads_exact(text.encode())
+
+
+def test_brackets_inside_strings_are_not_depth() -> None:
+    assert shallow(json.dumps({"a": "[" * 5000 + '"' + "{" * 5000}).encode())
+    assert not shallow(b"[" * 513)
+    assert shallow(b"[" * 512 + b"]" * 512)
+
+
+def test_what_orjson_refuses_is_read_by_the_standard_parser() -> None:
+    assert loads(b'{"a": "\\ud83d"}') == {"a": "\ud83d"}
+    assert loads(b'{"a": "\xff"}') == {"a": "\ufffd"}
+    with pytest.raises(Damaged, match="not JSON"):
+        loads(b'{"a": ')
+
+
+def test_outgoing_halves_become_the_replacement_character() -> None:
+    assert json.loads(dumps({"a": "x\ud83dy", "b": ["\ude00"]})) == {"a": "x\ufffdy", "b": ["\ufffd"]}
+    assert json.loads(dumps({"n": 10**30})) == {"n": 10**30}
