@@ -37,6 +37,7 @@ class Assembler:
         self.meaning: Meaning = "done"
         self.terminal = False
         self.failure: Json = None
+        self.damaged = ""
         self.last_usage: Usage | None = None
         self._halves = False
         self._prose = prose
@@ -102,6 +103,11 @@ class Assembler:
         """An event had to be read by the slow parser: only from then on can half a character come."""
         self._halves = self.calls.halves = True
 
+    def damage(self, reason: str) -> None:
+        """An event could not be read."""
+        self.damaged = self.damaged or reason
+        self.calls.damage()
+
     def flush(self) -> None:
         """The body has ended: nothing is held back any longer, and the calls that are still open are decided."""
         text_half, reasoning_half = self._text_half, self._reasoning_half
@@ -112,7 +118,8 @@ class Assembler:
             self.reasoning("\ufffd")
         if self._prose is not None:
             self._said(self._prose.end())
-        self.calls.flush(well=self.terminal and self.failure is None and self.meaning in ("done", "paused"))
+        well = self.terminal and self.failure is None and not self.damaged and self.meaning in ("done", "paused")
+        self.calls.flush(well)
 
     def _said(self, found: list[str | ProseCall]) -> None:
         for item in found:

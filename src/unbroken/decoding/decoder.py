@@ -74,7 +74,6 @@ class Decoder:
         )
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
-        self._damaged = ""
         self._response: Response | None = None
 
     def feed(self, chunk: bytes) -> list[Delta]:
@@ -121,8 +120,7 @@ class Decoder:
             event = loads_exact(data)
         except Damaged as error:
             if not last:
-                self._damaged = self._damaged or str(error)
-                self._assembler.calls.damage()
+                self._assembler.damage(str(error))
             return
         self._assembler.expect_halves()
         try:
@@ -134,8 +132,7 @@ class Decoder:
             self._misshapen(error)
 
     def _misshapen(self, error: Exception) -> None:
-        self._damaged = self._damaged or f"an event has a shape that its wire does not have: {error}"
-        self._assembler.calls.damage()
+        self._assembler.damage(f"an event has a shape that its wire does not have: {error}")
 
     def _read_list(self, event: Json, data: bytes) -> None:
         if isinstance(event, list):
@@ -153,7 +150,7 @@ class Decoder:
                 bytes_seen=self._framer.bytes_seen,
                 recognised=self._reader.recognised,
                 noise=self._framer.noise.decode("utf-8", "replace"),
-                damaged=self._damaged,
+                damaged=a.damaged,
                 terminal=a.terminal,
                 finish=a.finish_reason,
                 meaning=a.meaning,
@@ -179,7 +176,7 @@ class Decoder:
             finish=a.finish_reason,
             usage=a.last_usage,
             error=a.failure,
-            complete=a.terminal and not self._damaged,
+            complete=a.terminal and not a.damaged,
             verdict=verdict,
             message=Assistant(text, calls, reasoning, native),
         )

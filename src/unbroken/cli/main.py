@@ -1,0 +1,43 @@
+"""Where the commands are hung up, and where our errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from unbroken import __version__
+from unbroken.cli.decode import decode_command
+from unbroken.errors import UnbrokenError
+
+app = typer.Typer(
+    name="unbroken",
+    help="Tool calls of language models: decoded, run, never left broken.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"unbroken {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Tool calls of language models: decoded, run, never left broken."""
+
+
+app.command("decode")(decode_command)
+
+
+def main() -> None:
+    try:
+        app()
+    except UnbrokenError as error:
+        typer.echo(f"unbroken: {error}", err=True)
+        sys.exit(2)

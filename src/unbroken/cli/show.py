@@ -1,0 +1,134 @@
+"""How a decoded response looks: on a terminal, in a pipe, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text as RichText
+
+from unbroken.decoding import Response
+from unbroken.deltas import CallOpened, CallReady, CallSpoiled, Delta, ReasoningDelta, TextDelta
+from unbroken.messages import ToolCall
+
+SHOWN = 400
+"""Characters of a long text that a terminal shows."""
+
+
+class Live:
+    """Prints what happens while the bytes arrive: the text as it comes, each call when its last byte has come."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._mid_line = False
+
+    def show(self, delta: Delta, position: int) -> None:
+        match delta:
+            case TextDelta(text):
+                self._print(escape(text), end="")
+            case ReasoningDelta(text):
+                self._print(f"[dim]{escape(text)}[/]", end="")
+            case CallOpened(_, name, _):
+                self._line(f"[cyan]…[/] [dim]byte {position:>6,}[/]  {escape(name)} begins")
+            case CallReady(call):
+                self._line(f"[green]✔[/] [dim]byte {position:>6,}[/]  {_call(call)}")
+            case CallSpoiled(call):
+                self._line(
+                    f"[red]✘[/] [dim]byte {position:>6,}[/]  {escape(call.name)} will not run: {escape(call.problem)}"
+                )
+            case _:
+                pass
+
+    def close(self, response: Response) -> None:
+        self._line(_closing(response, pretty=True))
+
+    def _print(self, text: str, end: str) -> None:
+        self._console.print(text, end=end, soft_wrap=True)
+        self._mid_line = not text.endswith("\n")
+
+    def _line(self, text: str) -> None:
+        if self._mid_line:
+            self._console.print()
+        self._console.print(text, soft_wrap=True)
+        self._mid_line = False
+
+
+def show_pretty(console: Console, response: Response, wire: str, file: str) -> None:
+    console.print(f"[bold]{escape(file)}[/]  [dim]{wire}[/]")
+    if response.reasoning:
+        console.print(Panel(_short(response.reasoning), title="reasoning", border_style="dim", title_align="left"))
+    if response.text:
+        console.print(Panel(_short(response.text), title="text", title_align="left"))
+    if response.calls:
+        table = Table(show_edge=False, pad_edge=False, header_style="bold")
+        for column in ("", "call", "arguments", "id"):
+            table.add_column(column, overflow="fold")
+        for call in response.calls:
+            good = call.complete or not call.problem
+            mark = RichText("✔", "green") if good else RichText("✘", "red")
+            arguments = _short(call.raw or "{}") if good else RichText(f"{call.problem}\n{call.raw[:SHOWN]}", "red")
+            table.add_row(mark, call.name, arguments, RichText(call.id, "dim"))
+        console.print(table)
+    for call in response.server_calls:
+        console.print(f"[dim]run by the provider:[/] {escape(call.name or call.type)}")
+    console.print(_closing(response, pretty=True))
+
+
+def show_plain(response: Response, wire: str, file: str) -> None:
+    typer.echo(f"file: {file}")
+    typer.echo(f"wire: {wire}")
+    if response.reasoning:
+        typer.echo(f"reasoning: {response.reasoning}")
+    if response.text:
+        typer.echo(f"text: {response.text}")
+    for call in response.calls:
+        state = "complete" if call.complete or not call.problem else f"NOT COMPLETE ({call.problem})"
+        typer.echo(f"call: {call.name} {call.raw or '{}'} id={call.id} {state}")
+    for server_call in response.server_calls:
+        typer.echo(f"server call: {server_call.name or server_call.type}")
+    typer.echo(_closing(response, pretty=False))
+
+
+def as_json(response: Response, wire: str) -> str:
+    calls: list[dict[str, Any]] = [asdict(call) for call in response.calls]
+    value: dict[str, Any] = {
+        "wire": wire,
+        "complete": response.complete,
+        "verdict": {**asdict(response.verdict), "whole": response.verdict.whole},
+        "text": response.text,
+        "reasoning": response.reasoning,
+        "calls": calls,
+        "server_calls": [asdict(call) for call in response.server_calls],
+        "finish": response.finish,
+        "usage": None if response.usage is None else {**asdict(response.usage), "raw": dict(response.usage.raw)},
+        "error": response.error,
+    }
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return text.encode("utf-8", "replace").decode()
+
+
+def _call(call: ToolCall) -> str:
+    return f"[bold]{escape(call.name)}[/] {escape(_short(call.raw or '{}'))}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
+
+
+def _closing(response: Response, pretty: bool) -> str:
+    tokens = (
+        f", {response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out" if response.usage else ""
+    )
+    finish = f"finish: {response.finish}{tokens}"
+    verdict = response.verdict
+    if verdict.whole:
+        return f"[green]whole[/]  [dim]{escape(finish)}[/]" if pretty else f"whole; {finish}"
+    if pretty:
+        return f"[bold red]broken: {verdict.kind}[/]  {escape(verdict.reason)}  [dim]{escape(finish)}[/]"
+    return f"broken: {verdict.kind}: {verdict.reason}; {finish}"

@@ -1,0 +1,162 @@
+"""What is no response, too large, too deep, or of an unexpected shape: a clear typed error or verdict, bounded memory."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+from samples import SAMPLES
+from streams import chat, chunk, piece, sse
+
+from unbroken import Decoder, NotAResponse, StreamError, TooDeep, TooLarge, UnknownWire, UserError, decode
+from unbroken.wires import WIRES
+
+HTML = b"<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head></html>\n"
+every_wire = pytest.mark.parametrize("wire", WIRES)
+
+
+def test_a_wire_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(UnknownWire, match="no wire 'openai'; there are: openai-chat, openai-responses"):
+        decode(b"{}", wire="openai")
+
+
+@every_wire
+@pytest.mark.parametrize("body", [b"", b" \n\r\n", b"\xef\xbb\xbf"])
+def test_an_empty_body_is_not_a_response(wire: str, body: bytes) -> None:
+    with pytest.raises(NotAResponse, match=f"decoding as {wire} failed"):
+        decode(body, wire=wire)
+
+
+@every_wire
+def test_html_instead_of_json_is_named_as_such(wire: str) -> None:
+    with pytest.raises(NotAResponse, match="the body is HTML, not a response: <!DOCTYPE html>"):
+        decode(HTML, wire=wire)
+
+
+@every_wire
+@pytest.mark.parametrize(
+    "body", [b"Service Unavailable", b"null", b"[]", b"{}", b'"text"', b"data: 5\n\n", b'{"x": 1}']
+)
+def test_noise_is_not_a_response(wire: str, body: bytes) -> None:
+    with pytest.raises(NotAResponse):
+        decode(body, wire=wire)
+
+
+@pytest.mark.parametrize(
+    "piece", [b"x" * 65536, b"\x00\xff" * 32768, b"[" * 65536, b'{"a' * 21000, b"data: " + b"y" * 65530]
+)
+def test_a_hundred_megabytes_of_garbage_are_refused_in_bounded_memory(piece: bytes) -> None:
+    decoder = Decoder("openai-chat", max_event=4 * 1024 * 1024)
+    tracemalloc.start()
+    try:
+        with pytest.raises((StreamError, NotAResponse)):
+            for _ in range(1600):
+                decoder.feed(piece)
+            verdict = decoder.response().verdict
+            raise NotAResponse(verdict.reason) if verdict.kind == "foreign" else AssertionError(verdict)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * 1024 * 1024
+
+
+def test_a_single_event_of_fifty_megabytes_is_refused() -> None:
+    with pytest.raises(TooLarge, match="one event is larger than 33,554,432 bytes"):
+        decode(b'data: {"choices": "' + b"x" * 50_000_000 + b'"}\n\n')
+
+
+def test_the_limits_are_settings() -> None:
+    body = sse(chunk({"content": "x" * 5000}), chunk({}, "stop"))
+    for limits in ({"max_event": 1000}, {"max_body": 1000}):
+        with pytest.raises(TooLarge):
+            Decoder("openai-chat", **limits).feed(body)
+
+
+@every_wire
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a":[' * 50_000 + "]}" * 50_000])
+def test_json_nested_a_hundred_thousand_deep_never_recurses(wire: str, text: str) -> None:
+    for body in (text.encode(), b"data: " + text.encode() + b"\n\n", b"data: " + text.encode()):
+        with pytest.raises((TooDeep, NotAResponse)):
+            decode(body, wire=wire)
+
+
+def test_html_in_the_middle_of_a_stream_is_damage() -> None:
+    body = chat(piece(0, "a", "f", "{}"), finish=None, done=False) + HTML
+    assert decode(body).verdict.kind == "unfinished"
+    assert decode(body + sse(chunk({}, "tool_calls"))).verdict.kind == "damaged"
+
+
+def test_a_json_error_in_the_middle_of_a_stream_is_an_error() -> None:
+    body = chat(piece(0, "a", "f", '{"x"'), finish=None, done=False) + b'{"error": {"message": "upstream died"}}\n'
+    response = decode(body)
+    assert response.error == {"message": "upstream died"}
+    assert response.verdict.kind == "error"
+    assert "upstream died" in response.verdict.reason
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "overloaded", "type": "server_error"}},
+        {"error": "overloaded"},
+        {"object": "error", "message": "overloaded", "code": 40302},
+        {"message": "overloaded", "type": "x"},
+        {"detail": "overloaded"},
+        {"detail": [{"msg": "overloaded"}]},
+    ],
+)
+def test_an_error_body_of_any_shape_is_an_error(error: dict[str, object]) -> None:
+    for body in (json.dumps(error, indent=2).encode(), sse(error, done=False)):
+        response = decode(body)
+        assert not response.complete
+        assert response.verdict.kind == "error"
+        assert "overloaded" in response.verdict.reason
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": 5},
+        {"choices": {"0": 1}},
+        {"choices": [5]},
+        {"choices": [{"delta": 5}]},
+        {"choices": [{"delta": {"tool_calls": 5}}]},
+        {"choices": [{"delta": {"tool_calls": [5]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": 5}]}}]},
+        {
+            "choices": [
+                {"delta": {"tool_calls": [{"index": [], "id": {}, "function": {"name": [], "arguments": [[]]}}]}}
+            ]
+        },
+        {"choices": [{"delta": {"content": {"a": 1}, "reasoning_details": 5, "function_call": []}}]},
+        {"choices": [{"message": 5}]},
+        {"choices": [{"delta": {}, "finish_reason": {"a": 1}}]},
+        {"choices": [{"delta": {"content": "x"}}], "usage": []},
+        {"choices": [{"delta": {"content": "x"}}], "usage": {"prompt_tokens": "many"}},
+    ],
+)
+def test_values_of_unexpected_types_never_raise_and_lose_nothing_else(event: object) -> None:
+    response = decode(sse(chunk({"content": "before "}), event, chunk({"content": "after"}), chunk({}, "stop")))
+    assert response.text.startswith("before ")
+    assert response.text.endswith("after")
+
+
+def test_feeding_after_the_end_says_what_to_do() -> None:
+    decoder = Decoder("openai-chat")
+    decoder.end()
+    with pytest.raises(UserError, match="use a new Decoder"):
+        decoder.feed(b"data: {}\n\n")
+
+
+@pytest.mark.parametrize(("wire", "body"), SAMPLES)
+def test_a_body_of_another_wire_is_not_taken_for_a_good_answer(wire: str, body: bytes) -> None:
+    for other in WIRES:
+        if other == wire:
+            continue
+        try:
+            response = decode(body, wire=other)
+        except NotAResponse:
+            continue
+        assert not response.verdict.whole
+        assert response.calls == ()
