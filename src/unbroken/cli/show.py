@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as _escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text as RichText
@@ -17,8 +17,23 @@ from unbroken.decoding import Response
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, Delta, ReasoningDelta, TextDelta
 from unbroken.messages import ToolCall
 
+_VISIBLE = (
+    {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+    | {0x7F: 0x2421}
+    | dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
+)
+
 SHOWN = 400
 """Characters of a long text that a terminal shows."""
+
+
+def clean(text: str) -> str:
+    """A provider's text for a terminal: control characters become visible ones and do nothing."""
+    return text.translate(_VISIBLE)
+
+
+def escape(text: str) -> str:
+    return _escape(clean(text))
 
 
 class Live:
@@ -62,18 +77,21 @@ class Live:
 def show_pretty(console: Console, response: Response, wire: str, file: str) -> None:
     console.print(f"[bold]{escape(file)}[/]  [dim]{wire}[/]")
     if response.reasoning:
-        console.print(Panel(_short(response.reasoning), title="reasoning", border_style="dim", title_align="left"))
+        console.print(
+            Panel(RichText(_short(response.reasoning)), title="reasoning", border_style="dim", title_align="left")
+        )
     if response.text:
-        console.print(Panel(_short(response.text), title="text", title_align="left"))
+        console.print(Panel(RichText(_short(response.text)), title="text", title_align="left"))
     if response.calls:
         table = Table(show_edge=False, pad_edge=False, header_style="bold")
         for column in ("", "call", "arguments", "id"):
             table.add_column(column, overflow="fold")
         for call in response.calls:
-            good = call.complete or not call.problem
+            good = not call.problem
             mark = RichText("✔", "green") if good else RichText("✘", "red")
-            arguments = _short(call.raw or "{}") if good else RichText(f"{call.problem}\n{call.raw[:SHOWN]}", "red")
-            table.add_row(mark, call.name, arguments, RichText(call.id, "dim"))
+            shown = _short(call.raw or "{}")
+            arguments = RichText(shown) if good else RichText(f"{clean(call.problem)}\n{shown}", "red")
+            table.add_row(mark, RichText(clean(call.name)), arguments, RichText(clean(call.id), "dim"))
         console.print(table)
     for call in response.server_calls:
         console.print(f"[dim]run by the provider:[/] {escape(call.name or call.type)}")
@@ -81,17 +99,17 @@ def show_pretty(console: Console, response: Response, wire: str, file: str) -> N
 
 
 def show_plain(response: Response, wire: str, file: str) -> None:
-    typer.echo(f"file: {file}")
-    typer.echo(f"wire: {wire}")
+    lines = [f"file: {file}", f"wire: {wire}"]
     if response.reasoning:
-        typer.echo(f"reasoning: {response.reasoning}")
+        lines.append(f"reasoning: {response.reasoning}")
     if response.text:
-        typer.echo(f"text: {response.text}")
+        lines.append(f"text: {response.text}")
     for call in response.calls:
-        state = "complete" if call.complete or not call.problem else f"NOT COMPLETE ({call.problem})"
-        typer.echo(f"call: {call.name} {call.raw or '{}'} id={call.id} {state}")
-    for server_call in response.server_calls:
-        typer.echo(f"server call: {server_call.name or server_call.type}")
+        state = f"NOT COMPLETE ({call.problem})" if call.problem else "complete"
+        lines.append(f"call: {call.name} {call.raw or '{}'} id={call.id} {state}")
+    lines += [f"server call: {call.name or call.type}" for call in response.server_calls]
+    for line in lines:
+        typer.echo(clean(line))
     typer.echo(_closing(response, pretty=False))
 
 
@@ -114,10 +132,11 @@ def as_json(response: Response, wire: str) -> str:
 
 
 def _call(call: ToolCall) -> str:
-    return f"[bold]{escape(call.name)}[/] {escape(_short(call.raw or '{}'))}"
+    return f"[bold]{escape(call.name)}[/] {_escape(_short(call.raw or '{}'))}"
 
 
 def _short(text: str) -> str:
+    text = clean(text)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
 
 
@@ -128,7 +147,7 @@ def _closing(response: Response, pretty: bool) -> str:
     finish = f"finish: {response.finish}{tokens}"
     verdict = response.verdict
     if verdict.whole:
-        return f"[green]whole[/]  [dim]{escape(finish)}[/]" if pretty else f"whole; {finish}"
+        return f"[green]whole[/]  [dim]{escape(finish)}[/]" if pretty else clean(f"whole; {finish}")
     if pretty:
         return f"[bold red]broken: {verdict.kind}[/]  {escape(verdict.reason)}  [dim]{escape(finish)}[/]"
-    return f"broken: {verdict.kind}: {verdict.reason}; {finish}"
+    return clean(f"broken: {verdict.kind}: {verdict.reason}; {finish}")
