@@ -98,6 +98,7 @@ class Calls:
         self._by_key: dict[Json, _Pending] = {}
         self._strays: set[Json] = set()
         self._last: _Pending | None = None
+        self._recovered: set[_Pending] = set()
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
@@ -106,8 +107,9 @@ class Calls:
             calls = sorted(calls, key=lambda call: call.index)
         return [call.done for call in calls if call.done is not None]
 
-    def by_arrival(self) -> list[ToolCall]:
-        return [call.done for call in self._calls if call.done is not None]
+    def native_ids(self) -> tuple[str, ...]:
+        """The ids of the calls that the wire itself spoke of, by arrival."""
+        return tuple(call.done.id for call in self._calls if call.done is not None and call not in self._recovered)
 
     # Wires that say where a call begins and ends
 
@@ -333,9 +335,14 @@ class Calls:
     def recovered(self, name: str, arguments: str) -> None:
         """A whole call that stood in the text."""
         call = self._begin(None, "", name, "function")
+        self._recovered.add(call)
         self._open(call)
         self._append(call, arguments)
         self._complete(call)
+
+    @property
+    def recovered_any(self) -> bool:
+        return bool(self._recovered)
 
     def damage(self) -> None:
         """An event could not be read: what it held is unknown, so no call that is open may ever count as complete."""

@@ -165,9 +165,9 @@ class Decoder:
             )
         )
         value = self._reader.native()
-        native = (
-            None if value is None else Native(self.wire.name, value, tuple(call.id for call in a.calls.by_arrival()))
-        )
+        if a.calls.recovered_any and self.wire.native_has_text:
+            value = None
+        native = None if value is None else Native(self.wire.name, value, a.calls.native_ids())
         return Response(
             calls=calls,
             server_calls=tuple(a.server_calls),

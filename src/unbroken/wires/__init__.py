@@ -6,7 +6,9 @@ from unbroken.errors import UnknownWire
 from unbroken.wires import anthropic, gemini, openai_chat, openai_responses
 from unbroken.wires.wire import Wire
 
-WIRES: dict[str, Wire] = {wire.name: wire for wire in (openai_chat.WIRE, openai_responses.WIRE, anthropic.WIRE, gemini.WIRE)}
+WIRES: dict[str, Wire] = {
+    wire.name: wire for wire in (openai_chat.WIRE, openai_responses.WIRE, anthropic.WIRE, gemini.WIRE)
+}
 
 
 def find_wire(name: str) -> Wire:

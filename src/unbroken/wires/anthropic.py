@@ -1,4 +1,369 @@
-from unbroken.wires import openai_chat
-from unbroken.wires.wire import Wire
+"""anthropic-messages: the Messages API, where an answer is a list of blocks, each with its own begin and end.
 
-WIRE = Wire("anthropic-messages", openai_chat.ChatDecoder, openai_chat.ChatEncoder, openai_chat.encode_request, openai_chat.decode_request)
+The corners for responses, `MessagesDecoder` and `MessagesEncoder`; those for requests stand in `anthropic_requests`.
+Reads what it finds and tells it; whether the arguments of an ended block are complete is not decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import Json, ServerCall, ToolCall, Usage
+from unbroken.wires.anthropic_parts import NAME, items, string
+from unbroken.wires.anthropic_requests import decode_request, encode_call, encode_request, plain
+from unbroken.wires.jsontext import dump_arguments, dumps, exact
+from unbroken.wires.parts import as_dict, as_int, call_from_text, dicts, outgoing_arguments
+from unbroken.wires.wire import Receiver, Wire
+
+Object = dict[str, Any]
+
+_MEANINGS: dict[str, Meaning] = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+    "pause_turn": "paused",
+}
+
+
+class _Block:
+    """One content block while it arrives: `value` as it began, and what has grown since, joined once at the end."""
+
+    __slots__ = ("citations", "ended", "json", "key", "kind", "texts", "value")
+
+    def __init__(self, key: int, value: Object) -> None:
+        self.key = key
+        self.value = value
+        self.kind = str(value.get("type"))
+        self.json: list[str] = []
+        self.citations: list[Json] = []
+        self.texts: dict[str, list[str]] = {}
+        self.ended = False
+
+    def grow(self, field: str, text: str) -> None:
+        self.texts.setdefault(field, []).append(text)
+
+    def whole(self) -> Object:
+        """The block in its request form."""
+        for field, texts in self.texts.items():
+            self.value[field] = "".join((str(self.value.get(field) or ""), *texts))
+        self.texts.clear()
+        if self.citations:
+            self.value["citations"] = [*items(self.value.get("citations")), *self.citations]
+            self.citations = []
+        if self.json:
+            self.value["input"] = self.parsed_json() or {}
+        return self.value
+
+    def parsed_json(self) -> Object | None:
+        self.json = ["".join(self.json)]
+        return call_from_text("", "", self.json[0], 0).arguments
+
+
+class MessagesDecoder:
+    """Streamed events and whole bodies (`type: message`), told apart by their type."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.recognised = False
+        self._to = receiver
+        self._arguments = receiver.arguments
+        self._blocks: list[_Block] = []
+        self._at: dict[Json, _Block] = {}
+        """The block that was last begun at each index: it stays after its end, so that what comes late is noticed."""
+        self._usage: Object = {}
+
+    def feed(self, event: Object, data: bytes) -> None:
+        kind = event.get("type")
+        if kind == "content_block_delta":
+            delta = event["delta"]
+            kind = delta.get("type")
+            block = self._at.get(event.get("index")) or self._stray(event.get("index"), kind)
+            if kind == "input_json_delta":
+                text = delta["partial_json"]
+                if text.__class__ is str and text:
+                    block.json.append(text)
+                    self._arguments(block.key, text)
+            else:
+                self._delta(block, kind, delta)
+        elif kind == "content_block_start":
+            self.recognised = True
+            event = exact(event, data, event["content_block"])
+            self._at[event.get("index")] = block = self._start(event["content_block"])
+            self._say_text(block)
+        elif kind == "content_block_stop":
+            self.recognised = True
+            if (block := self._at.get(event.get("index"))) is not None:
+                self._stop(block)
+        else:
+            self._rare(kind, event, data)
+
+    def native(self) -> Json:
+        # Thinking that never ended has no signature, a server's call that never ended no input: they cannot go back.
+        blocks = [block.whole() for block in self._blocks if block.ended or block.kind in ("text", "tool_use")]
+        return None if plain(blocks) else blocks
+
+    def _rare(self, kind: Json, event: Object, data: bytes) -> None:
+        """What comes once in a response, or belongs to no block."""
+        match kind:
+            case "message_start":
+                self.recognised = True
+                self._merge_usage(as_dict(event.get("message")).get("usage"))
+            case "message_delta":
+                self.recognised = True
+                self._merge_usage(event.get("usage"))
+                self._finish(as_dict(event.get("delta")).get("stop_reason"))
+            case "message_stop":
+                self.recognised = True
+                for block in self._blocks:
+                    # A call in pieces whose own end is missing is left to the end of the stream.
+                    if not block.json or block.kind != "tool_use":
+                        self._stop(block)
+                self._to.ended()
+            case "message":
+                self.recognised = True
+                self._body(exact(event, data, event.get("content")))
+            case "ping":
+                self.recognised = True
+            case _:
+                if kind == "error" or event.get("error"):  # some proxies leave the type out
+                    self.recognised = True
+                    self._to.error(event.get("error") or event)
+
+    def _start(self, value: Object) -> _Block:
+        block = _Block(len(self._blocks), value)
+        self._blocks.append(block)
+        if block.kind == "tool_use":
+            self._to.open(block.key, string(value.get("id")), string(value.get("name")))
+        return block
+
+    def _say_text(self, block: _Block) -> None:
+        """The text that a block begins with: all of it in a whole body, usually none in a stream."""
+        field = block.kind
+        text = string(block.value.get(field))
+        if text and field == "text":
+            self._to.text(text)
+        elif text and field == "thinking":
+            self._to.reasoning(text)
+
+    def _stray(self, index: Json, kind: Json) -> _Block:
+        """A delta of a block whose beginning is missing: text is still text, but arguments have lost their call."""
+        field = str(kind).removesuffix("_delta")
+        if field not in ("text", "thinking"):
+            raise ValueError(f"a {kind} belongs to no block")
+        self.recognised = True
+        self._at[index] = block = self._start({"type": field, field: ""})
+        return block
+
+    def _delta(self, block: _Block, kind: Json, delta: Object) -> None:
+        if kind == "text_delta":
+            text = delta["text"]
+            if text.__class__ is str and text:
+                block.grow("text", text)
+                self._to.text(text)
+        elif kind == "thinking_delta":
+            text = delta["thinking"]
+            if text.__class__ is str and text:
+                block.grow("thinking", text)
+                self._to.reasoning(text)
+        elif kind == "signature_delta":
+            block.value["signature"] = delta["signature"]
+        elif kind == "citations_delta":
+            block.citations.append(delta["citation"])
+        else:
+            # Kinds to come, and beta ones like compaction_delta: texts grow, anything else is what it says last.
+            for field, value in delta.items():
+                if field != "type":
+                    if isinstance(value, str):
+                        block.grow(field, value)
+                    else:
+                        block.value[field] = value
+
+    def _stop(self, block: _Block) -> None:
+        if block.ended:
+            return
+        block.ended = True
+        if block.kind == "tool_use":
+            # A call that a server tool makes comes with its whole input in the beginning of the block.
+            self._close(block, None if block.json else block.value.get("input") or None)
+        elif block.kind.endswith("_tool_use"):
+            self._server_call(block)
+
+    def _close(self, block: _Block, input: Json) -> None:
+        if input is not None and not isinstance(input, dict | str):
+            input = dump_arguments(input) or "?"  # no object: told as it is, to be refused in words
+        self._to.close(block.key, cast("Object | str | None", input))
+
+    def _server_call(self, block: _Block) -> None:
+        arguments = block.parsed_json() if block.json else block.value.get("input")
+        self._to.server_call(
+            ServerCall(
+                type=block.kind,
+                id=string(block.value.get("id")) or None,
+                name=string(block.value.get("name")) or None,
+                arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
+                item=block.whole(),
+            )
+        )
+
+    def _body(self, body: Object) -> None:
+        reason = body.get("stop_reason")
+        content = body.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        values = dicts(content)
+        cut = isinstance(reason, str) and _MEANINGS.get(reason) == "length"
+        for position, value in enumerate(values):
+            block = self._start(value)
+            self._say_text(block)
+            if block.kind != "tool_use":
+                self._stop(block)
+            elif cut and position == len(values) - 1:
+                # The limit fell into this call. What a body shows as its input was mended by the server: no end is
+                # told, so it never counts as complete.
+                self._arguments(block.key, dump_arguments(value.get("input")) or "")
+            else:
+                block.ended = True
+                self._close(block, value.get("input"))
+        self._merge_usage(body.get("usage"))
+        self._finish(reason)
+        self._to.ended()
+
+    def _finish(self, reason: Json) -> None:
+        if reason and isinstance(reason, str):
+            self._to.finish(reason, _MEANINGS.get(reason, "done"))
+
+    def _merge_usage(self, usage: Json) -> None:
+        """The start of a stream counts the input, its end the output, and some count the input again."""
+        if usage and isinstance(usage, dict):
+            for key, value in cast("Object", usage).items():
+                if value is not None or key not in self._usage:
+                    self._usage[key] = value
+            self._to.usage(_usage(dict(self._usage)))
+
+
+def _usage(raw: Object) -> Usage:
+    cached, written = as_int(raw.get("cache_read_input_tokens")), as_int(raw.get("cache_creation_input_tokens"))
+    return Usage(
+        input_tokens=as_int(raw.get("input_tokens")) + cached + written,
+        output_tokens=as_int(raw.get("output_tokens")),
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        reasoning_tokens=as_int(as_dict(raw.get("output_tokens_details")).get("thinking_tokens")),
+        raw=raw,
+    )
+
+
+# Responses, outgoing
+
+
+class MessagesEncoder:
+    """A call is written whole, when it is ready: a client never sees half of one."""
+
+    def __init__(self, model: str = "", id: str = "msg_0") -> None:
+        self._head: Object = {"id": id, "type": "message", "role": "assistant", "model": model}
+        self._content: list[Object] = []
+        self._texts: list[str] = []
+        self._open = ""
+        """The kind of the block that is being written, which is also the name of its field."""
+        self._started = False
+        self._usage = Usage()
+        self._stop_reason = ""
+
+    def feed(self, delta: Delta) -> bytes:
+        match delta:
+            case TextDelta(text):
+                return self._grow("text", text) if text else b""
+            case ReasoningDelta(text):
+                return self._grow("thinking", text) if text else b""
+            case CallReady(call):
+                return self._start() + self._end_block() + self._call(call)
+            case UsageReported(usage):
+                self._usage = usage
+                return b""
+            case Ended(verdict):
+                calls = any(block["type"] == "tool_use" for block in self._content)
+                self._stop_reason = _stop_reason(verdict.meaning, calls)
+                last: Object = {"stop_reason": self._stop_reason, "stop_sequence": None}
+                return (
+                    self._start()
+                    + self._end_block()
+                    + _event({"type": "message_delta", "delta": last, "usage": _encode_usage(self._usage)})
+                    + _event({"type": "message_stop"})
+                )
+            case _:
+                return b""
+
+    def body(self) -> bytes:
+        self._end_block()
+        reason = self._stop_reason or "end_turn"
+        body = {**self._head, "content": self._content, "stop_reason": reason, "stop_sequence": None}
+        return dumps({**body, "usage": _encode_usage(self._usage)})
+
+    def _start(self) -> bytes:
+        if self._started:
+            return b""
+        self._started = True
+        message: Object = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
+        message["usage"] = {**_encode_usage(self._usage), "output_tokens": 0}
+        return _event({"type": "message_start", "message": message})
+
+    def _grow(self, field: str, text: str) -> bytes:
+        before = self._start()
+        if self._open != field:
+            before += self._end_block()
+            block: Object = {"type": field, field: ""}
+            if field == "thinking":
+                block["signature"] = ""  # clients expect one; `encode_request` leaves out what comes back with this
+            before += self._begin_block(block)
+            self._open = field
+        self._texts.append(text)
+        return before + self._delta({"type": f"{field}_delta", field: text})
+
+    def _call(self, call: ToolCall) -> bytes:
+        block = encode_call(call)
+        raw = dumps(block["input"]).decode() if call.kind == "custom" else outgoing_arguments(call)
+        written = self._begin_block({**block, "input": {}})
+        self._content[-1] = block
+        return written + self._delta({"type": "input_json_delta", "partial_json": raw}) + self._stop_block()
+
+    def _begin_block(self, block: Object) -> bytes:
+        self._content.append(block)
+        index = len(self._content) - 1
+        return _event({"type": "content_block_start", "index": index, "content_block": block})
+
+    def _delta(self, delta: Object) -> bytes:
+        return _event({"type": "content_block_delta", "index": len(self._content) - 1, "delta": delta})
+
+    def _end_block(self) -> bytes:
+        """End the text or thinking that is being written, if any."""
+        if not self._open:
+            return b""
+        self._content[-1][self._open] = "".join(self._texts)
+        self._texts.clear()
+        self._open = ""
+        return self._stop_block()
+
+    def _stop_block(self) -> bytes:
+        return _event({"type": "content_block_stop", "index": len(self._content) - 1})
+
+
+def _event(event: Object) -> bytes:
+    return b"event: " + event["type"].encode() + b"\ndata: " + dumps(event) + b"\n\n"
+
+
+def _stop_reason(meaning: Meaning, calls: bool) -> str:
+    if meaning == "done":
+        return "tool_use" if calls else "end_turn"
+    return {"length": "max_tokens", "refused": "refusal", "paused": "pause_turn"}[meaning]
+
+
+def _encode_usage(usage: Usage) -> Object:
+    return {
+        "input_tokens": max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens),
+        "cache_creation_input_tokens": usage.cache_write_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+
+
+WIRE = Wire(NAME, MessagesDecoder, MessagesEncoder, encode_request, decode_request)

@@ -1,4 +1,275 @@
-from unbroken.wires import openai_chat
-from unbroken.wires.wire import Wire
+"""gemini: `generateContent` and `streamGenerateContent`, of the Gemini API and of Vertex AI.
 
-WIRE = Wire("gemini", openai_chat.ChatDecoder, openai_chat.ChatEncoder, openai_chat.encode_request, openai_chat.decode_request)
+The corners for responses, `GeminiDecoder` and `GeminiEncoder`; those for requests stand in `gemini_requests`. A chunk
+of a stream and a whole body have the same shape here. The wire has no switch for parallel calls and no marks for
+caching; one call at a time has to be enforced above.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import Json, ServerCall, Usage
+from unbroken.wires.gemini_contents import NAME, as_text, encode_arguments
+from unbroken.wires.gemini_parts import TEXT_KEYS, Object, PartialArguments, Parts, plain
+from unbroken.wires.gemini_requests import decode_request, encode_request
+from unbroken.wires.jsontext import dump_arguments, dumps, exact
+from unbroken.wires.parts import as_dict, as_int
+from unbroken.wires.wire import Receiver, Wire
+
+_OURS = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId", "error"))
+
+_NO_REASON = (None, "", 0, "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
+
+_REFUSALS = (
+    "SAFETY RECITATION LANGUAGE OTHER BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT "
+    "IMAGE_RECITATION IMAGE_OTHER NO_IMAGE MODEL_ARMOR"
+)
+_MEANINGS: dict[str, Meaning] = {
+    "MAX_TOKENS": "length",
+    "2": "length",  # Vertex has been seen to send the numbers of the enum; 3 to 9 all say that it refused
+    **dict.fromkeys(_REFUSALS.split(), cast("Meaning", "refused")),
+    **dict.fromkeys("3456789", cast("Meaning", "refused")),
+}
+
+# Reasons that say: the model wrote something that could not be read, so there is no answer to go on with.
+_FAILURES = {
+    "MALFORMED_FUNCTION_CALL",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+    "MALFORMED_RESPONSE",
+}
+
+# A `toolResponse` is the answer to a `toolCall` that was told before: kept, but not a call.
+_SERVER_CALLS = ("executableCode", "codeExecutionResult", "toolCall")
+
+
+class _Streamed:
+    """A call whose arguments come in `partialArgs`, over many chunks. `arguments` is None once they cannot be read."""
+
+    __slots__ = ("arguments", "id", "key", "name", "part")
+
+    def __init__(self, key: int, id: str, name: str, part: Object) -> None:
+        self.key = key
+        self.id = id
+        self.name = name
+        self.arguments: PartialArguments | None = PartialArguments()
+        self.part = {**part, "functionCall": {"name": name, "args": self.arguments.value}}
+        if id:
+            self.part["functionCall"]["id"] = id
+
+    def goes_on_in(self, id: str, name: str) -> bool:
+        return name in ("", self.name) and (not id or not self.id or id == self.id)
+
+
+class GeminiDecoder:
+    """Chunks and whole bodies. Only the first candidate."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.recognised = False
+        self._to = receiver
+        self._parts = Parts()
+        self._calls = 0
+        self._streamed: _Streamed | None = None
+        self._usage: Json = None
+
+    def feed(self, event: Object, data: bytes) -> None:
+        if not _OURS.isdisjoint(event):
+            self.recognised = True
+        candidates = event.get("candidates")
+        if isinstance(candidates, list):
+            for position, candidate in enumerate(cast("list[Json]", candidates)):
+                if isinstance(candidate, dict) and not cast("Object", candidate).get("index"):
+                    self._candidate(cast("Object", candidate), position, event, data)
+                    break
+        feedback = as_dict(event.get("promptFeedback")).get("blockReason")
+        if isinstance(feedback, str | int) and feedback not in _NO_REASON:
+            self._to.finish(str(feedback), "refused")
+        usage = event.get("usageMetadata")
+        if usage and isinstance(usage, dict) and usage != self._usage:
+            self._usage = cast("Object", usage)
+            self._to.usage(_usage(self._usage))
+        if event.get("error"):
+            self._to.error(event["error"])
+
+    def native(self) -> Json:
+        parts = self._parts.whole()
+        return None if plain(parts) else parts
+
+    def _candidate(self, candidate: Object, position: int, event: Object, data: bytes) -> None:
+        parts = as_dict(candidate.get("content")).get("parts")
+        if isinstance(parts, list):
+            parts = cast("list[Json]", parts)
+            if any("functionCall" in part for part in parts if isinstance(part, dict)):
+                again: Json = exact(event, data, parts)
+                if again is not event:
+                    if isinstance(again, list):
+                        (again,) = cast("list[Json]", again)
+                    parts = again["candidates"][position]["content"]["parts"]
+            for part in parts:
+                if isinstance(part, dict):
+                    self._part(cast("Object", part))
+        reason = candidate.get("finishReason")
+        if isinstance(reason, str | int) and reason not in _NO_REASON:
+            reason = str(reason)
+            if reason in _FAILURES:
+                words = candidate.get("finishMessage") or "the model's answer could not be used"
+                self._to.error({"status": reason, "message": f"{reason}: {words}"})
+            self._to.finish(reason, _MEANINGS.get(reason, "done"))
+
+    def _part(self, part: Object) -> None:
+        text = part.get("text")
+        if isinstance(text, str):
+            thought = part.get("thought") is True
+            (self._to.reasoning if thought else self._to.text)(text)
+            if part.keys() <= TEXT_KEYS:
+                self._parts.text(text, thought)
+            else:
+                self._parts.add(part)
+            return
+        call = part.get("functionCall")
+        if isinstance(call, dict):
+            self._call(cast("Object", call), part)
+            return
+        for type in _SERVER_CALLS:
+            item = part.get(type)
+            if isinstance(item, dict):
+                self._server_call(type, cast("Object", item))
+        self._parts.add(part)
+
+    def _server_call(self, type: str, item: Object) -> None:
+        id, arguments = item.get("id"), item.get("args")
+        self._to.server_call(
+            ServerCall(
+                type,
+                # The id that newer models give to code ties it to its result; it is no call's and stays in `item`.
+                id=id if type == "toolCall" and isinstance(id, str) else None,
+                arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
+                status=as_text(item.get("outcome")) or None,
+                item=item,
+            )
+        )
+
+    def _call(self, call: Object, part: Object) -> None:
+        id, name, arguments = as_text(call.get("id")), as_text(call.get("name")), call.get("args")
+        if self._streamed is not None:
+            if self._streamed.goes_on_in(id, name):
+                self._go_on(self._streamed, call, part)
+                return
+            self._streamed = None  # it was promised to go on and did not: never closed, so never complete
+        if not (name or arguments or call.get("partialArgs") or call.get("willContinue")):
+            return  # an empty end of a call that has ended already
+        self._calls += 1
+        key = self._calls
+        self._to.open(key, id, name)
+        if call.get("willContinue") is True or call.get("partialArgs"):
+            self._streamed = _Streamed(key, id, name, part)
+            self._parts.add(self._streamed.part)
+            # Never blank from here on: at the end of the stream blank arguments mean that there are none.
+            self._to.arguments(key, "{")
+            self._go_on(self._streamed, call, part)
+            return
+        self._parts.add(part)
+        if not name:
+            self._to.arguments(key, "{")
+        elif isinstance(arguments, dict) or arguments in (None, "", []):
+            self._to.close(key, cast("Object", arguments or {}))
+        else:
+            # Not blank, even for what JSON cannot say: the assembler shall refuse it, not take it for none.
+            self._to.close(key, arguments if isinstance(arguments, str) else dump_arguments(arguments) or "{")
+
+    def _go_on(self, streamed: _Streamed, call: Object, part: Object) -> None:
+        if "thoughtSignature" in part:
+            streamed.part.setdefault("thoughtSignature", part["thoughtSignature"])
+        arguments = streamed.arguments
+        ended = call.get("willContinue") is not True
+        if ended:
+            self._streamed = None
+        if arguments is None:
+            return
+        try:
+            for partial in call.get("partialArgs") or ():
+                self._to.arguments(streamed.key, arguments.feed(partial))
+            whole = call.get("args")
+            if isinstance(whole, dict):
+                self._to.arguments(streamed.key, arguments.feed_object(cast("Object", whole)))
+        except (ValueError, TypeError):
+            streamed.arguments = None
+            raise
+        if ended and streamed.name:
+            closing = arguments.end()
+            if closing is not None:
+                self._to.arguments(streamed.key, closing)
+                self._to.close(streamed.key, arguments.text())
+
+
+def _usage(raw: Object) -> Usage:
+    thoughts = as_int(raw.get("thoughtsTokenCount"))
+    return Usage(
+        input_tokens=as_int(raw.get("promptTokenCount")) + as_int(raw.get("toolUsePromptTokenCount")),
+        output_tokens=as_int(raw.get("candidatesTokenCount")) + thoughts,
+        cached_tokens=as_int(raw.get("cachedContentTokenCount")),
+        reasoning_tokens=thoughts,
+        raw=raw,
+    )
+
+
+class GeminiEncoder:
+    """A call is written whole, when it is ready, with its id: a client never sees half of one."""
+
+    def __init__(self, model: str = "", id: str = "response-0") -> None:
+        self._head: Object = {"modelVersion": model, "responseId": id}
+        self._parts = Parts()
+        self._usage: Usage | None = None
+        self._finish = "STOP"
+
+    def feed(self, delta: Delta) -> bytes:
+        match delta:
+            case TextDelta(text):
+                self._parts.text(text)
+                return self._chunk([{"text": text}])
+            case ReasoningDelta(text):
+                self._parts.text(text, thought=True)
+                return self._chunk([{"text": text, "thought": True}])
+            case CallReady(call):
+                part = {"functionCall": {"id": call.id, "name": call.name, "args": encode_arguments(call)}}
+                self._parts.add(part)
+                return self._chunk([part])
+            case UsageReported(usage):
+                self._usage = usage
+                return b""
+            case Ended(verdict):
+                self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(verdict.meaning, "STOP")
+                return self._chunk([], self._finish)
+            case _:
+                return b""
+
+    def body(self) -> bytes:
+        return dumps(self._response(self._parts.whole(), self._finish))
+
+    def _chunk(self, parts: list[Object], finish: str = "") -> bytes:
+        return b"data: " + dumps(self._response(parts, finish)) + b"\n\n"
+
+    def _response(self, parts: list[Object], finish: str) -> Object:
+        candidate: Object = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        response: dict[str, Any] = {"candidates": [candidate]}
+        if finish:
+            candidate["finishReason"] = finish
+            if self._usage is not None:
+                response["usageMetadata"] = _encode_usage(self._usage)
+        return {**response, **self._head}
+
+
+def _encode_usage(usage: Usage) -> Object:
+    return {
+        "promptTokenCount": usage.input_tokens,
+        "candidatesTokenCount": usage.output_tokens - usage.reasoning_tokens,
+        "totalTokenCount": usage.total_tokens,
+        "cachedContentTokenCount": usage.cached_tokens,
+        "thoughtsTokenCount": usage.reasoning_tokens,
+    }
+
+
+WIRE = Wire(NAME, GeminiDecoder, GeminiEncoder, encode_request, decode_request)

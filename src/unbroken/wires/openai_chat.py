@@ -278,4 +278,4 @@ def _encode_usage(usage: Usage) -> Object:
     }
 
 
-WIRE = Wire(NAME, ChatDecoder, ChatEncoder, encode_request, decode_request, done_ends=True)
+WIRE = Wire(NAME, ChatDecoder, ChatEncoder, encode_request, decode_request, done_ends=True, native_has_text=False)

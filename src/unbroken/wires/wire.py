@@ -84,3 +84,5 @@ class Wire:
     decode_request: Callable[[dict[str, Json]], Request]
     done_ends: bool = False
     """Is `[DONE]` a terminal sign of this wire? On others it is an ornament of some server."""
+    native_has_text: bool = True
+    """Does the native message hold the text too? Then it is void once a call was recovered from that text."""

@@ -1,0 +1,245 @@
+"""Reads text that arrives in pieces, token by token, and looks at no character more than a few times.
+
+A grammar (`dialects`) is a generator over these tokens: it runs as far as the text goes, waits at a `yield`, and goes
+on with the next piece. Every token is either short, or taken in as it comes; so what is left to be looked at again is
+short whatever the pieces. It knows no dialect and repairs nothing: what does not fit is a `Mismatch`, with the reader
+standing where the token that does not fit begins, at any split of the text the same place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Generator
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from unbroken.decoding.scanner import MAX_DEPTH
+
+LONGEST_TAG = 64
+"""No closing tag that `until` is asked for is longer."""
+
+LONGEST_WORD = 256
+
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_TAIL_BLANKS = 8
+
+# Outside strings: all that JSON cannot have there, besides its brackets and quotes. So a tag that cuts an object short
+# is seen where it stands, not at the end of the text.
+_OUTSIDE = re.compile(r"[^ \t\r\n0-9:,.+\-Eaeflnrstu]")
+_INSIDE = re.compile(r'["\\\x00-\x1f]')
+_ESCAPED = re.compile(r".", re.DOTALL)
+
+
+class Mismatch(Exception):
+    """The text is not of the form that was being read. Does not leave `prose`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A call that a grammar has read. `end`: how far into the form its own text goes, where a form holds several."""
+
+    name: str
+    arguments: str
+    end: int = 0
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[tuple[Found, ...], None, T]
+"""A grammar or a token of one. Yields nothing (an empty tuple) to wait for more text, or the calls it has found."""
+
+
+class Reader:
+    """The window of text that still matters, and the open form's text that has left it.
+
+    `at` is where reading goes on, `begin` where the text starts that nobody has been given yet, `end` where reading
+    must stop: at the end of the window, or where the open form has become too long to be held.
+    """
+
+    __slots__ = ("_kept", "_kept_size", "_max_held", "at", "before", "begin", "end", "ended", "text")
+
+    def __init__(self, max_held: int) -> None:
+        self.text = ""
+        self.at: int = 0
+        self.begin: int = 0
+        self.end: int = 0
+        self.ended = False
+        self.before = "\n"
+        """The character before the window: a text begins like a line."""
+        self._max_held = max_held
+        self._kept: list[str] = []
+        self._kept_size: int = 0
+
+    # The window
+
+    def add(self, piece: str) -> None:
+        if self.at:
+            self.before = self.text[self.at - 1]
+            if self.at > self.begin:
+                self._kept.append(self.text[self.begin : self.at])
+                self._kept_size += self.at - self.begin
+        self.text = self.text[self.at :] + piece
+        self.at = self.begin = 0
+        self._bound()
+
+    def pass_by(self, piece: str) -> None:
+        """A piece without any mark, given on by the caller: only its last character can matter later."""
+        self.text = piece
+        self.at = self.begin = self.end = len(piece)
+
+    def take(self, to: int) -> list[str]:
+        """The text that nobody has been given yet, up to `to`, in pieces."""
+        taken = self._kept
+        if to > self.begin:
+            taken.append(self.text[self.begin : to])
+        self._kept = []
+        self._kept_size = 0
+        self.begin = to
+        self._bound()
+        return taken
+
+    @property
+    def offset(self) -> int:
+        """How much of the open form has been read."""
+        return self._kept_size + self.at - self.begin
+
+    @property
+    def unread(self) -> int:
+        """Characters that will be looked at again when the next piece comes."""
+        return len(self.text) - self.at
+
+    def at_line_start(self, place: int) -> bool:
+        return (self.text[place - 1] if place else self.before) == "\n"
+
+    def _bound(self) -> None:
+        self.end = min(len(self.text), self.begin + self._max_held - self._kept_size)
+
+    @property
+    def _full(self) -> bool:
+        return self._kept_size + self.end - self.begin >= self._max_held
+
+    def _wait(self) -> Steps[None]:
+        if self.ended or self._full:
+            raise Mismatch
+        yield ()
+
+    # Tokens
+
+    def blanks(self) -> Steps[str]:
+        """White space, maybe none. Stands before the next character then, or at the end of the text."""
+        parts: list[str] = []
+        while True:
+            start = self.at
+            found = _BLANKS.match(self.text, start, self.end)
+            self.at = found.end() if found else start
+            parts.append(self.text[start : self.at])
+            if self.at < self.end or (self.ended and not self._full):
+                return "".join(parts)
+            yield from self._wait()
+
+    def peek(self) -> Steps[str]:
+        """The next character, not taken; empty at the end of the text."""
+        while self.at >= self.end:
+            if self.ended and not self._full:
+                return ""
+            yield from self._wait()
+        return self.text[self.at]
+
+    def literal(self, *options: str) -> Steps[str]:
+        """One of the options, none of which begins another."""
+        while True:
+            left = self.end - self.at
+            partial = False
+            for option in options:
+                if self.text.startswith(option, self.at, self.end):
+                    self.at += len(option)
+                    return option
+                partial = partial or (left < len(option) and option.startswith(self.text[self.at : self.end]))
+            if not partial:
+                raise Mismatch
+            yield from self._wait()
+
+    def tail(self, *options: str) -> Steps[str]:
+        """One of the options after a little white space, or nothing at all, and then nothing is taken."""
+        limit = _TAIL_BLANKS + max(len(option) for option in options)
+        while True:
+            ahead = self.text[self.at : min(self.end, self.at + limit)]
+            word = ahead.lstrip(" \t\r\n")
+            for option in options:
+                if word.startswith(option):
+                    self.at += len(ahead) - len(word) + len(option)
+                    return option
+            possible = len(ahead) < limit and any(option.startswith(word) for option in options)
+            if not possible or self.ended or self._full:
+                return ""
+            yield from self._wait()
+
+    def word(self, stop: re.Pattern[str], options: Collection[str] | None = None) -> Steps[str]:
+        """A short text up to `stop`, which is not taken; white space aside one of the options, if there are any."""
+        limit = LONGEST_WORD if options is None else max(map(len, options), default=0) + _TAIL_BLANKS
+        while True:
+            found = stop.search(self.text, self.at, min(self.end, self.at + limit + 1))
+            word = self.text[self.at : found.start() if found else min(self.end, self.at + limit + 1)]
+            if found:
+                if options is not None and word.strip() not in options:
+                    raise Mismatch
+                self.at = found.start()
+                return word
+            if len(word) > limit:
+                raise Mismatch
+            if options is not None and not any(option.startswith(word.strip()) for option in options):
+                raise Mismatch
+            yield from self._wait()
+
+    def until(self, tag: re.Pattern[str]) -> Steps[str]:
+        """Any text up to a tag (that begins with `<`), which is not taken."""
+        parts: list[str] = []
+        while True:
+            start = self.at
+            found = tag.search(self.text, start, self.end)
+            if found:
+                self.at = found.start()
+                parts.append(self.text[start : self.at])
+                return "".join(parts)
+            # A tag may have begun at the last "<": that one stays in the window.
+            begun = self.text.rfind("<", max(start, self.end - LONGEST_TAG), self.end)
+            self.at = self.end if begun < 0 else begun
+            parts.append(self.text[start : self.at])
+            yield from self._wait()
+
+    def object(self) -> Steps[str]:
+        brace = yield from self.literal("{")
+        return brace + (yield from self.rest_of_object())
+
+    def rest_of_object(self) -> Steps[str]:
+        """What follows the opening brace of a JSON object, up to its closing one. Brackets and strings only: whoever
+        uses it parses it."""
+        closers = ["}"]
+        parts: list[str] = []
+        start = self.at
+        pattern = _OUTSIDE
+        while True:
+            found = pattern.search(self.text, self.at, self.end)
+            if found is None:
+                self.at = self.end
+                parts.append(self.text[start : self.at])
+                yield from self._wait()
+                start = self.at
+                continue
+            self.at = found.end()
+            mark = found.group()
+            if pattern is _ESCAPED:
+                pattern = _INSIDE
+            elif mark == '"':
+                pattern = _INSIDE if pattern is _OUTSIDE else _OUTSIDE
+            elif pattern is _INSIDE and mark == "\\":
+                pattern = _ESCAPED
+            elif pattern is _OUTSIDE and mark in "{[" and len(closers) < MAX_DEPTH:
+                closers.append("}" if mark == "{" else "]")
+            elif pattern is _OUTSIDE and mark == closers[-1]:
+                closers.pop()
+                if not closers:
+                    parts.append(self.text[start : self.at])
+                    return "".join(parts)
+            else:
+                self.at = found.start()
+                raise Mismatch

@@ -1,0 +1,382 @@
+"""anthropic-messages, requests: `encode_request` for what we send, `decode_request` for what a client sends to us.
+
+Meets the rules by which the API refuses a request (no empty text, no thinking without its signature, four cache marks
+at most), so that nobody above has to know them. It does not mend a broken chain of calls: `transcript` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from unbroken.messages import (
+    Assistant,
+    CacheMark,
+    Choice,
+    Effort,
+    Json,
+    Message,
+    Native,
+    OneTool,
+    Request,
+    Sampling,
+    System,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+    User,
+)
+from unbroken.wires.anthropic_parts import (
+    NAME,
+    blocks_of,
+    decode_cache,
+    decode_part,
+    encode_part,
+    items,
+    mark,
+    number,
+    string,
+)
+from unbroken.wires.ids import ANTHROPIC, fit
+from unbroken.wires.parts import as_dict, call_from_text, dicts
+
+Object = dict[str, Any]
+
+_BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576}
+_MAX_TOKENS = 8192  # the API demands a limit; this one every model accepts
+_MAX_MARKS = 4
+_THINKING = ("thinking", "redacted_thinking")
+
+
+# Outgoing
+
+
+def encode_request(request: Request) -> Object:
+    system: list[Object] = []
+    turns: list[Object] = []
+    for message in request.messages:
+        if isinstance(message, System) and not turns:
+            system += [encode_part(part) for part in message.parts]
+            continue
+        # A message that says nothing is left out: the API refuses it, a made-up word would be put into someone's
+        # mouth, and two neighbours of one role are joined by the API.
+        if blocks := _encode_message(message):
+            turns.append({"role": "assistant" if isinstance(message, Assistant) else "user", "content": blocks})
+    system = _sayable(system)
+    tools = [_encode_tool(tool) for tool in request.tools]
+    _set_marks(tools, system, turns, request.cache)
+    body: Object = {"model": request.model, "max_tokens": _MAX_TOKENS, "messages": turns}
+    for turn in turns:
+        if turn["role"] == "user":
+            turn["content"] = _short(turn["content"])
+    if system:
+        body["system"] = _short(system)
+    if tools:
+        body["tools"] = tools
+        if choice := _encode_choice(request):
+            body["tool_choice"] = choice
+    _set_sampling(body, request)
+    if request.stream:
+        body["stream"] = True
+    return {**body, **request.extra}
+
+
+def _set_sampling(body: Object, request: Request) -> None:
+    thinking = _encode_thinking(body, request.reasoning)
+    budget = thinking.get("budget_tokens", 0)
+    if thinking:
+        body["thinking"] = thinking
+    s = request.sampling
+    limit = _MAX_TOKENS if s.max_tokens is None else s.max_tokens
+    body["max_tokens"] = limit if limit > budget else budget + limit
+    if s.stop:
+        body["stop_sequences"] = list(s.stop)
+    # While it thinks, the API takes no temperature but 1 and no top_p below 0.95.
+    if s.temperature is not None and (not budget or s.temperature == 1):
+        body["temperature"] = s.temperature
+    if s.top_p is not None and (not budget or s.top_p >= 0.95):
+        body["top_p"] = s.top_p
+
+
+def _encode_thinking(body: Object, effort: Effort | None) -> Object:
+    if effort is None:
+        return {}
+    if effort == "none":
+        return {"type": "disabled"}
+    # Two requests are refused with thinking, and the choice and the history are the harder facts: one that forces a
+    # call, and one that goes on after a call which was made without thinking (or whose thinking another wire cannot
+    # give back).
+    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        return {}
+    for turn in reversed(body["messages"]):
+        if turn["role"] == "assistant":
+            kinds = [block.get("type") for block in turn["content"]]
+            if "tool_use" in kinds and kinds[0] not in _THINKING:
+                return {}
+            break
+    return {"type": "enabled", "budget_tokens": _BUDGETS.get(effort, _BUDGETS["high"])}
+
+
+def _encode_tool(tool: ToolSpec) -> Object:
+    encoded: Object = {"name": tool.name}
+    if tool.description:
+        encoded["description"] = tool.description
+    encoded["input_schema"] = dict(tool.parameters)
+    if tool.strict is not None:
+        encoded["strict"] = tool.strict
+    return mark(encoded, tool.cache)
+
+
+def _encode_choice(request: Request) -> Object | None:
+    choice = "none" if request.final else request.choice
+    match choice:
+        case None if request.parallel is None:
+            return None
+        case OneTool(name):
+            encoded: Object = {"type": "tool", "name": name}
+        case "required":
+            encoded = {"type": "any"}
+        case "none":
+            return {"type": "none"}  # has no other field
+        case _:
+            encoded = {"type": "auto"}
+    if request.parallel is not None:
+        encoded["disable_parallel_tool_use"] = not request.parallel
+    return encoded
+
+
+def _short(blocks: list[Object]) -> Json:
+    """One text without any mark is written as the text itself."""
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
+
+
+def _encode_message(message: Message) -> list[Object]:
+    match message:
+        case System():
+            # This wire has system text only before the messages; what comes later keeps its place and says what it is.
+            text = message.text
+            return [{"type": "text", "text": f"<system>{text}</system>"}] if text.strip() else []
+        case User():
+            return _sayable([encode_part(part) for part in message.parts])
+        case ToolMessage():
+            return [_encode_result(result) for result in message.results]
+        case Assistant():
+            blocks = _sayable(_encode_assistant(message))
+            while blocks and blocks[-1].get("type") in _THINKING:
+                blocks.pop()  # refused as the last block, for instance when the token limit cut the answer there
+            return blocks
+
+
+def _sayable(blocks: list[Object]) -> list[Object]:
+    """Without the texts that the API refuses: an empty one anywhere, a blank one where no other text says anything."""
+    texts = [block.get("text") for block in blocks if block.get("type") == "text"]
+    blank_too = not any(isinstance(text, str) and text.strip() for text in texts)
+    return [
+        block for block in blocks if block.get("type") != "text" or not (blank_too or block.get("text") in ("", None))
+    ]
+
+
+def _encode_assistant(message: Assistant) -> list[Object]:
+    native = message.native
+    if native is not None and native.wire == NAME:
+        return _encode_native(message, native)
+    # Reasoning of another wire has no signature that this one would accept: it stays behind.
+    return [{"type": "text", "text": message.text}, *map(encode_call, message.calls)]
+
+
+def _encode_native(message: Assistant, native: Native) -> list[Object]:
+    """The blocks as they came, but for what happened to the calls since: dropped, cut, or given another id."""
+    blocks = dicts(native.value)
+    spoken = {string(block.get("id")) for block in blocks if block.get("type") == "tool_use"}
+    minted = iter([id for id in native.ids if id not in spoken])
+    left = set(native.ids)
+    calls = {call.id: call for call in message.calls}
+    encoded: list[Object] = []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            id = string(block.get("id"))
+            if id not in left:
+                id = next(minted, "")
+            left.discard(id)
+            if (call := calls.pop(id, None)) is not None:
+                encoded.append({**block, **encode_call(call)})
+        elif block.get("type") != "thinking" or block.get("signature") != "":
+            encoded.append({**block})
+    return [*encoded, *map(encode_call, calls.values())]
+
+
+def encode_call(call: ToolCall) -> Object:
+    arguments = {"input": call.raw} if call.kind == "custom" else (call.arguments or {})
+    return {"type": "tool_use", "id": fit(call.id, ANTHROPIC), "name": call.name, "input": arguments}
+
+
+def _encode_result(result: ToolResult) -> Object:
+    block: Object = {"type": "tool_result", "tool_use_id": fit(result.call_id, ANTHROPIC)}
+    if content := _sayable([encode_part(part) for part in result.content]):
+        block["content"] = _short(content)
+    if result.error:
+        block["is_error"] = True
+    return mark(block, result.cache)
+
+
+def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], automatic: bool) -> None:
+    """Never more marks than the API allows: of too many the last ones stand, for they cover what is before them."""
+    blocks = [*tools, *system]
+    for turn in turns:
+        for block in turn["content"]:
+            if block.get("type") == "tool_result":
+                blocks += dicts(block.get("content"))
+            blocks.append(block)
+    marked = [block for block in blocks if block.get("cache_control")]
+    for block in marked[:-_MAX_MARKS]:
+        del block["cache_control"]
+    if not automatic:
+        return
+    room = _MAX_MARKS - len(marked)
+    # A mark for an hour must not stand behind one for five minutes.
+    early: CacheMark = "1h" if any(decode_cache(block) == "1h" for block in marked) else "5m"
+    last: list[Object] = turns[-1]["content"] if turns else []
+    places: list[tuple[list[Object], CacheMark]] = [(last, "5m"), (system, early), (tools, early)]
+    for place, cache in places:
+        if place and room > 0 and not place[-1].get("cache_control"):
+            mark(place[-1], cache)
+            room -= 1
+
+
+# Incoming
+
+_SAMPLING = frozenset({"max_tokens", "temperature", "top_p", "stop_sequences"})
+_KNOWN = _SAMPLING | {"model", "messages", "system", "tools", "tool_choice", "stream", "thinking"}
+
+
+def decode_request(body: Object) -> Request:
+    system = tuple(part for part in map(decode_part, blocks_of(body.get("system"))) if isinstance(part, Text))
+    choice = as_dict(body.get("tool_choice"))
+    alone = choice.get("disable_parallel_tool_use")
+    effort = _decode_effort(body.get("thinking"))
+    extra = {key: value for key, value in body.items() if key not in _KNOWN}
+    if effort is None and body.get("thinking"):
+        extra["thinking"] = body["thinking"]
+    return Request(
+        messages=((System(system),) if system else ()) + tuple(_decode_messages(body.get("messages"))),
+        # A tool without a schema is one that the provider runs: no tool of ours, on no other wire.
+        tools=tuple(_decode_tool(tool) for tool in dicts(body.get("tools")) if "input_schema" in tool),
+        choice=_decode_choice(choice),
+        parallel=None if alone is None else not alone,
+        stream=bool(body.get("stream")),
+        reasoning=effort,
+        sampling=Sampling(
+            max_tokens=number(body.get("max_tokens")),
+            temperature=number(body.get("temperature")),
+            top_p=number(body.get("top_p")),
+            stop=tuple(stop for stop in items(body.get("stop_sequences")) if isinstance(stop, str)),
+        ),
+        extra=extra,
+        model=string(body.get("model")),
+    )
+
+
+def _decode_effort(thinking: Json) -> Effort | None:
+    match thinking:
+        case {"type": "disabled"}:
+            return "none"
+        case {"type": "enabled", "budget_tokens": int(budget)}:
+            return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
+        case _:
+            return None
+
+
+def _decode_tool(tool: Object) -> ToolSpec:
+    strict = tool.get("strict")
+    return ToolSpec(
+        name=string(tool.get("name")),
+        description=string(tool.get("description")),
+        parameters=as_dict(tool.get("input_schema")),
+        strict=strict if isinstance(strict, bool) else None,
+        cache=decode_cache(tool),
+    )
+
+
+def _decode_choice(choice: Object) -> Choice | None:
+    match choice:
+        case {"type": "auto" | "none" as kind}:
+            return kind
+        case {"type": "any"}:
+            return "required"
+        case {"type": "tool", "name": str(name)}:
+            return OneTool(name)
+        case _:
+            return None
+
+
+def _decode_messages(messages: Json) -> Iterable[Message]:
+    results: list[ToolResult] = []  # of several messages: some clients send one message a result
+    names: dict[str, str] = {}
+    rounds = 0
+    for message in dicts(messages):
+        blocks = blocks_of(message.get("content"))
+        role = message.get("role")
+        found = [] if role == "assistant" else [block for block in blocks if block.get("type") == "tool_result"]
+        results += [_decode_result(block, names) for block in found]
+        if found and len(found) == len(blocks):
+            continue
+        if results:
+            yield ToolMessage(tuple(results))
+            results.clear()
+        if role == "assistant":
+            assistant = _decode_assistant(blocks, rounds)
+            rounds += bool(assistant.calls)
+            names.update({call.id: call.name for call in assistant.calls})
+            yield assistant
+            continue
+        parts = tuple(decode_part(block) for block in blocks if block.get("type") != "tool_result")
+        if role == "system":
+            yield System(tuple(part for part in parts if isinstance(part, Text)))
+        else:
+            yield User(parts)
+    if results:
+        yield ToolMessage(tuple(results))
+
+
+def _decode_assistant(blocks: list[Object], rounds: int) -> Assistant:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for block in blocks:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(text)}:
+                thoughts.append(text)
+            case {"type": "tool_use"}:
+                id = string(block.get("id")) or f"call_{rounds}_{len(calls)}"
+                calls.append(call_from_text(id, string(block.get("name")), block.get("input"), len(calls)))
+            case _:
+                pass
+    native = None if plain(blocks) else Native(NAME, blocks, tuple(call.id for call in calls))
+    return Assistant("".join(texts), tuple(calls), "".join(thoughts), native)
+
+
+def plain(blocks: Iterable[Object]) -> bool:
+    """Do our own fields say it all: at most one text, then calls, and nothing in them that we have no field for?"""
+    for position, block in enumerate(blocks):
+        if block.get("type") == "text":
+            known = block.keys() == {"type", "text"} and position == 0
+        else:
+            known = block.get("type") == "tool_use" and block.keys() == {"type", "id", "name", "input"}
+        if not known:
+            return False
+    return True
+
+
+def _decode_result(block: Object, names: dict[str, str]) -> ToolResult:
+    id = string(block.get("tool_use_id"))
+    return ToolResult(
+        id,
+        tuple(map(decode_part, blocks_of(block.get("content")))),
+        error=bool(block.get("is_error")),
+        name=names.get(id, ""),
+        cache=decode_cache(block),
+    )

@@ -1,0 +1,212 @@
+"""gemini: the two corners of requests. `encode_request` writes the body as the API wants it, `decode_request` reads a
+client's, in camelCase or snake_case; the corners of responses are in `gemini`.
+
+Model and `stream` stand in the URL, not in the body. `encode_request` leaves them out; `decode_request` takes them from
+`model` and `stream` if whoever read the URL has put them there, else it leaves the defaults.
+
+Ids. The Gemini API takes an `id` in calls and results; Vertex AI gives none, and its stable API refuses the field. So
+an id is sent unless it is the one that `decode_request` mints at that place anyway (which is also what the decoder
+mints for a call without an id): a conversation with Vertex stays free of ids, and any other id survives.
+
+What this wire cannot carry: `parallel`, `strict`, cache marks, reasoning of another wire, the text form of arguments,
+several texts in one result (they become one), a result's own name. A system message in the middle becomes a user's,
+marked as such; it is not turned back, because any user could write the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import Any, cast
+
+from unbroken.messages import Choice, Effort, Json, OneTool, Request, Sampling, System, Text, ToolSpec
+from unbroken.wires.gemini_contents import as_text, camel, decode_contents, encode_contents, listed, parts_of
+from unbroken.wires.gemini_parts import Object
+from unbroken.wires.parts import as_dict, dicts
+
+_BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576}
+
+# Requests, outgoing
+
+
+def encode_request(request: Request) -> Object:
+    leading = list(takewhile(lambda message: isinstance(message, System), request.messages))
+    system = [{"text": part.text} for message in leading if isinstance(message, System) for part in message.parts]
+    body: Object = {"contents": encode_contents(request.messages[len(leading) :])}
+    if system:
+        body["systemInstruction"] = {"parts": system}
+    if request.tools:
+        body["tools"] = [{"functionDeclarations": [_encode_tool(tool) for tool in request.tools]}]
+        choice = "none" if request.final else request.choice
+        if choice is not None:
+            body["toolConfig"] = {"functionCallingConfig": _encode_choice(choice)}
+    config = _encode_config(request)
+    if config:
+        body["generationConfig"] = config
+    return _with_extra(body, request.extra)
+
+
+def _encode_config(request: Request) -> Object:
+    s = request.sampling
+    config: Object = {
+        "maxOutputTokens": s.max_tokens,
+        "temperature": s.temperature,
+        "topP": s.top_p,
+        "stopSequences": list(s.stop) or None,
+        "seed": s.seed,
+    }
+    if request.reasoning is not None:
+        config["thinkingConfig"] = _thinking(request.reasoning)
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _thinking(effort: Effort) -> Object:
+    # Thoughts cannot be asked for where there are none: Vertex answers that with an error.
+    return {"thinkingBudget": _BUDGETS[effort], "includeThoughts": True} if effort != "none" else {"thinkingBudget": 0}
+
+
+def _with_extra(body: Object, extra: Mapping[str, Json]) -> Object:
+    """`extra` last: merged into the two objects that hold settings, added to the tools, else in place of ours."""
+    for key, value in extra.items():
+        if key in ("generationConfig", "toolConfig") and isinstance(value, dict) and key in body:
+            body[key] = _merged(body[key], cast("Object", value))
+        elif key == "tools" and isinstance(value, list) and key in body:
+            body[key] = [*body[key], *cast("list[Json]", value)]
+        else:
+            body[key] = value
+    return body
+
+
+def _merged(ours: Object, theirs: Object) -> Object:
+    merged = {**ours, **theirs}
+    for key in ours.keys() & theirs.keys():
+        if isinstance(ours[key], dict) and isinstance(theirs[key], dict):
+            merged[key] = _merged(ours[key], theirs[key])
+    if "thinkingLevel" in theirs:
+        merged.pop("thinkingBudget", None)  # the API refuses both together
+    return merged
+
+
+def _encode_tool(tool: ToolSpec) -> Object:
+    declaration: Object = {"name": tool.name}
+    if tool.description:
+        declaration["description"] = tool.description
+    # `parameters` takes a subset of OpenAPI; only this field takes JSON Schema with $ref and additionalProperties.
+    declaration["parametersJsonSchema"] = dict(tool.parameters)
+    return declaration
+
+
+def _encode_choice(choice: Choice) -> Object:
+    if isinstance(choice, OneTool):
+        return {"mode": "ANY", "allowedFunctionNames": [choice.name]}
+    return {"mode": {"auto": "AUTO", "none": "NONE", "required": "ANY"}[choice]}
+
+
+# Requests, incoming
+
+
+def decode_request(body: Object) -> Request:
+    body = camel(body)
+    config = camel(as_dict(body.pop("generationConfig", None)))
+    reasoning, thinking = _decode_thinking(config.pop("thinkingConfig", None))
+    sampling = Sampling(
+        max_tokens=_number(config.pop("maxOutputTokens", None)),
+        temperature=_number(config.pop("temperature", None)),
+        top_p=_number(config.pop("topP", None)),
+        stop=tuple(stop for stop in listed(config.pop("stopSequences", None)) if isinstance(stop, str)),
+        seed=_number(config.pop("seed", None)),
+    )
+    choice, tool_config = _decode_choice(body.pop("toolConfig", None))
+    tools, other_tools = _decode_tools(body.pop("tools", None))
+    system = parts_of(body.pop("systemInstruction", None))
+    texts = tuple(Text(part["text"]) for part in system if isinstance(part.get("text"), str))
+    messages = decode_contents(body.pop("contents", None))
+    model, stream = body.pop("model", None), body.pop("stream", None)
+    extra = {"generationConfig": {**config, **thinking}, "toolConfig": tool_config, "tools": other_tools}
+    return Request(
+        messages=(*((System(texts),) if texts else ()), *messages),
+        tools=tools,
+        choice=choice,
+        stream=stream is not False,
+        reasoning=reasoning,
+        sampling=sampling,
+        extra={**{key: value for key, value in extra.items() if value}, **body},
+        model=model.removeprefix("models/") if isinstance(model, str) else "",
+    )
+
+
+def _decode_thinking(value: Json) -> tuple[Effort | None, Object]:
+    """The effort, and what it does not say: that goes into `extra`, so that this wire gets back what was asked for."""
+    thinking = camel(as_dict(value))
+    budget, level = thinking.get("thinkingBudget"), thinking.get("thinkingLevel")
+    effort: Effort | None = None
+    if isinstance(level, str) and level.lower() in _BUDGETS:
+        effort = cast("Effort", level.lower())
+    elif isinstance(budget, int) and budget >= 0:  # -1 leaves it to the model
+        efforts: list[Effort] = [effort for effort, most in _BUDGETS.items() if budget <= most]
+        effort = efforts[0] if efforts else "high"
+    if not thinking or (effort is not None and thinking == _thinking(effort)):
+        return effort, {}
+    return effort, {"thinkingConfig": {**({"includeThoughts": False} if effort else {}), **thinking}}
+
+
+def _decode_choice(value: Json) -> tuple[Choice | None, Object]:
+    """The choice, and the settings beside it. Of several allowed names only that one of them is required remains."""
+    config = camel(as_dict(value))
+    calling = camel(as_dict(config.pop("functionCallingConfig", None)))
+    mode, names = calling.pop("mode", None), listed(calling.pop("allowedFunctionNames", None))
+    if calling:
+        config["functionCallingConfig"] = calling
+    choice: Choice | None = None
+    if mode == "ANY":
+        choice = OneTool(names[0]) if len(names) == 1 and isinstance(names[0], str) else "required"
+    elif mode in ("AUTO", "VALIDATED", "NONE"):
+        choice = "none" if mode == "NONE" else "auto"
+    return choice, config
+
+
+def _decode_tools(value: Json) -> tuple[tuple[ToolSpec, ...], list[Json]]:
+    """Declared functions, and the tools that the provider runs itself, as they are."""
+    tools: list[ToolSpec] = []
+    others: list[Json] = []
+    for tool in dicts(listed(value)):
+        tool = camel(tool)
+        for declaration in dicts(tool.pop("functionDeclarations", None)):
+            declaration = camel(declaration)
+            schema = as_dict(declaration.get("parametersJsonSchema")) or json_schema(declaration.get("parameters"))
+            spec = ToolSpec(as_text(declaration.get("name")), as_text(declaration.get("description")))
+            tools.append(ToolSpec(spec.name, spec.description, schema) if schema else spec)
+        tool = {key: value for key, value in tool.items() if value is not None}
+        if tool:
+            others.append(tool)
+    return tuple(tools), others
+
+
+def json_schema(value: Json) -> Object:
+    """A schema in the API's subset of OpenAPI (`OBJECT`, `nullable`) as JSON Schema."""
+    root = dict(as_dict(value))
+    stack = [root]
+    while stack:
+        schema = stack.pop()
+        for key, item in schema.items():
+            if isinstance(item, dict) and key not in ("default", "example"):
+                schema[key] = inner = dict(cast("Object", item))
+                stack.append(inner)
+            elif isinstance(item, list) and key in ("anyOf", "any_of", "prefixItems"):
+                schema[key] = inner = [dict(one) for one in dicts(cast("list[Json]", item))]
+                stack += inner
+        type = schema.get("type")
+        if isinstance(type, int) and 0 < type < len(_TYPES):
+            type = _TYPES[type]
+        if isinstance(type, str):
+            nullable = schema.pop("nullable", None) is True
+            schema["type"] = [type.lower(), "null"] if nullable else type.lower()
+    return root
+
+
+_TYPES = ("", "string", "number", "integer", "boolean", "array", "object", "null")
+"""By the numbers of the API's enum, which gRPC clients have been seen to send."""
+
+
+def _number(value: Json) -> Any:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

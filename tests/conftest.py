@@ -1,0 +1,15 @@
+"""How hard Hypothesis tries: the same examples each time, or `UNBROKEN_FUZZ` fresh ones for each property."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+)
+_fuzz = int(os.environ.get("UNBROKEN_FUZZ") or 0)
+if _fuzz:
+    settings.register_profile("fuzz", settings.get_profile("ci"), derandomize=False, max_examples=min(_fuzz, 2000))
+settings.load_profile("fuzz" if _fuzz else "ci")
