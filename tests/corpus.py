@@ -30,13 +30,15 @@ class Recording:
     @property
     def tools(self) -> list[str]:
         """The names of the client tools that the recorded request offered."""
-        body: dict[str, Any] = (self.request or {}).get("body") or {}
+        body: dict[str, Any] = self.request.get("body") or {}
+        tools: list[dict[str, Any]] = body.get("tools") or []
         names: list[str] = []
-        for tool in body.get("tools") or []:
-            for declared in tool.get("functionDeclarations") or tool.get("function_declarations") or [tool]:
-                name = (declared.get("function") or declared).get("name")
-                if isinstance(name, str):
-                    names.append(name)
+        for tool in tools:
+            declared: list[dict[str, Any]] = (
+                tool.get("functionDeclarations") or tool.get("function_declarations") or [tool]
+            )
+            functions: list[dict[str, Any]] = [item.get("function") or item for item in declared]
+            names += [function["name"] for function in functions if "name" in function]
         return names
 
 

@@ -59,7 +59,7 @@ def _anthropic() -> bytes:
         {"type": "content_block_stop", "index": 1},
     ]
     for index, (name, arguments) in enumerate(zip(NAMES, ARGUMENTS, strict=True), start=2):
-        block = {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": {}}
+        block: dict[str, Any] = {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": {}}
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         for text in ["", *_split(json.dumps(arguments))] if arguments else [""]:
             delta = {"type": "input_json_delta", "partial_json": text}

@@ -327,7 +327,7 @@ def test_a_providers_id_is_kept_as_it_is() -> None:
 
 
 def test_the_same_bytes_give_the_same_ids() -> None:
-    body = chat(*(piece(0, None, "f", '{"n": %d}' % n) for n in range(40)))
+    body = chat(*(piece(0, None, "f", json.dumps({"n": n})) for n in range(40)))
     assert [c.id for c in decode(body).calls] == [c.id for c in decode(body).calls]
     assert len({c.id for c in decode(body).calls}) == 40
 

@@ -77,27 +77,26 @@ def test_any_marks_frame_alike_at_any_split(marks: list[bytes], size: int) -> No
     assert frames(body, size) == frames(body, len(body) + 1)
 
 
+def feed_all(framer: Framer, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        framer.feed(piece)
+
+
 @pytest.mark.parametrize("head", [b"data: ", b"{", b"x", b"data: {}\n\ndata: ", b'[{"a": "'])
 @pytest.mark.parametrize("size", [1000, 5000])
 def test_an_event_beyond_the_limit_is_refused_before_it_is_kept(head: bytes, size: int) -> None:
-    framer = Framer(max_event=10_000)
     with pytest.raises(TooLarge, match="larger than 10,000 bytes; if that is meant, raise max_event"):
-        for _ in range(20_000 // size):
-            framer.feed(head[:0] + (head if framer.bytes_seen == 0 else b"") + b"y" * size)
+        feed_all(Framer(max_event=10_000), [head, *[b"y" * size] * (20_000 // size)])
 
 
 def test_an_event_of_many_data_lines_counts_as_one() -> None:
-    framer = Framer(max_event=10_000)
     with pytest.raises(TooLarge):
-        for _ in range(200):
-            framer.feed(b"data: " + b"y" * 100 + b"\n")
+        feed_all(Framer(max_event=10_000), [b"data: " + b"y" * 100 + b"\n"] * 200)
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
-    framer = Framer(max_body=1000)
     with pytest.raises(TooLarge, match="raise max_body"):
-        for _ in range(100):
-            framer.feed(b"data: {}\n\n: comment\n\n")
+        feed_all(Framer(max_body=1000), [b"data: {}\n\n: comment\n\n"] * 100)
 
 
 def test_noise_is_remembered_for_the_verdict() -> None:

@@ -6,12 +6,12 @@ bits into floats. Says in words why a text is refused; the words go to the model
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from unbroken.decoding.scanner import MAX_DEPTH, Scanner
 from unbroken.messages import Json
+from unbroken.wires.jsontext import strict
 
 DOUBLE_ENCODED = "double-encoded"
 
@@ -28,23 +28,16 @@ def parse_arguments(raw: str) -> Parsed:
     if not _shallow(raw):
         return Parsed(None, f"the arguments are nested deeper than {MAX_DEPTH} levels")
     try:
-        value = _strict.decode(raw)
+        value = strict.decode(raw)
         notes: tuple[str, ...] = ()
         if isinstance(value, str) and _shallow(value):
-            value = _strict.decode(value)
+            value = strict.decode(value)
             notes = (DOUBLE_ENCODED,)
     except (ValueError, RecursionError) as error:
         return Parsed(None, f"the arguments are not valid JSON: {error}")
     if not isinstance(value, dict):
         return Parsed(None, f"the arguments are not a JSON object but {_name(value)}")
     return Parsed(cast("dict[str, Json]", value), notes=notes)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-_strict = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _shallow(raw: str) -> bool:

@@ -38,6 +38,7 @@ class Assembler:
         self.terminal = False
         self.failure: Json = None
         self.damaged = ""
+        self.said_otherwise = False
         self.last_usage: Usage | None = None
         self._halves = False
         self._prose = prose
@@ -77,6 +78,9 @@ class Assembler:
             self._reasoning.append(text)
             self.deltas.append(ReasoningDelta(text))
 
+    def other(self) -> None:
+        self.said_otherwise = True
+
     def server_call(self, call: ServerCall) -> None:
         self.server_calls.append(call)
         self.deltas.append(ServerCallSeen(call))
@@ -86,9 +90,10 @@ class Assembler:
         self.deltas.append(UsageReported(usage))
 
     def finish(self, reason: str, meaning: Meaning = "done") -> None:
-        # The first reason counts: Together and OpenRouter repeat it in the chunk that carries the usage.
+        # The first reason counts: Together and OpenRouter repeat it in the chunk that carries the usage. But one that
+        # says the answer was cut outweighs an earlier "done": old Gemini models say STOP in every chunk.
         self.terminal = True
-        if self.finish_reason is None:
+        if self.finish_reason is None or (self.meaning == "done" and meaning != "done"):
             self.finish_reason = reason
             self.meaning = meaning
 
@@ -116,9 +121,11 @@ class Assembler:
             self.text("\ufffd")
         if reasoning_half:
             self.reasoning("\ufffd")
-        if self._prose is not None:
-            self._said(self._prose.end())
         well = self.terminal and self.failure is None and not self.damaged and self.meaning in ("done", "paused")
+        if self._prose is not None:
+            found = self._prose.end()
+            # A form that ends with the text is only whole if the text is.
+            self._said(found if well else [item if isinstance(item, str) else item.text for item in found])
         self.calls.flush(well)
 
     def _said(self, found: list[str | ProseCall]) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NoReturn
 
 from unbroken.decoding.arguments import parse_arguments
 from unbroken.decoding.reader import Found, Mismatch, Reader, Steps
 from unbroken.messages import Json
-from unbroken.wires.jsontext import shallow
+from unbroken.wires.jsontext import shallow, strict
 
 Names = frozenset[str]
 
@@ -71,10 +70,10 @@ def _members(text: str) -> dict[str, tuple[Json, str]]:
     at, separator = 1, ","
     try:
         while separator == ",":
-            key, at = _decoder.raw_decode(text, _skip(text, at))
+            key, at = strict.raw_decode(text, _skip(text, at))
             at = _skip(text, at)
             start = _skip(text, at + 1)
-            value, end = _decoder.raw_decode(text, start)
+            value, end = strict.raw_decode(text, start)
             if not isinstance(key, str) or text[at] != ":" or key in members:
                 raise Mismatch
             members[key] = (value, text[start:end])
@@ -95,11 +94,6 @@ def strict_object(text: str) -> str:
     return text
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-_decoder = json.JSONDecoder(parse_constant=_refuse)
 _NOT_BLANK = re.compile(r"[^ \t\r\n]|$")
 
 
@@ -149,7 +143,7 @@ def _is_json(text: str) -> bool:
     if not shallow(text.encode("utf-8", "replace")):
         return False
     try:
-        _decoder.decode(text)
+        strict.decode(text)
     except (ValueError, RecursionError):
         return False
     return True

@@ -157,6 +157,7 @@ class Decoder:
                 error=a.failure,
                 text=len(text),
                 reasoning=len(reasoning),
+                other=a.said_otherwise,
                 calls=len(calls),
                 server_calls=len(a.server_calls),
                 broken_calls=tuple(call.name for call in calls if call.problem),

@@ -29,6 +29,8 @@ class Witnesses:
     text: int
     """Characters of text."""
     reasoning: int
+    other: bool
+    """Something that is neither text nor a call: an image, a sound."""
     calls: int
     server_calls: int
     broken_calls: tuple[str, ...]
@@ -60,7 +62,7 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
         if seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens):
             return "cut_call", f"the token limit cut the call: {names} (finish reason {seen.finish!r})"
         return "cut_call", f"the finish reason is {seen.finish!r}, but the arguments are not complete: {names}"
-    if not (seen.text or seen.calls or seen.server_calls) and seen.meaning == "done":
+    if not (seen.text or seen.calls or seen.server_calls or seen.other) and seen.meaning == "done":
         what = "only reasoning" if seen.reasoning else "nothing"
         return "empty", f"the response ended as it should and says {what}"
     return "whole", ""

@@ -133,6 +133,8 @@ class GeminiDecoder:
         if isinstance(call, dict):
             self._call(cast("Object", call), part)
             return
+        if "inlineData" in part or "fileData" in part:
+            self._to.other()
         for type in _SERVER_CALLS:
             item = part.get(type)
             if isinstance(item, dict):

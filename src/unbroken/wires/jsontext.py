@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import cast
+from typing import NoReturn, cast
 
 import orjson
 
@@ -82,6 +82,14 @@ def _bent(value: Json) -> bool:
         elif isinstance(item, list):
             stack.extend(cast("list[Json]", item))
     return False
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+strict = json.JSONDecoder(parse_constant=_refuse)
+"""Standard JSON and no more: NaN and Infinity are refused, integers of any length are exact."""
 
 
 def dumps(value: Json) -> bytes:

@@ -150,6 +150,8 @@ class ChatDecoder:
         refusal = message.get("refusal")
         if refusal and isinstance(refusal, str):
             self._to.text(refusal)
+        if message.get("images") or message.get("audio"):
+            self._to.other()
         legacy = message.get("function_call")
         if isinstance(legacy, dict):
             legacy = cast("Object", legacy)

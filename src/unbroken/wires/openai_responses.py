@@ -1,4 +1,379 @@
-from unbroken.wires import openai_chat
-from unbroken.wires.wire import Wire
+"""openai-responses: OpenAI's Responses API, as its own servers and those that imitate them speak it.
 
-WIRE = Wire("openai-responses", openai_chat.ChatDecoder, openai_chat.ChatEncoder, openai_chat.encode_request, openai_chat.decode_request)
+Here is the corner that reads responses, and the wire as a whole; `openai_responses_encoder` writes responses, and
+`openai_responses_requests` has both corners of requests. Each item is told once, whichever way it came: in pieces,
+whole at its end, or only inside the last event. Whether a call is complete is not decided here.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from unbroken.deltas import Meaning
+from unbroken.messages import Json, ServerCall, Usage
+from unbroken.wires.jsontext import exact
+from unbroken.wires.openai_responses_encoder import ResponsesEncoder
+from unbroken.wires.openai_responses_items import (
+    NAME,
+    Object,
+    as_input,
+    as_text,
+    call_kind,
+    payload,
+    says_more,
+)
+from unbroken.wires.openai_responses_requests import decode_request, encode_request
+from unbroken.wires.parts import as_dict, as_int, call_from_text, dicts
+from unbroken.wires.wire import Receiver, Wire
+
+_REASONS: dict[str, Meaning] = {"max_output_tokens": "length", "content_filter": "refused"}
+_TERMINAL = ("completed", "incomplete", "failed", "cancelled")
+
+# A delta of text: the kind of its item, and the field that numbers its part.
+_TEXTS = {
+    "response.output_text.delta": ("message", "content_index"),
+    "response.refusal.delta": ("message", "content_index"),
+    "response.reasoning_summary_text.delta": ("reasoning", "summary_index"),
+    "response.reasoning_text.delta": ("reasoning", "content_index"),
+}
+_INPUTS = {
+    "response.function_call_arguments.delta": "function_call",
+    "response.custom_tool_call_input.delta": "custom_tool_call",
+}
+# The end of a part: the same, and the field that holds its whole text.
+_PARTS = {
+    "response.output_text.done": ("message", "content_index", "text"),
+    "response.refusal.done": ("message", "content_index", "refusal"),
+    "response.content_part.done": ("", "content_index", "part"),
+    "response.reasoning_summary_text.done": ("reasoning", "summary_index", "text"),
+    "response.reasoning_summary_part.done": ("reasoning", "summary_index", "part"),
+    "response.reasoning_text.done": ("reasoning", "content_index", "text"),
+}
+
+
+class _Item:
+    """What is known of an output item. `told` are its parts of which something was said, `said` the words under each
+    numbering of parts; `whole` is the text of a call as an event other than its deltas gave it."""
+
+    __slots__ = ("call_id", "closed", "done", "item", "key", "opened", "pieces", "said", "told", "type", "whole")
+
+    def __init__(self, key: int, type: str) -> None:
+        self.key = key
+        self.type = type
+        self.item: Object = {}
+        self.call_id = ""
+        self.pieces: list[str] = []
+        self.whole = ""
+        self.told: set[tuple[str, Json]] = set()
+        self.said: dict[str, list[str]] = {"content_index": [], "summary_index": []}
+        self.opened = False
+        self.closed = False
+        self.done = False
+
+
+class ResponsesDecoder:
+    """Streamed events and whole bodies. An item is known by its id, else by its `output_index`: GitHub Copilot sends
+    another id with every event of one item, others number every item 0."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.recognised = False
+        self._to = receiver
+        self._items: list[_Item] = []
+        self._by_id: dict[str, _Item] = {}
+        self._by_index: dict[int, _Item] = {}
+        self._by_call: dict[str, _Item] = {}
+        self._cut = False
+
+    def feed(self, event: Object, data: bytes) -> None:
+        type = event.get("type")
+        kind = _INPUTS.get(type)  # pyright: ignore[reportArgumentType] - any value, and any value may be asked for
+        if kind is not None:
+            item = self._by_id.get(event.get("item_id", "")) or self._find(event, kind)
+            delta = event.get("delta")
+            if delta and delta.__class__ is str:
+                item.pieces.append(delta)
+                if item.opened:
+                    self._to.arguments(item.key, delta)
+            return
+        place = _TEXTS.get(type)  # pyright: ignore[reportArgumentType] - as above
+        if place is not None:
+            item = self._by_id.get(event.get("item_id", "")) or self._find(event, place[0])
+            delta = event.get("delta")
+            if delta and delta.__class__ is str:
+                numbering = place[1]
+                item.told.add((numbering, event.get(numbering) or 0))
+                item.said[numbering].append(delta)
+                if place[0] == "message":
+                    self._to.text(delta)
+                else:
+                    self._to.reasoning(delta)
+            return
+        self._event(as_text(type), event, data)
+
+    def native(self) -> Json:
+        """The items as they go back, None when text and calls say it all. Also None when an item has no end: half an
+        item is nothing that a provider would take back."""
+        items = [as_input(item.item) for item in self._items if item.done]
+        return items if len(items) == len(self._items) and says_more(items) else None
+
+    def _event(self, type: str, event: Object, data: bytes) -> None:
+        if type == "response.output_item.added":
+            self._added(event)
+        elif type == "response.output_item.done":
+            event = _exact(event, data, event.get("item"))
+            item = as_dict(event.get("item"))
+            if item:
+                self._done(self._match(item, event.get("output_index")), item)
+        elif type in _PARTS:
+            kind, index, field = _PARTS[type]
+            item = self._find(event, kind)
+            if (index, event.get(index) or 0) not in item.told:
+                item.told.add((index, event.get(index) or 0))
+                self._say(item, index, _text_in(event.get(field)))
+        elif type == "response.function_call_arguments.done":
+            self._arguments_done(self._find(event, "function_call"), as_text(event.get("arguments")))
+        elif type == "response.custom_tool_call_input.done":
+            self._find(event, "custom_tool_call").whole = as_text(event.get("input"))
+        elif type in ("response.completed", "response.incomplete", "response.failed", "response.cancelled"):
+            response = as_dict(_exact(event, data, as_dict(event.get("response")).get("output")).get("response"))
+            self._response(response, type.removeprefix("response."))
+        elif type == "error":
+            error = {key: event[key] for key in ("code", "message", "param") if key in event}
+            self._to.error(event.get("error") or error or event)
+        elif not type and (event.get("object") == "response" or isinstance(event.get("output"), list)):
+            self._response(_exact(event, data, event.get("output")), "")
+        elif not type.startswith("response."):
+            error = _stray_error(event)
+            if not error:
+                return
+            self._to.error(error)
+        self.recognised = True
+
+    # Items
+
+    def _find(self, event: Object, type: str) -> _Item:
+        """The item that an event about a part of it belongs to. Made if nothing announced it."""
+        self.recognised = True
+        id, index = event.get("item_id"), event.get("output_index")
+        item = self._by_id.get(id) if isinstance(id, str) else None
+        if item is not None:
+            return item
+        if isinstance(index, int):
+            item = self._by_index.get(index)
+        elif id is None and self._items:
+            item = self._items[-1]
+        if item is None or item.done or (type and item.type != type):
+            item = self._new(type or "message", id, index)
+        return item
+
+    def _new(self, type: str, id: Json, index: Json) -> _Item:
+        item = _Item(len(self._items), type)
+        self._items.append(item)
+        if isinstance(id, str) and id:
+            self._by_id[id] = item
+        if isinstance(index, int):
+            self._by_index[index] = item
+        return item
+
+    def _match(self, told: Object, index: Json) -> _Item:
+        """The item that an added or done event tells of."""
+        id, type, call_id = told.get("id"), as_text(told.get("type")), as_text(told.get("call_id"))
+        item = self._by_id.get(id) if isinstance(id, str) else None
+        if item is None and isinstance(index, int):
+            item = self._by_index.get(index)
+            if item is not None and (item.done or (call_id and item.call_id not in ("", call_id))):
+                item = None
+        elif item is None and id is None:
+            item = self._by_call.get(call_id)
+        if item is None or item.type != type:
+            item = self._new(type, id, index)
+        if call_id and not item.call_id:
+            item.call_id = call_id
+            self._by_call.setdefault(call_id, item)
+        return item
+
+    def _added(self, event: Object) -> None:
+        told = as_dict(event.get("item"))
+        if not told:
+            return
+        item = self._match(told, event.get("output_index"))
+        item.item = item.item or told
+        item.whole = item.whole or as_text(told.get("arguments"))
+        kind = call_kind(told)
+        # Without an id and a name a call cannot be opened for good: then it waits for its end.
+        if kind and item.call_id and (told.get("name") or kind not in ("function", "custom")):
+            self._open(item, told, kind)
+
+    def _open(self, item: _Item, told: Object, kind: str) -> None:
+        if not item.opened:
+            item.opened = True
+            name = as_text(told.get("name")) if kind in ("function", "custom") else kind
+            self._to.open(item.key, item.call_id, name, kind)
+            for piece in item.pieces:
+                self._to.arguments(item.key, piece)
+
+    def _say(self, item: _Item, numbering: str, text: str) -> None:
+        item.said[numbering].append(text)
+        if item.type == "reasoning":
+            self._to.reasoning(text)
+        else:
+            self._to.text(text)
+
+    def _say_the_rest(self, item: _Item, numbering: str, parts: Json) -> None:
+        """What the whole item has beyond that which was said of it. Where the two contradict, what was said stands."""
+        texts = map(_text_in, cast("list[Json]", parts)) if isinstance(parts, list) else [as_text(parts)]
+        said, whole = "".join(item.said[numbering]), "".join(texts)
+        if whole.startswith(said):
+            self._say(item, numbering, whole[len(said) :])
+
+    def _arguments_done(self, item: _Item, whole: str) -> None:
+        """Two witnesses that agree are the end of a call; else the item's own end, which wins, is waited for."""
+        if item.opened and not item.closed and whole and "".join(item.pieces) == whole:
+            item.closed = True
+            self._to.close(item.key, whole)
+        elif whole:
+            item.whole = whole
+            item.pieces = [whole]
+
+    def _done(self, item: _Item, told: Object) -> None:
+        if item.done:
+            return
+        item.done = True
+        item.item = told
+        kind = call_kind(told)
+        if kind:
+            self._call_done(item, told, kind)
+        elif item.type in ("message", "reasoning"):
+            self._say_the_rest(item, "summary_index", told.get("summary"))
+            self._say_the_rest(item, "content_index", told.get("content"))
+        elif item.type.endswith(("_call", "_output")) or item.type in ("mcp_list_tools", "mcp_approval_request"):
+            self._to.server_call(_server_call(item.type, told))
+
+    def _call_done(self, item: _Item, told: Object, kind: str) -> None:
+        self._open(item, told, kind)
+        if item.closed:
+            return
+        cut = told.get("status") == "incomplete"
+        self._cut = self._cut or cut
+        if kind == "function":
+            whole = told.get("arguments")
+        else:
+            whole = told.get("input") if kind == "custom" else payload(told)
+            if cut:  # nothing in free text, or in an object, tells a part from the whole
+                if isinstance(whole, str) and not item.pieces:
+                    self._to.arguments(item.key, whole)
+                return
+        item.closed = True
+        if isinstance(whole, dict):
+            self._to.close(item.key, cast("Object", whole))
+        else:
+            self._to.close(item.key, as_text(whole) or ("" if cut else item.whole))
+
+    # The response
+
+    def _response(self, response: Object, sign: str) -> None:
+        """The last event, or a whole body: says what was not said before."""
+        output = dicts(response.get("output"))
+        self._last_output(output)
+        status = as_text(response.get("status")) or sign
+        for item in self._items:
+            if item.type in ("function_call", "custom_tool_call") and not item.done and not item.closed:
+                self._end_unended(item, status == "completed")
+        usage = response.get("usage")
+        if isinstance(usage, dict) and usage:
+            self._to.usage(_usage(cast("Object", usage)))
+        if status in _TERMINAL or sign:
+            self._finish(status if status in _TERMINAL else sign, response)
+        elif not status and output:
+            self._to.ended()
+
+    def _last_output(self, output: list[Object]) -> None:
+        """Each item of the last event is one known before (by its id, its call, or its place among those of its type,
+        each of them once) or a new one."""
+        known: dict[str, list[_Item]] = {}
+        for item in self._items:
+            known.setdefault(item.type, []).append(item)
+        left = set(self._items)
+        seen: dict[str, int] = {}
+        for told in output:
+            id, type, call_id = told.get("id"), as_text(told.get("type")), as_text(told.get("call_id"))
+            place = seen[type] = seen.get(type, 0) + 1
+            same = known.get(type, [])[place - 1 : place]
+            item = self._by_id.get(id) if isinstance(id, str) else None
+            if item not in left:
+                item = self._by_call.get(call_id)
+            if (item not in left or item.type != type) and same and (not call_id or same[0].call_id in ("", call_id)):
+                item = same[0]
+            if item is None or item not in left or item.type != type:
+                item = self._new(type, id, None)
+                item.call_id = call_id
+            left.discard(item)
+            self._done(item, told)
+            if told.get("encrypted_content") and not item.item.get("encrypted_content"):
+                item.item = told
+
+    def _end_unended(self, item: _Item, well: bool) -> None:
+        """A call without an end of its own in a response that has ended."""
+        self._open(item, item.item, "function" if item.type == "function_call" else "custom")
+        if well and item.type == "function_call" and item.whole and "".join(item.pieces) in ("", item.whole):
+            item.closed = True
+            self._to.close(item.key, item.whole)
+
+    def _finish(self, status: str, response: Object) -> None:
+        meaning: Meaning = "done"
+        if status == "completed":
+            meaning = "length" if self._cut else "done"
+        elif status == "incomplete":
+            reason = as_dict(response.get("incomplete_details")).get("reason")
+            meaning = _REASONS.get(as_text(reason), "length")  # of whatever reason: it was cut
+        else:
+            meaning = "refused"
+        if status == "failed":
+            self._to.error(response.get("error") or {"code": "failed", "message": "the response failed"})
+        self._to.finish(status, meaning)
+
+
+def _text_in(part: Json) -> str:
+    """Of a part of content, or of the text itself."""
+    fields = as_dict(part)
+    return as_text(part) or as_text(fields.get("text")) or as_text(fields.get("refusal"))
+
+
+def _stray_error(event: Object) -> Json:
+    """An error that is no event: OpenAI's object, the flat one of vLLM, FastAPI's `detail`."""
+    flat = event.get("object") == "error" or ("message" in event and ("code" in event or "type" in event))
+    return event.get("error") or (event if flat else event.get("detail"))
+
+
+def _exact(event: Object, data: bytes, value: Json) -> Object:
+    again = exact(event, data, value)
+    return again if again.__class__ is dict else event  # one of several events in a list has no bytes of its own
+
+
+def _server_call(type: str, item: Object) -> ServerCall:
+    arguments = item.get("arguments", item.get("action"))
+    if isinstance(arguments, str):
+        arguments = call_from_text("", "", arguments, 0).arguments
+    return ServerCall(
+        type=type,
+        id=as_text(item.get("id")) or None,
+        name=as_text(item.get("name")) or None,
+        arguments=as_dict(arguments) or None,
+        status=as_text(item.get("status")) or None,
+        item=item,
+    )
+
+
+def _usage(raw: Object) -> Usage:
+    into, out = as_dict(raw.get("input_tokens_details")), as_dict(raw.get("output_tokens_details"))
+    return Usage(
+        input_tokens=as_int(raw.get("input_tokens")),
+        output_tokens=as_int(raw.get("output_tokens")),
+        cached_tokens=as_int(into.get("cached_tokens")),
+        cache_write_tokens=as_int(into.get("cache_write_tokens")),
+        reasoning_tokens=as_int(out.get("reasoning_tokens")),
+        raw=raw,
+    )
+
+
+WIRE = Wire(NAME, ResponsesDecoder, ResponsesEncoder, encode_request, decode_request)

@@ -5,11 +5,10 @@ Not a place for anything that only one wire does.
 
 from __future__ import annotations
 
-import json
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from unbroken.messages import Json, Media, ToolCall
-from unbroken.wires.jsontext import dump_arguments, shallow
+from unbroken.wires.jsontext import dump_arguments, shallow, strict
 
 
 def as_dict(value: Json) -> dict[str, Any]:
@@ -55,16 +54,9 @@ def call_from_text(id: str, name: str, arguments: Json, index: int) -> ToolCall:
     if not raw.strip():
         return ToolCall(id, name, {}, raw, index)
     try:
-        value = _strict.decode(raw) if shallow(raw.encode("utf-8", "replace")) else None
+        value = strict.decode(raw) if shallow(raw.encode("utf-8", "replace")) else None
     except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
         return ToolCall(id, name, cast("dict[str, Any]", value), raw, index)
     return ToolCall(id, name, None, raw, index, complete=False, problem="the arguments are not a JSON object")
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-_strict = json.JSONDecoder(parse_constant=_refuse)

@@ -118,7 +118,8 @@ class Framer:
 
     def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
         raise TooLarge(
-            f"reading the response stopped: one {what} is larger than {limit:,} bytes; if that is meant, raise {setting}"
+            f"reading the response stopped: one {what} is larger than {limit:,} bytes; "
+            f"if that is meant, raise {setting}"
         )
 
 

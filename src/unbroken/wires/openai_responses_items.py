@@ -1,0 +1,123 @@
+"""openai-responses, its items: which are calls that a client runs, what they hold, what of them may go back.
+
+Known to both ends, requests (`openai_responses_requests`) and responses (`openai_responses`). Only reads: nothing here
+decides whether a call is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unbroken.messages import Json, Media, Part, Text
+from unbroken.wires.parts import as_dict, dicts, from_data_url
+
+Object = dict[str, Any]
+
+NAME = "openai-responses"
+
+# What has to be run stands under its own key in each of the built-in calls that the client runs.
+PAYLOADS = {
+    "apply_patch_call": "operation",
+    "shell_call": "action",
+    "local_shell_call": "action",
+    "computer_call": "action",
+    "tool_search_call": "arguments",
+}
+# xAI runs these itself and reports them as custom calls.
+_XAI_SEARCHES = ("x_user_search", "x_keyword_search", "x_semantic_search", "x_thread_fetch")
+
+_STRIPPED = ("reasoning", "message", "function_call", "custom_tool_call")
+
+
+def call_kind(item: Object) -> str:
+    """The kind of a call that the client has to run; empty for every other item."""
+    match item.get("type"):
+        case "function_call":
+            return "function"
+        case "custom_tool_call":
+            return "" if item.get("name") in _XAI_SEARCHES else "custom"
+        case "tool_search_call":
+            return "tool_search_call" if item.get("execution") == "client" else ""
+        case "shell_call":
+            return "" if as_dict(item.get("environment")).get("type") == "container_reference" else "shell_call"
+        case "apply_patch_call" | "local_shell_call" | "computer_call" as kind:
+            return kind
+        case _:
+            return ""
+
+
+def payload(item: Object) -> Json:
+    """The arguments of a built-in call: an object, where the provider keeps to its own rules."""
+    value = item.get(PAYLOADS.get(item["type"], ""))
+    if value is None and isinstance(item.get("actions"), list):  # computer_call of later models: several at once
+        return {"actions": item["actions"]}
+    return value
+
+
+def as_input(item: Object) -> Object:
+    """An output item as the API takes it back: `status` is refused there on some kinds, and null on some fields."""
+    if item.get("type", "message") not in _STRIPPED:
+        return item
+    return {key: value for key, value in item.items() if key != "status" and value is not None}
+
+
+def says_more(items: Sequence[Object]) -> bool:
+    """Is there anything that text and calls of ours do not say? Ids of a plain message and of plain calls do not count:
+    they only pair items with a reasoning item, and without a stored response the API refuses some of them."""
+    calls = messages = 0
+    for item in items:
+        match item:
+            case {"type": "function_call", "arguments": str(), **rest}:
+                calls += 1
+                plain = not rest.keys() - {"id", "call_id", "name"}
+            case {"role": "assistant", "content": content, **rest}:
+                messages += 1
+                plain = not calls and messages == 1 and not rest.keys() - {"id", "type"} and _plain_content(content)
+            case _:
+                plain = False
+        if not plain:
+            return True
+    return False
+
+
+def _plain_content(content: Json) -> bool:
+    match content:
+        case str():
+            return True
+        case [{"type": "output_text", "text": str(), **rest}]:
+            return not any(rest.values())
+        case _:
+            return False
+
+
+def text_of(item: Object) -> str:
+    """The text of a message item, refusals included."""
+    return "".join(part.text for part in parts_of(item.get("content")) if isinstance(part, Text))
+
+
+def as_text(value: Json) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def parts_of(content: Json) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (Text(content),) if content else ()
+    parts: list[Part] = []
+    for part in dicts(content):
+        match part:
+            case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
+                parts.append(Text(text))
+            case {"type": "refusal", "refusal": str(text)}:
+                parts.append(Text(text))
+            case {"type": "input_file", "file_data": str(data)} if data and not data.startswith("data:"):
+                parts.append(Media(mime="application/octet-stream", data=data))
+            case {"type": "input_image", "image_url": str(url)} | {"type": "input_file", "file_data": str(url)} if url:
+                parts.append(from_data_url(url))
+            case {"type": "input_file", "file_url": str(url)} if url:
+                parts.append(Media(mime="application/octet-stream", url=url))
+            case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}} if data:
+                parts.append(Media(mime=f"audio/{form}", data=data))
+            case _:
+                pass
+    return tuple(parts)
