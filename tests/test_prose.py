@@ -12,8 +12,8 @@ from leaks import FORMS, NAMES, ONE, TWO, Form, calls_in, everything, run, texts
 from streams import chunk, sse
 
 from unbroken import decode
-from unbroken.decoding.dialects import DIALECTS
 from unbroken.decoding.prose import Prose, ProseCall
+from unbroken.decoding.prose.dialects import DIALECTS
 
 every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
 

@@ -18,7 +18,7 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.gemini import WIRE
-from unbroken.wires.gemini_parts import PartialArguments, parse_path
+from unbroken.wires.gemini.parts import PartialArguments, parse_path
 
 SIZES = (1, 7, 64, 100_000)
 

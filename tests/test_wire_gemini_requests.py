@@ -35,7 +35,7 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.gemini import WIRE, GeminiEncoder
-from unbroken.wires.gemini_requests import json_schema
+from unbroken.wires.gemini.requests import json_schema
 from unbroken.wires.parts import as_dict
 
 Object = dict[str, Any]

@@ -1,10 +1,10 @@
 """Unbroken runs tool calls for language models: every call answered exactly once, in order, no chain left broken.
 
-    from unbroken import decode
-
-    response = decode(body, wire="openai-chat")
-    for call in response.calls:
-        print(call.name, call.arguments, call.complete)
+```python
+response = decode(body, wire="openai-chat")
+for call in response.calls:
+    print(call.name, call.arguments, call.complete)
+```
 """
 
 from unbroken.decoding import Decoder, Response, Shown, decode, guess_wire
@@ -50,6 +50,9 @@ from unbroken.messages import (
     Usage,
     User,
 )
+from unbroken.transcript import Transcript, repair
+from unbroken.wires.chain import repair_raw
+from unbroken.wires.writer import ResponseWriter
 
 __version__ = "0.1.0"
 
@@ -72,6 +75,7 @@ __all__ = [
     "ReasoningDelta",
     "Request",
     "Response",
+    "ResponseWriter",
     "Sampling",
     "ServerCall",
     "ServerCallSeen",
@@ -86,6 +90,7 @@ __all__ = [
     "ToolMessage",
     "ToolResult",
     "ToolSpec",
+    "Transcript",
     "UnbrokenError",
     "UnknownWire",
     "Usage",
@@ -96,4 +101,6 @@ __all__ = [
     "__version__",
     "decode",
     "guess_wire",
+    "repair",
+    "repair_raw",
 ]

@@ -93,7 +93,7 @@ class Assembler:
         # The first reason counts: Together and OpenRouter repeat it in the chunk that carries the usage. But one that
         # says the answer was cut outweighs an earlier "done": old Gemini models say STOP in every chunk.
         self.terminal = True
-        if self.finish_reason is None or (self.meaning == "done" and meaning != "done"):
+        if self.finish_reason is None or (self.meaning == "done" and meaning == "length"):
             self.finish_reason = reason
             self.meaning = meaning
 

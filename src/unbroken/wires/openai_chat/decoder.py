@@ -1,19 +1,19 @@
 """openai-chat: Chat Completions, the protocol that most servers imitate and each bends in its own way.
 
-The corners of responses, `ChatDecoder` and `ChatEncoder`; those of requests are in `openai_chat_requests`.
-Reads what it finds and tells it; which call a loose piece belongs to is not decided here.
+The corner that reads responses, streamed and whole. It reads what it finds and tells it; which call a loose piece
+belongs to is not decided here.
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Meaning
 from unbroken.messages import Json, Usage
-from unbroken.wires.jsontext import dumps, exact
-from unbroken.wires.openai_chat_requests import NAME, OPAQUE_TEXTS, decode_request, encode_call, encode_request
+from unbroken.wires.jsontext import exact
+from unbroken.wires.openai_chat.requests import OPAQUE_TEXTS
 from unbroken.wires.parts import as_dict, as_int
-from unbroken.wires.wire import Receiver, Wire
+from unbroken.wires.wire import Receiver
 
 Object = dict[str, Any]
 
@@ -206,78 +206,3 @@ def _usage(usage: Json) -> Usage:
         reasoning_tokens=as_int(completion.get("reasoning_tokens")),
         raw=raw,
     )
-
-
-class ChatEncoder:
-    """A call is written whole, when it is ready: a client never sees half of one."""
-
-    def __init__(self, model: str = "", id: str = "chatcmpl-0", created: int = 0) -> None:
-        self._head: Object = {"id": id, "created": created, "model": model}
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[Object] = []
-        self._usage: Usage | None = None
-        self._finish = ""
-
-    def feed(self, delta: Delta) -> bytes:
-        match delta:
-            case TextDelta(text):
-                self._text.append(text)
-                return self._chunk({"content": text})
-            case ReasoningDelta(text):
-                self._reasoning.append(text)
-                return self._chunk({"reasoning_content": text})
-            case CallReady(call):
-                encoded = encode_call(call)
-                self._calls.append(encoded)
-                return self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **encoded}]})
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict):
-                self._finish = _finish(verdict.meaning, bool(self._calls))
-                last = self._chunk({}, self._finish)
-                if self._usage is not None:
-                    last += self._event({"choices": [], "usage": _encode_usage(self._usage)})
-                return last + b"data: [DONE]\n\n"
-            case _:
-                return b""
-
-    def body(self) -> bytes:
-        message: Object = {"role": "assistant", "content": "".join(self._text) or None}
-        if self._reasoning:
-            message["reasoning_content"] = "".join(self._reasoning)
-        if self._calls:
-            message["tool_calls"] = self._calls
-        body: Object = {**self._head, "object": "chat.completion"}
-        body["choices"] = [{"index": 0, "message": message, "finish_reason": self._finish or "stop"}]
-        if self._usage is not None:
-            body["usage"] = _encode_usage(self._usage)
-        return dumps(body)
-
-    def _chunk(self, delta: Object, finish: str | None = None) -> bytes:
-        return self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
-
-    def _event(self, event: Object) -> bytes:
-        return b"data: " + dumps({**self._head, "object": "chat.completion.chunk", **event}) + b"\n\n"
-
-
-def _finish(meaning: Meaning, calls: bool) -> str:
-    if meaning == "length":
-        return "length"
-    if meaning == "refused":
-        return "content_filter"
-    return "tool_calls" if calls else "stop"
-
-
-def _encode_usage(usage: Usage) -> Object:
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
-
-
-WIRE = Wire(NAME, ChatDecoder, ChatEncoder, encode_request, decode_request, done_ends=True, native_has_text=False)

@@ -1,7 +1,7 @@
 """gemini: the conversation in a request, as contents with parts, both ways.
 
 `encode_contents` writes messages, `decode_contents` reads a client's; the settings around them are in
-`gemini_requests`, which also says what is lost on the way.
+`requests`, which also says what is lost on the way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unbroken.messages import (
     ToolResult,
     User,
 )
-from unbroken.wires.gemini_parts import Object, plain
+from unbroken.wires.gemini.parts import Object, plain
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.parts import as_dict, call_from_text, dicts, from_data_url
 

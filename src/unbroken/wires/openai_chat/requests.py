@@ -1,5 +1,5 @@
 """openai-chat: the two corners of requests. `encode_request` writes ours as the API wants it, `decode_request` reads a
-client's; the corners of responses are in `openai_chat`.
+client's; the corners of responses are in `decoder` and `encoder`.
 
 What this wire cannot carry: cache marks, the error flag of a result (its text says it), images inside a result (they
 follow in a user message), reasoning of another wire.

@@ -1,6 +1,6 @@
 """openai-responses, its items: which are calls that a client runs, what they hold, what of them may go back.
 
-Known to both ends, requests (`openai_responses_requests`) and responses (`openai_responses`). Only reads: nothing here
+Known to both ends, requests and responses. Only reads: nothing here
 decides whether a call is complete.
 """
 

@@ -2,7 +2,7 @@
 
 A history is a flat list of items here. What a model said goes back item for item (`Assistant.native`), because a
 reasoning item counts only beside the call or message it led to; everything else is written from our own fields.
-No server state is relied on unless `extra` asks for it. The response corners are in `openai_responses`.
+No server state is relied on unless `extra` asks for it. The response corners are in `decoder` and `encoder`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from unbroken.messages import (
 )
 from unbroken.wires.ids import RESPONSES, fit
 from unbroken.wires.jsontext import dump_arguments, loads
-from unbroken.wires.openai_responses_items import (
+from unbroken.wires.openai_responses.items import (
     NAME,
     PAYLOADS,
     Object,

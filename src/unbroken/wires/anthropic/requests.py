@@ -28,7 +28,7 @@ from unbroken.messages import (
     ToolSpec,
     User,
 )
-from unbroken.wires.anthropic_parts import (
+from unbroken.wires.anthropic.parts import (
     NAME,
     blocks_of,
     decode_cache,

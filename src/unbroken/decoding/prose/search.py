@@ -17,8 +17,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from unbroken.decoding.dialects import DIALECTS, Dialect
-from unbroken.decoding.reader import Found, Mismatch, Reader, Steps
+from unbroken.decoding.prose.dialects import DIALECTS, Dialect
+from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
 
 MAX_HELD = 1 << 20
 """How many characters of one open form are held at most; a longer one is text."""

@@ -1,5 +1,5 @@
 """gemini: the two corners of requests. `encode_request` writes the body as the API wants it, `decode_request` reads a
-client's, in camelCase or snake_case; the corners of responses are in `gemini`.
+client's, in camelCase or snake_case; the corners of responses are in `decoder` and `encoder`.
 
 Model and `stream` stand in the URL, not in the body. `encode_request` leaves them out; `decode_request` takes them from
 `model` and `stream` if whoever read the URL has put them there, else it leaves the defaults.
@@ -20,8 +20,8 @@ from itertools import takewhile
 from typing import Any, cast
 
 from unbroken.messages import Choice, Effort, Json, OneTool, Request, Sampling, System, Text, ToolSpec
-from unbroken.wires.gemini_contents import as_text, camel, decode_contents, encode_contents, listed, parts_of
-from unbroken.wires.gemini_parts import Object
+from unbroken.wires.gemini.contents import as_text, camel, decode_contents, encode_contents, listed, parts_of
+from unbroken.wires.gemini.parts import Object
 from unbroken.wires.parts import as_dict, dicts
 
 _BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576}

@@ -1,22 +1,20 @@
 """gemini: `generateContent` and `streamGenerateContent`, of the Gemini API and of Vertex AI.
 
-The corners for responses, `GeminiDecoder` and `GeminiEncoder`; those for requests stand in `gemini_requests`. A chunk
-of a stream and a whole body have the same shape here. The wire has no switch for parallel calls and no marks for
-caching; one call at a time has to be enforced above.
+The corner that reads responses; a chunk of a stream and a whole body have the same shape here. The wire has no switch
+for parallel calls and no marks for caching; one call at a time has to be enforced above.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.wires.gemini_contents import NAME, as_text, encode_arguments
-from unbroken.wires.gemini_parts import TEXT_KEYS, Object, PartialArguments, Parts, plain
-from unbroken.wires.gemini_requests import decode_request, encode_request
-from unbroken.wires.jsontext import dump_arguments, dumps, exact
+from unbroken.wires.gemini.contents import as_text
+from unbroken.wires.gemini.parts import TEXT_KEYS, Object, PartialArguments, Parts, plain
+from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.parts import as_dict, as_int
-from unbroken.wires.wire import Receiver, Wire
+from unbroken.wires.wire import Receiver
 
 _OURS = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId", "error"))
 
@@ -216,62 +214,3 @@ def _usage(raw: Object) -> Usage:
         reasoning_tokens=thoughts,
         raw=raw,
     )
-
-
-class GeminiEncoder:
-    """A call is written whole, when it is ready, with its id: a client never sees half of one."""
-
-    def __init__(self, model: str = "", id: str = "response-0") -> None:
-        self._head: Object = {"modelVersion": model, "responseId": id}
-        self._parts = Parts()
-        self._usage: Usage | None = None
-        self._finish = "STOP"
-
-    def feed(self, delta: Delta) -> bytes:
-        match delta:
-            case TextDelta(text):
-                self._parts.text(text)
-                return self._chunk([{"text": text}])
-            case ReasoningDelta(text):
-                self._parts.text(text, thought=True)
-                return self._chunk([{"text": text, "thought": True}])
-            case CallReady(call):
-                part = {"functionCall": {"id": call.id, "name": call.name, "args": encode_arguments(call)}}
-                self._parts.add(part)
-                return self._chunk([part])
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict):
-                self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(verdict.meaning, "STOP")
-                return self._chunk([], self._finish)
-            case _:
-                return b""
-
-    def body(self) -> bytes:
-        return dumps(self._response(self._parts.whole(), self._finish))
-
-    def _chunk(self, parts: list[Object], finish: str = "") -> bytes:
-        return b"data: " + dumps(self._response(parts, finish)) + b"\n\n"
-
-    def _response(self, parts: list[Object], finish: str) -> Object:
-        candidate: Object = {"content": {"parts": parts, "role": "model"}, "index": 0}
-        response: dict[str, Any] = {"candidates": [candidate]}
-        if finish:
-            candidate["finishReason"] = finish
-            if self._usage is not None:
-                response["usageMetadata"] = _encode_usage(self._usage)
-        return {**response, **self._head}
-
-
-def _encode_usage(usage: Usage) -> Object:
-    return {
-        "promptTokenCount": usage.input_tokens,
-        "candidatesTokenCount": usage.output_tokens - usage.reasoning_tokens,
-        "totalTokenCount": usage.total_tokens,
-        "cachedContentTokenCount": usage.cached_tokens,
-        "thoughtsTokenCount": usage.reasoning_tokens,
-    }
-
-
-WIRE = Wire(NAME, GeminiDecoder, GeminiEncoder, encode_request, decode_request)

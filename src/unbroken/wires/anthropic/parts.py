@@ -1,7 +1,7 @@
 """anthropic-messages, the parts of a message both ways: text, images, documents, and the cache marks on them.
 
 Also the few guards by which values of unknown JSON are taken only if they have the right type. Nothing here knows of
-roles, calls or requests: those are in `anthropic_requests`.
+roles, calls or requests: those are in `requests`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from unbroken.decoding.callforms import (
+from unbroken.decoding.prose.forms import (
     QUOTE,
     Names,
     add_pair,
@@ -23,7 +23,7 @@ from unbroken.decoding.callforms import (
     untyped,
     write_arguments,
 )
-from unbroken.decoding.reader import Found, Mismatch, Reader, Steps
+from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
 
 
 @dataclass(frozen=True, slots=True)

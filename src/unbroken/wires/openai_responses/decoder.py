@@ -1,8 +1,7 @@
 """openai-responses: OpenAI's Responses API, as its own servers and those that imitate them speak it.
 
-Here is the corner that reads responses, and the wire as a whole; `openai_responses_encoder` writes responses, and
-`openai_responses_requests` has both corners of requests. Each item is told once, whichever way it came: in pieces,
-whole at its end, or only inside the last event. Whether a call is complete is not decided here.
+The corner that reads responses. Each item is told once, whichever way it came: in pieces, whole at its end, or only
+inside the last event. Whether a call is complete is not decided here.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from typing import cast
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.jsontext import exact
-from unbroken.wires.openai_responses_encoder import ResponsesEncoder
-from unbroken.wires.openai_responses_items import (
-    NAME,
+from unbroken.wires.openai_responses.items import (
     Object,
     as_input,
     as_text,
@@ -22,9 +19,8 @@ from unbroken.wires.openai_responses_items import (
     payload,
     says_more,
 )
-from unbroken.wires.openai_responses_requests import decode_request, encode_request
 from unbroken.wires.parts import as_dict, as_int, call_from_text, dicts
-from unbroken.wires.wire import Receiver, Wire
+from unbroken.wires.wire import Receiver
 
 _REASONS: dict[str, Meaning] = {"max_output_tokens": "length", "content_filter": "refused"}
 _TERMINAL = ("completed", "incomplete", "failed", "cancelled")
@@ -374,6 +370,3 @@ def _usage(raw: Object) -> Usage:
         reasoning_tokens=as_int(out.get("reasoning_tokens")),
         raw=raw,
     )
-
-
-WIRE = Wire(NAME, ResponsesDecoder, ResponsesEncoder, encode_request, decode_request)

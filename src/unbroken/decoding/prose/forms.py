@@ -10,7 +10,7 @@ import json
 import re
 
 from unbroken.decoding.arguments import parse_arguments
-from unbroken.decoding.reader import Found, Mismatch, Reader, Steps
+from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
 from unbroken.messages import Json
 from unbroken.wires.jsontext import shallow, strict
 

@@ -1,0 +1,9 @@
+"""Calls that leaked into the text of a response, recognised dialect by dialect.
+
+`search` finds marks while the text streams, `dialects` says as data what the forms look like, `forms` and `reader` are
+what their grammars are made of.
+"""
+
+from unbroken.decoding.prose.search import Prose, ProseCall
+
+__all__ = ["Prose", "ProseCall"]

@@ -1,3 +1,0 @@
-"""placeholder"""
-class Link: pass
-class Edit: pass

@@ -1,0 +1,32 @@
+"""The chain of calls and results: where it grows (`Transcript`), how a broken one is mended, how it is saved.
+
+`History` and `apply` let other spellings of a history, such as a wire's raw messages, be mended by the same edits.
+"""
+
+from __future__ import annotations
+
+from unbroken.transcript.histories import History, Piece, apply, links, repair, repair_with
+from unbroken.transcript.repairs import NO_RESULT, Drop, Edit, Insert, Link, Move, Place, Rename, repairs
+from unbroken.transcript.saved import from_json, to_json
+from unbroken.transcript.transcript import Transcript
+
+__all__ = [
+    "NO_RESULT",
+    "Drop",
+    "Edit",
+    "History",
+    "Insert",
+    "Link",
+    "Move",
+    "Piece",
+    "Place",
+    "Rename",
+    "Transcript",
+    "apply",
+    "from_json",
+    "links",
+    "repair",
+    "repair_with",
+    "repairs",
+    "to_json",
+]

@@ -1,0 +1,197 @@
+"""The saved form of a history: plain JSON values, exact both ways, defaults left out.
+
+Not a wire: no provider reads it. Reading checks the shape of what is read, not the order of the chain; give the result
+to `Transcript`, or to `repair` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, assert_never, cast
+
+from unbroken.errors import UserError
+from unbroken.messages import (
+    Assistant,
+    CacheMark,
+    Json,
+    Media,
+    Message,
+    Native,
+    Part,
+    System,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    User,
+)
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+
+def to_json(messages: Iterable[Message]) -> list[Object]:
+    return [_write_message(message) for message in messages]
+
+
+def from_json(saved: Json) -> tuple[Message, ...]:
+    if not isinstance(saved, list):
+        raise UserError(f"a saved history is a list of messages, not {_kind(saved)}")
+    messages: list[Message] = []
+    for position, item in enumerate(cast("list[Json]", saved)):
+        try:
+            messages.append(_read_message(_object(item)))
+        except (_Unreadable, ValueError) as error:  # ValueError: what Media itself refuses
+            raise UserError(f"message {position} of the saved history cannot be read: {error}") from None
+    return tuple(messages)
+
+
+def _write_message(message: Message) -> Object:
+    match message:
+        case System():
+            return {"role": "system", "content": [_write_part(part) for part in message.parts]}
+        case User():
+            return {"role": "user", "content": [_write_part(part) for part in message.parts]}
+        case Assistant():
+            saved: Object = {"role": "assistant", "content": message.text}
+            saved |= _given(reasoning=message.reasoning, calls=[_write_call(call) for call in message.calls])
+            if message.native is not None:
+                native = message.native
+                saved["native"] = {"wire": native.wire, "value": native.value, "ids": list(native.ids)}
+            return saved
+        case ToolMessage():
+            return {"role": "tool", "results": [_write_result(result) for result in message.results]}
+        case _:
+            assert_never(message)
+
+
+def _given(**fields: Json) -> Object:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _write_part(part: Part) -> Object:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text} | _given(cache=part.cache)
+    return {"type": "media"} | _given(mime=part.mime, data=part.data, url=part.url, cache=part.cache)
+
+
+def _write_call(call: ToolCall) -> Object:
+    saved: Object = {"id": call.id, "name": call.name, "arguments": call.arguments, "complete": call.complete}
+    saved |= _given(raw=call.raw, index=call.index, problem=call.problem, notes=list(call.notes))
+    if call.kind != "function":
+        saved["kind"] = call.kind
+    return saved
+
+
+def _write_result(result: ToolResult) -> Object:
+    saved: Object = {"call_id": result.call_id, "content": [_write_part(part) for part in result.content]}
+    saved |= _given(name=result.name, duplicate_of=result.duplicate_of, cache=result.cache)
+    if result.error:
+        saved["metadata"] = {"error": True}
+    return saved
+
+
+class _Unreadable(Exception):
+    pass
+
+
+def _read_message(saved: Object) -> Message:
+    role = saved.get("role")
+    if role == "system":
+        parts = _read_parts(saved)
+        texts = tuple(part for part in parts if isinstance(part, Text))
+        if len(texts) < len(parts):
+            raise _Unreadable("a system message holds nothing but text")
+        return System(texts)
+    if role == "user":
+        return User(_read_parts(saved))
+    if role == "assistant":
+        calls = tuple(_read_call(_object(call)) for call in _get(saved, "calls", list[Json]()))
+        native = _read_native(_object(saved["native"])) if "native" in saved else None
+        return Assistant(_get(saved, "content", ""), calls, _get(saved, "reasoning", ""), native)
+    if role == "tool":
+        return ToolMessage(tuple(_read_result(_object(result)) for result in _need(saved, "results", list[Json]())))
+    raise _Unreadable(f"its role is {role!r}, not system, user, assistant or tool")
+
+
+def _read_parts(saved: Object) -> tuple[Part, ...]:
+    return tuple(_read_part(_object(part)) for part in _need(saved, "content", list[Json]()))
+
+
+def _read_part(saved: Object) -> Part:
+    kind = saved.get("type")
+    if kind == "text":
+        return Text(_need(saved, "text", ""), _cache(saved))
+    if kind == "media":
+        return Media(_get(saved, "mime", ""), _get(saved, "data", ""), _get(saved, "url", ""), _cache(saved))
+    raise _Unreadable(f"the type of a part is {kind!r}, not text or media")
+
+
+def _read_call(saved: Object) -> ToolCall:
+    arguments = saved.get("arguments")
+    return ToolCall(
+        id=_need(saved, "id", ""),
+        name=_need(saved, "name", ""),
+        arguments=None if arguments is None else _object(arguments),
+        raw=_get(saved, "raw", ""),
+        index=_get(saved, "index", 0),
+        # A call may run when it says so, so nothing but its own word counts.
+        complete=_need(saved, "complete", False),
+        kind=_get(saved, "kind", "function"),
+        problem=_get(saved, "problem", ""),
+        notes=_strings(saved, "notes"),
+    )
+
+
+def _read_result(saved: Object) -> ToolResult:
+    return ToolResult(
+        call_id=_need(saved, "call_id", ""),
+        content=_read_parts(saved),
+        error=_get(_get(saved, "metadata", Object()), "error", False),
+        name=_get(saved, "name", ""),
+        duplicate_of=_get(saved, "duplicate_of", ""),
+        cache=_cache(saved),
+    )
+
+
+def _read_native(saved: Object) -> Native:
+    return Native(_need(saved, "wire", ""), saved.get("value"), _strings(saved, "ids"))
+
+
+def _cache(saved: Object) -> CacheMark:
+    cache = saved.get("cache", "")
+    if cache not in ("", "5m", "1h"):
+        raise _Unreadable(f"`cache` is {cache!r}, not 5m or 1h")
+    return cache
+
+
+def _strings(saved: Object, name: str) -> tuple[str, ...]:
+    texts = _get(saved, name, list[Json]())
+    if not all(isinstance(text, str) for text in texts):
+        raise _Unreadable(f"`{name}` holds something other than text")
+    return tuple(cast("list[str]", texts))
+
+
+def _need(saved: Object, name: str, like: T) -> T:
+    if name not in saved:
+        raise _Unreadable(f"`{name}` is missing")
+    return _get(saved, name, like)
+
+
+def _get(saved: Object, name: str, default: T) -> T:
+    """A field of the same type as its default."""
+    value = saved.get(name, default)
+    if type(value) is not type(default):
+        raise _Unreadable(f"`{name}` is {_kind(value)}, not {_kind(default)}")
+    return value
+
+
+def _object(value: Json) -> Object:
+    if not isinstance(value, dict):
+        raise _Unreadable(f"{_kind(value)} stands where an object should")
+    return cast("Object", value)
+
+
+def _kind(value: Json) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(cast("type[Any]", type(value)), "a number")

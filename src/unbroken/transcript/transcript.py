@@ -1,0 +1,120 @@
+"""The only place where a chain grows: every call gets exactly one result, in call order, before anything else is said.
+
+A step that would break this raises `InvalidStep` and changes nothing. Mending a history that came in broken is not done
+here: `repair` does it, and says what it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from unbroken.errors import InvalidStep
+from unbroken.messages import Assistant, Message, System, ToolCall, ToolMessage, ToolResult, User
+
+_WAY_OUT = "use `repair` on a history that came in broken"
+
+
+class Transcript:
+    """A history that cannot be broken. After an assistant message with calls it is open until each call has its
+    result: all at once by `add(ToolMessage)`, or one at a time, in any order, by `answer`."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._messages: list[Message] = []
+        self._calls: dict[str, ToolCall] = {}
+        self._results: dict[str, ToolResult] = {}
+        for message in messages:
+            self.add(message)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The history. The results of an open round are in it once the last of them is there."""
+        return tuple(self._messages)
+
+    @property
+    def open(self) -> tuple[ToolCall, ...]:
+        """The calls that still lack a result, in call order."""
+        return tuple(call for id, call in self._calls.items() if id not in self._results)
+
+    @property
+    def closed(self) -> bool:
+        """Every call has its result: the model may be asked."""
+        return not self._calls
+
+    def add(self, message: Message) -> None:
+        match message:
+            case System() | User():
+                self._refuse_while_open(message)
+                self._messages.append(message)
+            case Assistant():
+                self._refuse_while_open(message)
+                self._check_ids(message.calls)
+                self._messages.append(message)
+                self._calls = {call.id: call for call in message.calls}
+            case ToolMessage():
+                self._check_results(message.results)
+                self._close(message)
+            case _:
+                assert_never(message)
+
+    def answer(self, result: ToolResult) -> None:
+        """One result of the open round. They may come in any order; they enter together, in call order."""
+        if result.call_id in self._results:
+            raise self._invalid(f"call {self._name(result.call_id)} has a result already; each call gets exactly one")
+        if result.call_id not in self._calls:
+            raise self._invalid(f"no open call has the id `{result.call_id}`; {self._expected()}")
+        self._results[result.call_id] = result
+        if len(self._results) == len(self._calls):
+            self._close(ToolMessage(tuple(self._results[id] for id in self._calls)))
+
+    def _close(self, message: ToolMessage) -> None:
+        self._messages.append(message)
+        self._calls = {}
+        self._results = {}
+
+    def _refuse_while_open(self, message: Message) -> None:
+        if self._calls:
+            kind = type(message).__name__
+            raise self._invalid(f"{kind} cannot be added while a call lacks its result; {self._expected()}")
+
+    def _check_ids(self, calls: Sequence[ToolCall]) -> None:
+        seen: set[str] = set()
+        for position, call in enumerate(calls):
+            if not call.id:
+                raise self._invalid(f"call {position} (`{call.name}`) has no id")
+            if call.id in seen:
+                raise self._invalid(f"two calls of one message have the id `{call.id}`")
+            seen.add(call.id)
+
+    def _check_results(self, results: Sequence[ToolResult]) -> None:
+        if self._results:
+            answered = ", ".join(f"`{id}`" for id in self._results)
+            raise self._invalid(f"{answered} got a result by `answer` already; answer the others one at a time too")
+        seen: set[str] = set()
+        for result in results:
+            if result.call_id not in self._calls:
+                raise self._invalid(f"no open call has the id `{result.call_id}`; {self._expected()}")
+            if result.call_id in seen:
+                raise self._invalid(f"call {self._name(result.call_id)} has two results")
+            seen.add(result.call_id)
+        if not self._calls:
+            raise self._invalid("a ToolMessage without results, where no call is open")
+        for id in self._calls:
+            if id not in seen:
+                raise self._invalid(f"call {self._name(id)} has no result")
+        for id, result in zip(self._calls, results, strict=True):
+            if id != result.call_id:
+                raise self._invalid(f"the result of call {self._name(result.call_id)} is not in call order")
+
+    def _expected(self) -> str:
+        missing = self.open
+        if not missing:
+            return "no call is open"
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        return f"open: {', '.join(self._name(call.id) for call in missing[:3])}{more}"
+
+    def _name(self, id: str) -> str:
+        return f"`{id}` (`{self._calls[id].name}`)"
+
+    def _invalid(self, what: str) -> InvalidStep:
+        return InvalidStep(f"message {len(self._messages)}: {what}; {_WAY_OUT}")

@@ -1,0 +1,97 @@
+"""gemini, the corner that writes responses: `GeminiEncoder`.
+
+A call is written whole, when it is ready: a client never sees half of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import Usage
+from unbroken.wires.gemini.contents import encode_arguments
+from unbroken.wires.gemini.parts import Object, Parts
+from unbroken.wires.jsontext import dumps
+
+_OURS = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId", "error"))
+
+_NO_REASON = (None, "", 0, "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
+
+_REFUSALS = (
+    "SAFETY RECITATION LANGUAGE OTHER BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT "
+    "IMAGE_RECITATION IMAGE_OTHER NO_IMAGE MODEL_ARMOR"
+)
+_MEANINGS: dict[str, Meaning] = {
+    "MAX_TOKENS": "length",
+    "2": "length",  # Vertex has been seen to send the numbers of the enum; 3 to 9 all say that it refused
+    **dict.fromkeys(_REFUSALS.split(), cast("Meaning", "refused")),
+    **dict.fromkeys("3456789", cast("Meaning", "refused")),
+}
+
+# Reasons that say: the model wrote something that could not be read, so there is no answer to go on with.
+_FAILURES = {
+    "MALFORMED_FUNCTION_CALL",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+    "MALFORMED_RESPONSE",
+}
+
+# A `toolResponse` is the answer to a `toolCall` that was told before: kept, but not a call.
+_SERVER_CALLS = ("executableCode", "codeExecutionResult", "toolCall")
+
+
+class GeminiEncoder:
+    """A call is written whole, when it is ready, with its id: a client never sees half of one."""
+
+    def __init__(self, model: str = "", id: str = "response-0") -> None:
+        self._head: Object = {"modelVersion": model, "responseId": id}
+        self._parts = Parts()
+        self._usage: Usage | None = None
+        self._finish = "STOP"
+
+    def feed(self, delta: Delta) -> bytes:
+        match delta:
+            case TextDelta(text):
+                self._parts.text(text)
+                return self._chunk([{"text": text}])
+            case ReasoningDelta(text):
+                self._parts.text(text, thought=True)
+                return self._chunk([{"text": text, "thought": True}])
+            case CallReady(call):
+                part = {"functionCall": {"id": call.id, "name": call.name, "args": encode_arguments(call)}}
+                self._parts.add(part)
+                return self._chunk([part])
+            case UsageReported(usage):
+                self._usage = usage
+                return b""
+            case Ended(verdict):
+                self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(verdict.meaning, "STOP")
+                return self._chunk([], self._finish)
+            case _:
+                return b""
+
+    def body(self) -> bytes:
+        return dumps(self._response(self._parts.whole(), self._finish))
+
+    def _chunk(self, parts: list[Object], finish: str = "") -> bytes:
+        return b"data: " + dumps(self._response(parts, finish)) + b"\n\n"
+
+    def _response(self, parts: list[Object], finish: str) -> Object:
+        candidate: Object = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        response: dict[str, Any] = {"candidates": [candidate]}
+        if finish:
+            candidate["finishReason"] = finish
+            if self._usage is not None:
+                response["usageMetadata"] = _encode_usage(self._usage)
+        return {**response, **self._head}
+
+
+def _encode_usage(usage: Usage) -> Object:
+    return {
+        "promptTokenCount": usage.input_tokens,
+        "candidatesTokenCount": usage.output_tokens - usage.reasoning_tokens,
+        "totalTokenCount": usage.total_tokens,
+        "cachedContentTokenCount": usage.cached_tokens,
+        "thoughtsTokenCount": usage.reasoning_tokens,
+    }

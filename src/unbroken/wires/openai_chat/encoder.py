@@ -1,0 +1,95 @@
+"""openai-chat, the corner that writes responses: `ChatEncoder`.
+
+A call is written whole, when it is ready: a client never sees half of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import Usage
+from unbroken.wires.jsontext import dumps
+from unbroken.wires.openai_chat.requests import encode_call
+
+Object = dict[str, Any]
+
+_MEANINGS: dict[str, Meaning] = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",  # Mistral
+    "content_filter": "refused",
+    "sensitive": "refused",  # Zhipu
+}
+
+
+class ChatEncoder:
+    """A call is written whole, when it is ready: a client never sees half of one."""
+
+    def __init__(self, model: str = "", id: str = "chatcmpl-0", created: int = 0) -> None:
+        self._head: Object = {"id": id, "created": created, "model": model}
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[Object] = []
+        self._usage: Usage | None = None
+        self._finish = ""
+
+    def feed(self, delta: Delta) -> bytes:
+        match delta:
+            case TextDelta(text):
+                self._text.append(text)
+                return self._chunk({"content": text})
+            case ReasoningDelta(text):
+                self._reasoning.append(text)
+                return self._chunk({"reasoning_content": text})
+            case CallReady(call):
+                encoded = encode_call(call)
+                self._calls.append(encoded)
+                return self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **encoded}]})
+            case UsageReported(usage):
+                self._usage = usage
+                return b""
+            case Ended(verdict):
+                self._finish = _finish(verdict.meaning, bool(self._calls))
+                last = self._chunk({}, self._finish)
+                if self._usage is not None:
+                    last += self._event({"choices": [], "usage": _encode_usage(self._usage)})
+                return last + b"data: [DONE]\n\n"
+            case _:
+                return b""
+
+    def body(self) -> bytes:
+        message: Object = {"role": "assistant", "content": "".join(self._text) or None}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        body: Object = {**self._head, "object": "chat.completion"}
+        body["choices"] = [{"index": 0, "message": message, "finish_reason": self._finish or "stop"}]
+        if self._usage is not None:
+            body["usage"] = _encode_usage(self._usage)
+        return dumps(body)
+
+    def _chunk(self, delta: Object, finish: str | None = None) -> bytes:
+        return self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    def _event(self, event: Object) -> bytes:
+        return b"data: " + dumps({**self._head, "object": "chat.completion.chunk", **event}) + b"\n\n"
+
+
+def _finish(meaning: Meaning, calls: bool) -> str:
+    if meaning == "length":
+        return "length"
+    if meaning == "refused":
+        return "content_filter"
+    return "tool_calls" if calls else "stop"
+
+
+def _encode_usage(usage: Usage) -> Object:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

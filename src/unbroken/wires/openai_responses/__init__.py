@@ -1,0 +1,15 @@
+"""openai-responses: OpenAI's Responses API, where an answer is a list of items.
+
+One room for the wire: `decoder` and `encoder` are the corners of responses, `requests` has both corners of requests,
+`items` what both ends know about items.
+"""
+
+from unbroken.wires.openai_responses.decoder import ResponsesDecoder
+from unbroken.wires.openai_responses.encoder import ResponsesEncoder
+from unbroken.wires.openai_responses.items import NAME
+from unbroken.wires.openai_responses.requests import decode_request, encode_request
+from unbroken.wires.wire import Wire
+
+WIRE = Wire(NAME, ResponsesDecoder, ResponsesEncoder, encode_request, decode_request)
+
+__all__ = ["WIRE", "ResponsesDecoder", "ResponsesEncoder"]
