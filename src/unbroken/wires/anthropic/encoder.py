@@ -1,7 +1,4 @@
-"""anthropic-messages, the corner that writes responses: `MessagesEncoder`.
-
-A call is written whole, when it is ready: a client never sees half of one.
-"""
+"""anthropic-messages, the corner that writes responses: `MessagesEncoder`."""
 
 from __future__ import annotations
 
@@ -14,13 +11,6 @@ from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import outgoing_arguments
 
 Object = dict[str, Any]
-
-_MEANINGS: dict[str, Meaning] = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "refused",
-    "pause_turn": "paused",
-}
 
 
 class MessagesEncoder:

@@ -1,44 +1,14 @@
-"""gemini, the corner that writes responses: `GeminiEncoder`.
-
-A call is written whole, when it is ready: a client never sees half of one.
-"""
+"""gemini, the corner that writes responses: `GeminiEncoder`."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Usage
 from unbroken.wires.gemini.contents import encode_arguments
 from unbroken.wires.gemini.parts import Object, Parts
 from unbroken.wires.jsontext import dumps
-
-_OURS = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId", "error"))
-
-_NO_REASON = (None, "", 0, "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
-
-_REFUSALS = (
-    "SAFETY RECITATION LANGUAGE OTHER BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT "
-    "IMAGE_RECITATION IMAGE_OTHER NO_IMAGE MODEL_ARMOR"
-)
-_MEANINGS: dict[str, Meaning] = {
-    "MAX_TOKENS": "length",
-    "2": "length",  # Vertex has been seen to send the numbers of the enum; 3 to 9 all say that it refused
-    **dict.fromkeys(_REFUSALS.split(), cast("Meaning", "refused")),
-    **dict.fromkeys("3456789", cast("Meaning", "refused")),
-}
-
-# Reasons that say: the model wrote something that could not be read, so there is no answer to go on with.
-_FAILURES = {
-    "MALFORMED_FUNCTION_CALL",
-    "UNEXPECTED_TOOL_CALL",
-    "TOO_MANY_TOOL_CALLS",
-    "MISSING_THOUGHT_SIGNATURE",
-    "MALFORMED_RESPONSE",
-}
-
-# A `toolResponse` is the answer to a `toolCall` that was told before: kept, but not a call.
-_SERVER_CALLS = ("executableCode", "codeExecutionResult", "toolCall")
 
 
 class GeminiEncoder:

@@ -1,7 +1,4 @@
-"""openai-chat, the corner that writes responses: `ChatEncoder`.
-
-A call is written whole, when it is ready: a client never sees half of one.
-"""
+"""openai-chat, the corner that writes responses: `ChatEncoder`."""
 
 from __future__ import annotations
 
@@ -13,14 +10,6 @@ from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_chat.requests import encode_call
 
 Object = dict[str, Any]
-
-_MEANINGS: dict[str, Meaning] = {
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",  # Mistral
-    "content_filter": "refused",
-    "sensitive": "refused",  # Zhipu
-}
 
 
 class ChatEncoder:
