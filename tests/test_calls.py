@@ -241,6 +241,16 @@ def test_one_id_for_several_indexes_is_several_calls_with_own_ids() -> None:
     assert "id a was used before" in response.calls[1].notes
 
 
+def test_one_id_in_every_piece_of_several_calls_is_told_apart_by_the_index() -> None:
+    body = chat(
+        piece(0, "a", "f", '{"x"'),
+        piece(1, "a", "g", '{"y"'),
+        piece(0, "a", arguments=": 1}"),
+        piece(1, "a", arguments=": 2}"),
+    )
+    assert [(c.name, c.arguments) for c in decode(body).calls] == [("f", {"x": 1}), ("g", {"y": 2})]
+
+
 def test_one_id_for_different_calls_at_one_index_is_several_calls() -> None:
     body = chat(piece(0, "a", "f", '{"x": 1}'), piece(0, "a", "f", '{"x": 2}'))
     assert [c.arguments for c in decode(body).calls] == [{"x": 1}, {"x": 2}]

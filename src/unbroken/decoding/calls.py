@@ -93,6 +93,7 @@ class Calls:
         self._names = frozenset(names)
         self._calls: list[_Pending] = []
         self._taken: set[int] = set()
+        self._next_place = 0
         self._by_index: dict[int, _Pending] = {}
         self._by_id: dict[str, _Pending] = {}
         self._by_key: dict[Json, _Pending] = {}
@@ -174,20 +175,19 @@ class Calls:
     def _find(self, index: int | None, id: str, name: str, arguments: Json, kind: str) -> _Pending | None:
         """The open call that a piece belongs to, made if the piece starts one; None if there is nothing to add."""
         blank = not arguments or (isinstance(arguments, str) and not arguments.strip(_BLANK))
-        call = self._by_id.get(id) if id else None
-        if call is not None:
+        here = self._by_index.get(index) if index is not None else self._last
+        call = here if here is not None and id == here.id else self._by_id.get(id)
+        if id and call is not None:
             if not self._is_same(call, index, name, arguments, blank):
                 call = None
         else:
-            call = self._by_index.get(index) if index is not None else self._last
-            if call is not None and not self._goes_on(call, index, id, name, blank):
-                call = None
+            call = here if here is not None and self._goes_on(here, index, id, name, blank) else None
         if call is None:
             return self._begin(index, id, name, kind) if name or id or not blank else None
         self._last = call
         if id and not call.id:
             call.id = id
-            self._by_id.setdefault(id, call)
+            self._by_id[id] = call
         if name and name != call.name and (not call.opened or not call.name):
             call.name += name  # a name in pieces; once arguments have come the first value stands
         if call.done is None:
@@ -244,16 +244,17 @@ class Calls:
         if own_index and index is not None:
             place = index
         else:
-            place = len(self._calls)
+            place = max(self._next_place, len(self._calls))
             while place in self._taken:
                 place += 1
+            self._next_place = place + 1
         self._taken.add(place)
         call = _Pending(place, own_index, id, name, kind)
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
         if id:
-            self._by_id.setdefault(id, call)
+            self._by_id[id] = call
         self._last = call
         return call
 

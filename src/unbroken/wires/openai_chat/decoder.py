@@ -12,7 +12,7 @@ from unbroken.deltas import Meaning
 from unbroken.messages import Json, Usage
 from unbroken.wires.jsontext import exact
 from unbroken.wires.openai_chat.requests import OPAQUE_TEXTS
-from unbroken.wires.parts import as_dict, as_int
+from unbroken.wires.parts import as_dict, as_int, dicts
 from unbroken.wires.wire import Receiver
 
 Object = dict[str, Any]
@@ -24,6 +24,15 @@ _MEANINGS: dict[str, Meaning] = {
     "content_filter": "refused",
     "sensitive": "refused",  # Zhipu
 }
+_FAILURES = {
+    "error",  # OpenRouter
+    "network_error",  # Zhipu
+    "insufficient_system_resource",  # DeepSeek
+    "abort",  # vLLM, SGLang
+}
+"""Reasons that are no end of an answer: the server gave up. An error object beside them says more and comes first."""
+
+_FIRST = (0, None, "0")
 
 
 class ChatDecoder:
@@ -34,40 +43,50 @@ class ChatDecoder:
         self._to = receiver
         self._piece = receiver.piece
         self._opaque_texts: dict[str, list[str]] = {}
-        self._details: list[Object] = []
-        self._detail_by_place: dict[tuple[Json, Json], Object] = {}
-        self._content: list[Json] = []
+        self._details = _Pieces(("index", "type"), ("text", "summary", "data"))
+        self._thinking = _Pieces(("type",), ("thinking",))
         self._call_extras: list[Object | None] = []
-        self._legacy = False
+        self._streamed = False
 
     def feed(self, event: Object, data: bytes) -> None:
         choices = event.get("choices")
+        if not choices or "error" in event:
+            self._error(event)
         if choices:
             self.recognised = True
             for choice in choices:
-                if choice.__class__ is dict and not choice.get("index"):
+                if choice.__class__ is dict and choice.get("index") in _FIRST:
                     delta = choice.get("delta")
                     if delta:
+                        self._streamed = True
                         calls = delta.get("tool_calls")
                         if len(delta) > 1 or not calls:
                             self._message(delta)
                         if calls:
                             self._calls(calls, event, data)
-                    elif "message" in choice:
+                    elif "message" in choice and not self._streamed:
+                        # Perplexity and MiniMax repeat the whole message at the end of a stream.
                         self._whole(choice, event, data)
                     reason = choice.get("finish_reason")
                     if reason:
-                        self._to.finish(str(reason), _MEANINGS.get(reason, "done"))
+                        self._finish(reason, choice)
+                    break
         usage = event.get("usage")
         if usage:
             self.recognised = True
             self._to.usage(_usage(usage))
-        if not choices or "error" in event:
-            self._error(event)
+
+    def _finish(self, reason: Json, choice: Object) -> None:
+        if reason in _FAILURES:
+            self._to.error(choice.get("error") or {"message": f"the provider gave up: {reason}", "code": reason})
+        self._to.finish(str(reason), _MEANINGS.get(reason, "done"))
 
     def _error(self, event: Object) -> None:
-        """An error in any of its usual shapes: OpenAI's, vLLM's and Mistral's flat one, FastAPI's `detail`."""
+        """An error in any of its usual shapes: OpenAI's, the flat one of vLLM and Mistral, FastAPI's, MiniMax's."""
         error = event.get("error")
+        status = as_dict(event.get("base_resp"))
+        if status.get("status_code"):
+            error = error or {"message": status.get("status_msg"), "code": status["status_code"]}
         if not error and not event.get("choices"):
             flat = event.get("object") == "error" or ("message" in event and ("code" in event or "type" in event))
             error = event if flat else event.get("detail")
@@ -77,10 +96,11 @@ class ChatDecoder:
 
     def native(self) -> Json:
         value: Object = {name: "".join(texts) for name, texts in self._opaque_texts.items()}
-        if self._details:
-            value["reasoning_details"] = self._details
-        if self._content:
-            value["content"] = self._content
+        details, thinking = self._details.whole(), self._thinking.whole()
+        if details:
+            value["reasoning_details"] = details
+        if thinking:
+            value["content"] = [{**part, "thinking": [{"type": "text", "text": part["thinking"]}]} for part in thinking]
         if any(self._call_extras):
             value["tool_calls"] = self._call_extras
         return value or None
@@ -146,7 +166,7 @@ class ChatDecoder:
         if isinstance(details, list):
             for detail in cast("list[Json]", details):
                 if isinstance(detail, dict):
-                    self._detail(cast("Object", detail))
+                    self._details.add(cast("Object", detail))
         refusal = message.get("refusal")
         if refusal and isinstance(refusal, str):
             self._to.text(refusal)
@@ -155,13 +175,9 @@ class ChatDecoder:
         legacy = message.get("function_call")
         if isinstance(legacy, dict):
             legacy = cast("Object", legacy)
-            # Snowflake sends an empty one beside the real calls.
-            if legacy.get("name") or (legacy.get("arguments") and self._legacy):
-                self._legacy = True
+            # Snowflake sends an empty one beside the real calls: neither a name nor arguments, so no call.
+            if legacy.get("name") or legacy.get("arguments"):
                 self._piece(0, None, legacy.get("name"), legacy.get("arguments"))
-            elif legacy.get("arguments"):
-                self._legacy = True
-                self._piece(0, None, None, legacy.get("arguments"))
 
     def _content_parts(self, parts: list[Json]) -> None:
         for part in parts:
@@ -169,29 +185,45 @@ class ChatDecoder:
                 case {"type": "text", "text": str(text)}:
                     self._to.text(text)
                 case {"type": "thinking", "thinking": thinking}:  # Mistral
-                    self._content.append(part)
-                    if isinstance(thinking, str):
-                        self._to.reasoning(thinking)
-                    elif isinstance(thinking, list):
-                        for piece in cast("list[Json]", thinking):
-                            if isinstance(piece, dict):
-                                self._to.reasoning(str(cast("Object", piece).get("text") or ""))
+                    text = thinking if isinstance(thinking, str) else "".join(_texts(thinking))
+                    self._thinking.add({**part, "thinking": text})
+                    self._to.reasoning(text)
                 case _:
                     pass
 
-    def _detail(self, detail: Object) -> None:
-        """OpenRouter: pieces of one reasoning block share index and type; texts grow, the rest is kept."""
-        place = (detail.get("index"), detail.get("type"))
-        known = self._detail_by_place.get(place)
-        if known is None or detail.get("index") is None:
-            self._detail_by_place[place] = known = dict(detail)
-            self._details.append(known)
-            return
-        for key, value in detail.items():
-            if key in ("text", "summary", "data") and isinstance(value, str) and isinstance(known.get(key), str):
-                known[key] += value
-            elif value is not None:
-                known[key] = value
+
+class _Pieces:
+    """Objects that come in pieces: those that agree in `place` are one, their `texts` grow, the rest is kept.
+
+    OpenRouter sends `reasoning_details` so, Mistral its thinking. An object without its place stands for itself.
+    """
+
+    def __init__(self, place: tuple[str, ...], texts: tuple[str, ...]) -> None:
+        self._place = place
+        self._texts = texts
+        self._known: dict[tuple[Json, ...], tuple[Object, dict[str, list[str]]]] = {}
+
+    def add(self, piece: Object) -> None:
+        place = tuple(piece.get(key) for key in self._place)
+        if None in place:
+            place = (*place, len(self._known))
+        fields, grown = self._known.setdefault(place, ({}, {}))
+        for key, value in piece.items():
+            if key in self._texts and isinstance(value, str):
+                grown.setdefault(key, []).append(value)
+                fields.setdefault(key, "")
+            elif value is not None or key not in fields:
+                fields[key] = value
+
+    def whole(self) -> list[Object]:
+        return [
+            {**fields, **{key: "".join(texts) for key, texts in grown.items()}}
+            for fields, grown in self._known.values()
+        ]
+
+
+def _texts(thinking: Json) -> list[str]:
+    return [text for part in dicts(thinking) if isinstance(text := part.get("text"), str)]
 
 
 def _usage(usage: Json) -> Usage:
