@@ -36,7 +36,7 @@ from unbroken.messages import (
 )
 from unbroken.wires.gemini import WIRE, GeminiEncoder
 from unbroken.wires.gemini.requests import json_schema
-from unbroken.wires.parts import as_dict
+from unbroken.wires.values import as_dict
 
 Object = dict[str, Any]
 

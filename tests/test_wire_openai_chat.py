@@ -306,7 +306,8 @@ def test_a_clients_request_is_read() -> None:
         ),
         ToolMessage((ToolResult("a", (Text("one"),)),)),
     )
-    assert (request.sampling, request.extra) == (Sampling(max_tokens=9, stop=("END",)), {"metadata": {"a": "b"}})
+    assert request.sampling == Sampling(max_tokens=9, stop=("END",))
+    assert request.extra == {"metadata": {"a": "b"}, "max_completion_tokens": 9}
 
 
 def test_the_old_function_messages_become_a_call_and_its_result() -> None:

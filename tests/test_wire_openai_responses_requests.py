@@ -237,7 +237,7 @@ def test_request_of_a_client_is_read() -> None:
     assert last == Assistant("Done.")
     assert (request.choice, request.sampling.max_tokens, request.stream) == ("required", 9, False)
     assert [tool.name for tool in request.tools] == ["look"]
-    assert request.extra == {"metadata": {"a": "b"}, "tools": body["tools"], "reasoning": {"effort": "xhigh"}}
+    assert request.extra == {"metadata": {"a": "b"}, "tools": [{"type": "web_search"}]}
     assert WIRE.decode_request({"input": "Hi"}).messages == (User.of("Hi"),)
 
 

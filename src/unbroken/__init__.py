@@ -7,7 +7,7 @@ for call in response.calls:
 ```
 """
 
-from unbroken.decoding import Decoder, Response, Shown, decode, guess_wire
+from unbroken.decoding import Decoder, Response, Shown, StillToSay, decode, guess_wire
 from unbroken.deltas import (
     CallArguments,
     CallOpened,
@@ -16,6 +16,7 @@ from unbroken.deltas import (
     Delta,
     Ended,
     ReasoningDelta,
+    Restarted,
     ServerCallSeen,
     TextDelta,
     UsageReported,
@@ -50,13 +51,15 @@ from unbroken.messages import (
     Usage,
     User,
 )
-from unbroken.transcript import Transcript, repair
+from unbroken.transcript import Drop, Edit, Insert, Move, Rename, Transcript, from_json, repair, to_json
+from unbroken.wires import WIRES, Wire, find_wire
 from unbroken.wires.chain import repair_raw
 from unbroken.wires.writer import ResponseWriter
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "WIRES",
     "Assistant",
     "CallArguments",
     "CallOpened",
@@ -65,21 +68,28 @@ __all__ = [
     "CannotEncode",
     "Decoder",
     "Delta",
+    "Drop",
+    "Edit",
     "Ended",
+    "Insert",
     "InvalidStep",
     "Media",
     "Message",
+    "Move",
     "Native",
     "NotAResponse",
     "OneTool",
     "ReasoningDelta",
+    "Rename",
     "Request",
     "Response",
     "ResponseWriter",
+    "Restarted",
     "Sampling",
     "ServerCall",
     "ServerCallSeen",
     "Shown",
+    "StillToSay",
     "StreamError",
     "System",
     "Text",
@@ -98,9 +108,13 @@ __all__ = [
     "User",
     "UserError",
     "Verdict",
+    "Wire",
     "__version__",
     "decode",
+    "find_wire",
+    "from_json",
     "guess_wire",
     "repair",
     "repair_raw",
+    "to_json",
 ]

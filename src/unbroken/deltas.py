@@ -44,7 +44,7 @@ class CallArguments:
 
 @dataclass(slots=True)
 class CallReady:
-    """The arguments are complete and strictly parsed: the call may run now."""
+    """The arguments are complete and strictly parsed: the call may run now. (A custom call: its free text is whole.)"""
 
     call: ToolCall
 
@@ -86,6 +86,16 @@ class Verdict:
     @property
     def whole(self) -> bool:
         return self.kind == "whole"
+
+    @property
+    def failed(self) -> bool:
+        """There is no end to tell a client: what it has seen is not an answer. (A cut call has one, a cut one.)"""
+        return self.kind in ("error", "unfinished", "damaged", "foreign")
+
+    @property
+    def told(self) -> Meaning:
+        """What the finish means to a client that was not given the calls that are not whole."""
+        return "length" if self.kind == "cut_call" else self.meaning
 
 
 @dataclass(slots=True)

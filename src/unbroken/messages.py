@@ -17,8 +17,21 @@ Json: TypeAlias = Any
 CacheMark: TypeAlias = Literal["", "5m", "1h"]
 """Ask the provider to cache the prompt up to and including this part. Only Anthropic's wire has marks of its own."""
 
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 """How much the model should reason: one setting, spelled by each wire in its own way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A thing as its wire said it, to be given back verbatim by the same wire and by no other.
+
+    `value` is JSON in the wire's request form. In an assistant message, `ids` are our ids of the calls in it, in the
+    order in which they stand there: the same as the provider's unless one had to be minted.
+    """
+
+    wire: str
+    value: Json
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +42,25 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """An image (or another file) given either as base64 `data` with its `mime` type, or as a `url`."""
+    """An image (or another file) given either as base64 `data` with its `mime` type, or as a `url`.
+
+    `native` is the part as a client's wire spelled it, where it says more than these fields; a part that only its own
+    wire understands (a file by its id) has nothing else.
+    """
 
     mime: str = ""
     data: str = ""
     url: str = ""
     cache: CacheMark = ""
+    name: str = ""
+    """The file's name."""
+    native: Native | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.data) == bool(self.url):
+        if self.data and self.url:
             raise ValueError("Media needs either data (base64, with mime) or url, and not both")
+        if not (self.data or self.url or self.native):
+            raise ValueError("Media needs data (base64, with mime) or url")
         if self.data and not self.mime:
             raise ValueError("Media with data needs its mime type, for example mime='image/png'")
 
@@ -88,6 +110,8 @@ class ToolResult:
     name: str = ""
     duplicate_of: str = ""
     cache: CacheMark = ""
+    native: Native | None = None
+    """The result as a client's wire spelled it, where it says more than these fields."""
 
     @classmethod
     def of(cls, call: ToolCall, *content: str | Part, error: bool = False) -> ToolResult:
@@ -96,19 +120,6 @@ class ToolResult:
     @property
     def text(self) -> str:
         return _text(self.content)
-
-
-@dataclass(frozen=True, slots=True)
-class Native:
-    """An assistant message as its wire said it, to be given back verbatim by the same wire.
-
-    `value` is JSON in the wire's request form. `ids` are our ids of the calls in it, in the order in which they stand
-    there: the same as the provider's unless one had to be minted.
-    """
-
-    wire: str
-    value: Json
-    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +205,8 @@ class ToolSpec:
     parameters: Mapping[str, Json] = field(default_factory=lambda: {"type": "object", "properties": {}})
     strict: bool | None = None
     cache: CacheMark = ""
+    native: Native | None = None
+    """The tool as a client's wire spelled it, where it says more than these fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +234,8 @@ class Request:
 
     `parallel` asks for several calls at once (True) or for one at most (False). `final` marks the request in which
     nothing may be called: the tools stay, the choice becomes none. `cache` lets the encoder place cache marks itself.
-    `extra` is merged into the body last, as it is.
+    `extra` is merged into the body last, as it is; `wire` names the one wire that it is meant for, if it came from a
+    client of that wire, so that no other provider is sent what it does not know.
     """
 
     messages: tuple[Message, ...]
@@ -235,6 +249,7 @@ class Request:
     sampling: Sampling = Sampling()
     extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
     model: str = ""
+    wire: str = ""
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

@@ -20,6 +20,8 @@ DOUBLE_ENCODED = "double-encoded"
 class Parsed:
     arguments: dict[str, Json] | None
     problem: str = ""
+    invalid: bool = False
+    """It is not JSON at all, as a text is that was cut."""
     notes: tuple[str, ...] = ()
 
 
@@ -34,7 +36,7 @@ def parse_arguments(raw: str) -> Parsed:
             value = strict.decode(value)
             notes = (DOUBLE_ENCODED,)
     except (ValueError, RecursionError) as error:
-        return Parsed(None, f"the arguments are not valid JSON: {error}")
+        return Parsed(None, f"the arguments are not valid JSON: {error}", invalid=True)
     if not isinstance(value, dict):
         return Parsed(None, f"the arguments are not a JSON object but {_name(value)}")
     return Parsed(cast("dict[str, Json]", value), notes=notes)

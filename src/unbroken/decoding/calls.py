@@ -24,6 +24,8 @@ from unbroken.wires.jsontext import dump_arguments
 QUOTED = 200
 """How many characters of a refused text are quoted."""
 
+CUT = "the stream ended before the arguments were complete"
+
 BLOCK = 256
 """Fragments that are kept apart at most."""
 
@@ -372,7 +374,9 @@ class Calls:
             return Parsed(None) if well else Parsed(None, "the stream ended before its input was complete")
         parsed = parse_arguments(raw)
         if parsed.problem:
-            return Parsed(None, f"the stream ended before the arguments were complete ({parsed.problem})")
+            if not parsed.invalid or call.scanner.closed:
+                return parsed
+            return Parsed(None, f"{CUT} ({parsed.problem})")
         return parsed if well else Parsed(None, "the stream broke before the call was known to be complete")
 
 

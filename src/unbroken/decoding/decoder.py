@@ -156,11 +156,12 @@ class Decoder:
                 meaning=a.meaning,
                 error=a.failure,
                 text=len(text),
+                blank=not text.strip(),
                 reasoning=len(reasoning),
                 other=a.said_otherwise,
                 calls=len(calls),
                 server_calls=len(a.server_calls),
-                broken_calls=tuple(call.name for call in calls if call.problem),
+                broken_calls=tuple(call for call in calls if call.problem),
                 output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
                 max_tokens=self._max_tokens,
             )
@@ -184,14 +185,23 @@ class Decoder:
 
 
 def decode(
-    body: bytes, wire: str = "openai-chat", stream: bool = True, tools: Collection[str] | None = None
+    body: bytes,
+    wire: str = "openai-chat",
+    stream: bool = True,
+    tools: Collection[str] | None = None,
+    *,
+    request: Request | None = None,
+    max_event: int = MAX_EVENT,
+    max_body: int = MAX_BODY,
 ) -> Response:
-    """Decode a body that is here as a whole. `stream` is what was asked for; the bytes decide what it is.
+    """Decode a body that is here as a whole; the arguments are those of `Decoder`.
 
-    Raises `NotAResponse` when there is nothing of the wire in it (an empty body, HTML, noise). Anything else that is
-    wrong with the response stands in `verdict`.
+    `stream` says what was asked for. Servers answer otherwise, so the bytes decide how they are read.
+
+    Raises `NotAResponse` when there is nothing of the wire in it (an empty body, HTML, noise), `TooLarge` and `TooDeep`
+    beyond the limits. Anything else that is wrong with the response stands in `verdict`.
     """
-    decoder = Decoder(wire, tools)
+    decoder = Decoder(wire, tools, request, max_event=max_event, max_body=max_body)
     decoder.feed(body)
     response = decoder.response()
     if response.verdict.kind == "foreign":

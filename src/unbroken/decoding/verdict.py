@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unbroken.decoding.calls import CUT
 from unbroken.deltas import Meaning, Verdict
-from unbroken.messages import Json
+from unbroken.messages import Json, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +29,26 @@ class Witnesses:
     error: Json
     text: int
     """Characters of text."""
+    blank: bool
+    """The text is nothing but white space."""
     reasoning: int
     other: bool
     """Something that is neither text nor a call: an image, a sound."""
     calls: int
     server_calls: int
-    broken_calls: tuple[str, ...]
+    broken_calls: tuple[ToolCall, ...]
     output_tokens: int
     max_tokens: int | None
 
 
 def judge(seen: Witnesses) -> Verdict:
     kind, reason = _kind(seen)
-    return Verdict(kind, reason, seen.finish, seen.meaning, seen.bytes_seen, seen.text, seen.broken_calls, seen.error)
+    names = tuple(call.name for call in seen.broken_calls)
+    return Verdict(kind, reason, seen.finish, seen.meaning, seen.bytes_seen, seen.text, names, seen.error)
 
 
 def _kind(seen: Witnesses) -> tuple[str, str]:
-    names = ", ".join(seen.broken_calls)
+    names = ", ".join(call.name or "a call without a name" for call in seen.broken_calls)
     if seen.error is not None:
         return "error", f"the provider sent an error: {error_text(seen.error)}"
     if seen.bytes_seen == 0:
@@ -61,8 +65,12 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
     if seen.broken_calls:
         if seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens):
             return "cut_call", f"the token limit cut the call: {names} (finish reason {seen.finish!r})"
-        return "cut_call", f"the finish reason is {seen.finish!r}, but the arguments are not complete: {names}"
-    if not (seen.text or seen.calls or seen.server_calls or seen.other) and seen.meaning == "done":
+        problem = seen.broken_calls[0].problem
+        said = f"the finish reason is {seen.finish!r}, but"
+        if problem.startswith(CUT):
+            return "cut_call", f"{said} the arguments are not complete: {names}"
+        return "cut_call", f"{said} not every call can run: {names}: {problem}"
+    if seen.blank and not (seen.calls or seen.server_calls or seen.other) and seen.meaning == "done":
         what = "only reasoning" if seen.reasoning else "nothing"
         return "empty", f"the response ended as it should and says {what}"
     return "whole", ""

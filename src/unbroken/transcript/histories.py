@@ -80,9 +80,12 @@ def repair_with(
     return apply(history, messages, edits), edits
 
 
-def repair(messages: Iterable[Message]) -> tuple[tuple[Message, ...], list[Edit]]:
-    """The history as `Transcript` takes it, and what had to be changed for that."""
-    repaired, edits = repair_with(_OWN, tuple(messages))
+def repair(messages: Iterable[Message], *, answer_open: bool = True) -> tuple[tuple[Message, ...], list[Edit]]:
+    """The history as `Transcript` takes it, and what had to be changed for that.
+
+    `answer_open=False` leaves calls alone that stand open at the very end: they may still be run.
+    """
+    repaired, edits = repair_with(_OWN, tuple(messages), answer_open=answer_open)
     return tuple(repaired), edits
 
 

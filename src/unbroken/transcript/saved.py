@@ -31,10 +31,12 @@ T = TypeVar("T")
 
 
 def to_json(messages: Iterable[Message]) -> list[Object]:
+    """A history as plain JSON values, to be saved."""
     return [_write_message(message) for message in messages]
 
 
 def from_json(saved: Json) -> tuple[Message, ...]:
+    """A history that `to_json` saved; `UserError` names the message that cannot be read."""
     if not isinstance(saved, list):
         raise UserError(f"a saved history is a list of messages, not {_kind(saved)}")
     messages: list[Message] = []
@@ -55,10 +57,7 @@ def _write_message(message: Message) -> Object:
         case Assistant():
             saved: Object = {"role": "assistant", "content": message.text}
             saved |= _given(reasoning=message.reasoning, calls=[_write_call(call) for call in message.calls])
-            if message.native is not None:
-                native = message.native
-                saved["native"] = {"wire": native.wire, "value": native.value, "ids": list(native.ids)}
-            return saved
+            return saved | _write_native(message.native)
         case ToolMessage():
             return {"role": "tool", "results": [_write_result(result) for result in message.results]}
         case _:
@@ -72,7 +71,14 @@ def _given(**fields: Json) -> Object:
 def _write_part(part: Part) -> Object:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text} | _given(cache=part.cache)
-    return {"type": "media"} | _given(mime=part.mime, data=part.data, url=part.url, cache=part.cache)
+    saved = _given(mime=part.mime, data=part.data, url=part.url, cache=part.cache, name=part.name)
+    return {"type": "media"} | saved | _write_native(part.native)
+
+
+def _write_native(native: Native | None) -> Object:
+    if native is None:
+        return {}
+    return {"native": {"wire": native.wire, "value": native.value, "ids": list(native.ids)}}
 
 
 def _write_call(call: ToolCall) -> Object:
@@ -88,7 +94,7 @@ def _write_result(result: ToolResult) -> Object:
     saved |= _given(name=result.name, duplicate_of=result.duplicate_of, cache=result.cache)
     if result.error:
         saved["metadata"] = {"error": True}
-    return saved
+    return saved | _write_native(result.native)
 
 
 class _Unreadable(Exception):
@@ -107,8 +113,7 @@ def _read_message(saved: Object) -> Message:
         return User(_read_parts(saved))
     if role == "assistant":
         calls = tuple(_read_call(_object(call)) for call in _get(saved, "calls", list[Json]()))
-        native = _read_native(_object(saved["native"])) if "native" in saved else None
-        return Assistant(_get(saved, "content", ""), calls, _get(saved, "reasoning", ""), native)
+        return Assistant(_get(saved, "content", ""), calls, _get(saved, "reasoning", ""), _read_native(saved))
     if role == "tool":
         return ToolMessage(tuple(_read_result(_object(result)) for result in _need(saved, "results", list[Json]())))
     raise _Unreadable(f"its role is {role!r}, not system, user, assistant or tool")
@@ -123,7 +128,8 @@ def _read_part(saved: Object) -> Part:
     if kind == "text":
         return Text(_need(saved, "text", ""), _cache(saved))
     if kind == "media":
-        return Media(_get(saved, "mime", ""), _get(saved, "data", ""), _get(saved, "url", ""), _cache(saved))
+        mime, data, url = _get(saved, "mime", ""), _get(saved, "data", ""), _get(saved, "url", "")
+        return Media(mime, data, url, _cache(saved), _get(saved, "name", ""), _read_native(saved))
     raise _Unreadable(f"the type of a part is {kind!r}, not text or media")
 
 
@@ -151,11 +157,15 @@ def _read_result(saved: Object) -> ToolResult:
         name=_get(saved, "name", ""),
         duplicate_of=_get(saved, "duplicate_of", ""),
         cache=_cache(saved),
+        native=_read_native(saved),
     )
 
 
-def _read_native(saved: Object) -> Native:
-    return Native(_need(saved, "wire", ""), saved.get("value"), _strings(saved, "ids"))
+def _read_native(saved: Object) -> Native | None:
+    if "native" not in saved:
+        return None
+    native = _object(saved["native"])
+    return Native(_need(native, "wire", ""), native.get("value"), _strings(native, "ids"))
 
 
 def _cache(saved: Object) -> CacheMark:

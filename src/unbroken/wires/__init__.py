@@ -1,4 +1,4 @@
-"""The wires: providers' protocols, each one file with its four corners. Here they are found by name."""
+"""The wires: providers' protocols, each a room with its four corners. Here they are found by name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ WIRES: dict[str, Wire] = {
 
 
 def find_wire(name: str) -> Wire:
+    """The wire of that name; the error names those that there are."""
     try:
         return WIRES[name]
     except KeyError:

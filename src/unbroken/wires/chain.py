@@ -7,13 +7,11 @@ put right is decided by `transcript`, the same for all. Raw messages come from c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
 from unbroken.errors import UnknownWire
 from unbroken.messages import Json
 from unbroken.transcript import Edit, History, Piece, repair_with
-
-Object = dict[str, Any]
+from unbroken.wires.values import Object, as_dict, as_list, as_text
 
 
 def repair_raw(
@@ -28,7 +26,7 @@ def repair_raw(
     if history is None:
         raise UnknownWire(f"there is no wire {wire!r}; there are: {', '.join(HISTORIES)}")
     # A reference of openai-responses stands for an item that only the provider sees, perhaps a call.
-    whole = whole and not any(_text(_object(item), "type") == "item_reference" for item in raw)
+    whole = whole and not any(_text(as_dict(item), "type") == "item_reference" for item in raw)
     return repair_with(history, raw, answer_open=answer_open, whole=whole)
 
 
@@ -38,18 +36,18 @@ class ChatHistory:
     unique = False
 
     def run(self, message: Json) -> str:
-        return "results" if _text(_object(message), "role") in ("tool", "function") else ""
+        return "results" if _text(as_dict(message), "role") in ("tool", "function") else ""
 
     def pieces(self, message: Json) -> list[Piece]:
-        fields = _object(message)
+        fields = as_dict(message)
         match fields.get("role"):
             case "tool":
                 return [Piece("result", message, _text(fields, "tool_call_id"), _text(fields, "name"))]
             case "function":
                 return [Piece("result", message, None, _text(fields, "name"))]
             case "assistant":
-                legacy = _object(fields.get("function_call"))
-                calls = [self._call(call) for call in _list(fields.get("tool_calls"))]
+                legacy = as_dict(fields.get("function_call"))
+                calls = [self._call(call) for call in as_list(fields.get("tool_calls"))]
                 if not calls and _text(legacy, "name"):
                     return [Piece("call", message, None, _text(legacy, "name"))]
                 return calls or [Piece("speech", message)]
@@ -57,14 +55,14 @@ class ChatHistory:
                 return [Piece("speech", message)]
 
     def _call(self, call: Json) -> Piece:
-        fields = _object(call)
+        fields = as_dict(call)
         if not fields:
             return Piece("speech", call)
-        function = _object(fields.get("function")) or _object(fields.get("custom"))
+        function = as_dict(fields.get("function")) or as_dict(fields.get("custom"))
         return Piece("call", call, _text(fields, "id"), _text(function, "name"))
 
     def build(self, message: Json, values: list[Json]) -> Json:
-        if _list(message.get("tool_calls")) and message.get("role") == "assistant":
+        if as_list(message.get("tool_calls")) and message.get("role") == "assistant":
             return {**message, "tool_calls": values}
         return values[0]
 
@@ -76,7 +74,7 @@ class ChatHistory:
 
     def error(self, call: Object, text: str) -> Json:
         if _text(call, "role") == "assistant":  # the old single call: its value is the whole message
-            return {"role": "function", "name": _text(_object(call.get("function_call")), "name"), "content": text}
+            return {"role": "function", "name": _text(as_dict(call.get("function_call")), "name"), "content": text}
         return {"role": "tool", "tool_call_id": _text(call, "id"), "content": text}
 
     def renamed(self, piece: Piece, id: str) -> Json:
@@ -113,7 +111,7 @@ class ResponsesHistory:
     unique = False
 
     def run(self, message: Json) -> str:
-        fields = _object(message)
+        fields = as_dict(message)
         type = _text(fields, "type") or "message"
         if type in _OUTPUTS:
             return "results"
@@ -122,7 +120,7 @@ class ResponsesHistory:
         return "assistant" if type != "message" or fields.get("role") == "assistant" else ""
 
     def pieces(self, message: Json) -> list[Piece]:
-        fields = _object(message)
+        fields = as_dict(message)
         type, id = _text(fields, "type"), _text(fields, "call_id")
         # Without a call_id, the rest of the types are calls that the provider runs itself.
         if type in _ALWAYS_CLIENTS or (type in _PAIRS and id):
@@ -155,17 +153,17 @@ class AnthropicHistory:
     unique = True
 
     def run(self, message: Json) -> str:
-        return "assistant" if _text(_object(message), "role") == "assistant" else ""
+        return "assistant" if _text(as_dict(message), "role") == "assistant" else ""
 
     def pieces(self, message: Json) -> list[Piece]:
-        content = _object(message).get("content")
+        content = as_dict(message).get("content")
         if isinstance(content, str) and content:
             return [Piece("speech", {"type": "text", "text": content})]
-        blocks = _list(content)
+        blocks = as_list(content)
         return [self._piece(block, self.run(message)) for block in blocks] or [Piece("speech", content or None)]
 
     def _piece(self, block: Json, run: str) -> Piece:
-        fields = _object(block)
+        fields = as_dict(block)
         match _text(fields, "type"):
             case "tool_use" if run:
                 return Piece("call", block, _text(fields, "id"), _text(fields, "name"))
@@ -178,7 +176,7 @@ class AnthropicHistory:
         return {**message, "content": [value for value in values if value is not None]}
 
     def holds(self, message: Json) -> bool:
-        return _text(_object(message), "role") == "user"
+        return _text(as_dict(message), "role") == "user"
 
     def wrap(self, results: list[Json]) -> list[Json]:
         return [{"role": "user", "content": results}]
@@ -199,16 +197,16 @@ class GeminiHistory:
     unique = False
 
     def run(self, message: Json) -> str:
-        return "model" if _text(_object(message), "role") == "model" else ""
+        return "model" if _text(as_dict(message), "role") == "model" else ""
 
     def pieces(self, message: Json) -> list[Piece]:
-        content = _object(message).get("parts")
-        parts = [self._piece(part, self.run(message)) for part in _list(content)]
+        content = as_dict(message).get("parts")
+        parts = [self._piece(part, self.run(message)) for part in as_list(content)]
         return parts or [Piece("speech", content or None)]
 
     def _piece(self, part: Json, run: str) -> Piece:
         key = _gemini_key(part)
-        inner = _object(_object(part).get(key))
+        inner = as_dict(as_dict(part).get(key))
         if key in _GEMINI_RESULT:
             return Piece("result", part, _text(inner, "id") or None, _text(inner, "name"))
         if key and run:
@@ -225,7 +223,7 @@ class GeminiHistory:
         return [{"role": "user", "parts": results}]
 
     def error(self, call: Object, text: str) -> Json:
-        inner = _object(call.get(_gemini_key(call)))
+        inner = as_dict(call.get(_gemini_key(call)))
         id: Object = {"id": inner["id"]} if _text(inner, "id") else {}
         return {"functionResponse": {**id, "name": _text(inner, "name"), "response": {"error": text}}}
 
@@ -240,21 +238,12 @@ _GEMINI_RESULT = ("functionResponse", "function_response")
 
 
 def _gemini_key(part: Json) -> str:
-    fields = _object(part)
+    fields = as_dict(part)
     return next((key for key in (*_GEMINI_CALL, *_GEMINI_RESULT) if isinstance(fields.get(key), dict)), "")
 
 
-def _object(value: Json) -> Object:
-    return cast("Object", value) if isinstance(value, dict) else {}
-
-
-def _list(value: Json) -> list[Json]:
-    return cast("list[Json]", value) if isinstance(value, list) else []
-
-
 def _text(fields: Object, name: str) -> str:
-    value = fields.get(name)
-    return value if isinstance(value, str) else ""
+    return as_text(fields.get(name))
 
 
 HISTORIES: dict[str, History[Json]] = {

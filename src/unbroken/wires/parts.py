@@ -1,29 +1,43 @@
-"""What every wire needs to read and write requests: values of an unsure type, media as data URLs, arguments as text.
+"""What every wire needs to read and write requests: media as data URLs, arguments as text, settings of one's own.
 
 Not a place for anything that only one wire does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
-from unbroken.messages import Json, Media, ToolCall
+from unbroken.messages import Json, Media, Request, ToolCall, ToolResult, ToolSpec
 from unbroken.wires.jsontext import dump_arguments, shallow, strict
+from unbroken.wires.values import Object
 
 
-def as_dict(value: Json) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def own_extra(request: Request, wire: str) -> Mapping[str, Json]:
+    """The request's `extra`, unless it came from a client of another wire."""
+    return request.extra if request.wire in ("", wire) else {}
 
 
-def dicts(value: Json) -> list[dict[str, Any]]:
-    """The objects in a list of anybody's making; everything else in it is left out."""
-    if not isinstance(value, list):
-        return []
-    return [cast("dict[str, Any]", item) for item in cast("list[Json]", value) if isinstance(item, dict)]
+def with_extra(body: Object, extra: Mapping[str, Json]) -> Object:
+    """`extra` last, as it is; only its `tools` (those that the provider runs, which no field of ours can say) are added
+    to ours instead of replacing them."""
+    merged = {**body, **extra}
+    if "tools" in body and isinstance(extra.get("tools"), list):
+        merged["tools"] = [*body["tools"], *extra["tools"]]
+    return merged
 
 
-def as_int(value: Json) -> int:
-    return int(value) if isinstance(value, int | float) and value == value and abs(value) < 2**63 else 0
+def own_native(thing: Media | ToolSpec | ToolResult, wire: str) -> Json:
+    """What a client of the same wire sent, to be given back as it was; None if there is none."""
+    return thing.native.value if thing.native is not None and thing.native.wire == wire else None
+
+
+def is_foreign(media: Media) -> bool:
+    """A part that only another wire understands; say `FOREIGN` in its place, so that its absence shows."""
+    return not (media.data or media.url)
+
+
+FOREIGN = "[an attachment that cannot be passed on to this provider]"
 
 
 def data_url(media: Media) -> str:

@@ -43,7 +43,7 @@ class Framer:
     def feed(self, chunk: bytes) -> list[bytes]:
         self.bytes_seen += len(chunk)
         if self.bytes_seen > self.max_body:
-            self._too_large("body", self.max_body, "max_body")
+            self._too_large("the body", self.max_body, "max_body")
         if not self._sniffed:
             chunk = self._sniff(chunk)
         if self._splitter is not None:
@@ -54,7 +54,7 @@ class Framer:
         if b"\n" not in chunk:
             self._tail_size += len(chunk)
             if self._tail_size > self.max_event:
-                self._too_large("event", self.max_event, "max_event")
+                self._too_large("one event", self.max_event, "max_event")
             return []
         lines = b"".join(self._tail).split(b"\n")
         self._tail = [lines.pop()]
@@ -103,7 +103,7 @@ class Framer:
                 data.append(line[5:])
                 self._data_size += len(line)
                 if self._data_size > self.max_event:
-                    self._too_large("event", self.max_event, "max_event")
+                    self._too_large("one event", self.max_event, "max_event")
             elif not line:
                 if data:
                     events.append(data[0] if len(data) == 1 else b"\n".join(data))
@@ -118,8 +118,7 @@ class Framer:
 
     def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
         raise TooLarge(
-            f"reading the response stopped: one {what} is larger than {limit:,} bytes; "
-            f"if that is meant, raise {setting}"
+            f"reading the response stopped: {what} is larger than {limit:,} bytes; if that is meant, raise {setting}"
         )
 
 

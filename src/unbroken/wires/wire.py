@@ -12,6 +12,7 @@ from typing import Protocol
 
 from unbroken.deltas import Delta, Meaning
 from unbroken.messages import Json, Request, ServerCall, Usage
+from unbroken.wires.jsontext import dumps
 
 
 class Receiver(Protocol):
@@ -90,3 +91,7 @@ class Wire:
     """Is `[DONE]` a terminal sign of this wire? On others it is an ornament of some server."""
     native_has_text: bool = True
     """Does the native message hold the text too? Then it is void once a call was recovered from that text."""
+
+    def write_request(self, request: Request) -> bytes:
+        """The body as it goes out: JSON that every parser takes, whatever stood in the messages."""
+        return dumps(self.encode_request(request))

@@ -1,18 +1,22 @@
 """Writes one response for a client: the deltas of any wire in, the bytes of another out, calls in call order.
 
 A call becomes ready when its own arguments are complete, so a later one may be ready first (an empty call is only sure
-at the end). A client is handed calls in the order in which the model began them: one that is early waits here.
+at the end). A client is handed calls in the order in which the model began them: one that is early waits here. A
+response that failed ends with an error in the client's wire, never as if all were well.
 """
 
 from __future__ import annotations
 
-from unbroken.deltas import CallOpened, CallReady, CallSpoiled, Delta, Ended
+from unbroken.deltas import CallOpened, CallReady, CallSpoiled, Delta, Ended, Restarted
+from unbroken.wires import find_wire
 from unbroken.wires.wire import Wire
 
 
 class ResponseWriter:
-    def __init__(self, wire: Wire, model: str, id: str) -> None:
-        self._encoder = wire.encoder(model, id)
+    """`wire` is the client's; `id` names the response there."""
+
+    def __init__(self, wire: Wire | str, model: str, id: str) -> None:
+        self._encoder = (find_wire(wire) if isinstance(wire, str) else wire).encoder(model, id)
         self._waiting: dict[int, CallReady | None] = {}
         """Calls that have begun and were not written, in the order of their beginning."""
 
@@ -26,6 +30,8 @@ class ResponseWriter:
             case CallSpoiled(call):
                 self._waiting.pop(call.index, None)
                 return self._write_next()
+            case Restarted(_):
+                self._waiting.clear()  # what had begun will not be finished, and must not hold back what comes now
             case Ended(_):
                 held = [ready for ready in self._waiting.values() if ready is not None]
                 self._waiting.clear()

@@ -6,17 +6,15 @@ ended block are complete is not decided here.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.wires.anthropic.parts import items, string
 from unbroken.wires.anthropic.requests import plain
 from unbroken.wires.jsontext import dump_arguments, exact
-from unbroken.wires.parts import as_dict, as_int, call_from_text, dicts
+from unbroken.wires.parts import call_from_text
+from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 from unbroken.wires.wire import Receiver
-
-Object = dict[str, Any]
 
 _MEANINGS: dict[str, Meaning] = {
     "max_tokens": "length",
@@ -49,7 +47,7 @@ class _Block:
             self.value[field] = "".join((str(self.value.get(field) or ""), *texts))
         self.texts.clear()
         if self.citations:
-            self.value["citations"] = [*items(self.value.get("citations")), *self.citations]
+            self.value["citations"] = [*as_list(self.value.get("citations")), *self.citations]
             self.citations = []
         if self.json:
             self.value["input"] = self.parsed_json() or {}
@@ -133,13 +131,13 @@ class MessagesDecoder:
         block = _Block(len(self._blocks), value)
         self._blocks.append(block)
         if block.kind == "tool_use":
-            self._to.open(block.key, string(value.get("id")), string(value.get("name")))
+            self._to.open(block.key, as_text(value.get("id")), as_text(value.get("name")))
         return block
 
     def _say_text(self, block: _Block) -> None:
         """The text that a block begins with: all of it in a whole body, usually none in a stream."""
         field = block.kind
-        text = string(block.value.get(field))
+        text = as_text(block.value.get(field))
         if text and field == "text":
             self._to.text(text)
         elif text and field == "thinking":
@@ -198,8 +196,8 @@ class MessagesDecoder:
         self._to.server_call(
             ServerCall(
                 type=block.kind,
-                id=string(block.value.get("id")) or None,
-                name=string(block.value.get("name")) or None,
+                id=as_text(block.value.get("id")) or None,
+                name=as_text(block.value.get("name")) or None,
                 arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
                 item=block.whole(),
             )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
 from unbroken.wires.anthropic.requests import encode_call
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import outgoing_arguments
-
-Object = dict[str, Any]
+from unbroken.wires.values import Object
 
 
 class MessagesEncoder:
@@ -25,6 +22,7 @@ class MessagesEncoder:
         self._started = False
         self._usage = Usage()
         self._stop_reason = ""
+        self._error: Object | None = None
 
     def feed(self, delta: Delta) -> bytes:
         match delta:
@@ -37,9 +35,12 @@ class MessagesEncoder:
             case UsageReported(usage):
                 self._usage = usage
                 return b""
+            case Ended(verdict) if verdict.failed:
+                self._error = {"type": "error", "error": {"type": "api_error", "message": verdict.reason}}
+                return _event(self._error)
             case Ended(verdict):
                 calls = any(block["type"] == "tool_use" for block in self._content)
-                self._stop_reason = _stop_reason(verdict.meaning, calls)
+                self._stop_reason = _stop_reason(verdict.told, calls)
                 last: Object = {"stop_reason": self._stop_reason, "stop_sequence": None}
                 return (
                     self._start()
@@ -51,6 +52,8 @@ class MessagesEncoder:
                 return b""
 
     def body(self) -> bytes:
+        if self._error is not None:
+            return dumps(self._error)
         self._end_block()
         reason = self._stop_reason or "end_turn"
         body = {**self._head, "content": self._content, "stop_reason": reason, "stop_sequence": None}

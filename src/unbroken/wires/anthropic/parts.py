@@ -7,14 +7,12 @@ roles, calls or requests: those are in `requests`.
 from __future__ import annotations
 
 import base64
-from typing import Any, cast
 
 from unbroken.errors import CannotEncode
 from unbroken.messages import CacheMark, Json, Media, Part, Text
 from unbroken.wires.jsontext import dump_arguments
-from unbroken.wires.parts import dicts, from_data_url
-
-Object = dict[str, Any]
+from unbroken.wires.parts import from_data_url
+from unbroken.wires.values import Object, dicts
 
 NAME = "anthropic-messages"
 
@@ -88,15 +86,3 @@ def blocks_of(content: Json) -> list[Object]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return dicts(content)
-
-
-def items(value: Json) -> list[Json]:
-    return cast("list[Json]", value) if isinstance(value, list) else []
-
-
-def string(value: Json) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def number(value: Json) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

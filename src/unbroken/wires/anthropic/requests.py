@@ -7,7 +7,7 @@ at most), so that nobody above has to know them. It does not mend a broken chain
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
 from unbroken.messages import (
     Assistant,
@@ -28,23 +28,12 @@ from unbroken.messages import (
     ToolSpec,
     User,
 )
-from unbroken.wires.anthropic.parts import (
-    NAME,
-    blocks_of,
-    decode_cache,
-    decode_part,
-    encode_part,
-    items,
-    mark,
-    number,
-    string,
-)
+from unbroken.wires.anthropic.parts import NAME, blocks_of, decode_cache, decode_part, encode_part, mark
 from unbroken.wires.ids import ANTHROPIC, fit
-from unbroken.wires.parts import as_dict, call_from_text, dicts
+from unbroken.wires.parts import call_from_text, own_extra, with_extra
+from unbroken.wires.values import Object, as_dict, as_list, as_number, as_text, dicts
 
-Object = dict[str, Any]
-
-_BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576}
+_BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
 _MAX_TOKENS = 8192  # the API demands a limit; this one every model accepts
 _MAX_MARKS = 4
 _THINKING = ("thinking", "redacted_thinking")
@@ -56,7 +45,7 @@ _THINKING = ("thinking", "redacted_thinking")
 def encode_request(request: Request) -> Object:
     system: list[Object] = []
     turns: list[Object] = []
-    for message in request.messages:
+    for message in _with_unique_ids(request.messages):
         if isinstance(message, System) and not turns:
             system += [encode_part(part) for part in message.parts]
             continue
@@ -80,7 +69,30 @@ def encode_request(request: Request) -> Object:
     _set_sampling(body, request)
     if request.stream:
         body["stream"] = True
-    return {**body, **request.extra}
+    body = with_extra(body, own_extra(request, NAME))
+    if request.final and body.get("tools"):
+        body["tool_choice"] = {"type": "none"}
+    return body
+
+
+def _with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:
+    """The API refuses an id that comes back in a later round, as those of providers that count from 0 each time do."""
+    used: set[str] = set()
+    renamed: dict[str, str] = {}
+    for number, message in enumerate(messages):
+        if isinstance(message, Assistant) and message.calls:
+            renamed = {call.id: f"{call.id}_{number}" for call in message.calls if call.id in used}
+            used |= {call.id for call in message.calls}
+            if renamed:
+                calls = tuple(replace(call, id=renamed.get(call.id, call.id)) for call in message.calls)
+                native = message.native
+                if native is not None:
+                    native = replace(native, ids=tuple(renamed.get(id, id) for id in native.ids))
+                message = replace(message, calls=calls, native=native)
+        elif isinstance(message, ToolMessage) and renamed:
+            results = tuple(replace(r, call_id=renamed.get(r.call_id, r.call_id)) for r in message.results)
+            message = ToolMessage(results)
+        yield message
 
 
 def _set_sampling(body: Object, request: Request) -> None:
@@ -189,14 +201,14 @@ def _encode_assistant(message: Assistant) -> list[Object]:
 def _encode_native(message: Assistant, native: Native) -> list[Object]:
     """The blocks as they came, but for what happened to the calls since: dropped, cut, or given another id."""
     blocks = dicts(native.value)
-    spoken = {string(block.get("id")) for block in blocks if block.get("type") == "tool_use"}
+    spoken = {as_text(block.get("id")) for block in blocks if block.get("type") == "tool_use"}
     minted = iter([id for id in native.ids if id not in spoken])
     left = set(native.ids)
     calls = {call.id: call for call in message.calls}
     encoded: list[Object] = []
     for block in blocks:
         if block.get("type") == "tool_use":
-            id = string(block.get("id"))
+            id = as_text(block.get("id"))
             if id not in left:
                 id = next(minted, "")
             left.discard(id)
@@ -257,24 +269,28 @@ def decode_request(body: Object) -> Request:
     alone = choice.get("disable_parallel_tool_use")
     effort = _decode_effort(body.get("thinking"))
     extra = {key: value for key, value in body.items() if key not in _KNOWN}
+    tools = dicts(body.get("tools"))
+    # A tool without a schema is one that the provider runs: no tool of ours, on no other wire.
+    if run_by_provider := [tool for tool in tools if "input_schema" not in tool]:
+        extra["tools"] = run_by_provider
     if effort is None and body.get("thinking"):
         extra["thinking"] = body["thinking"]
     return Request(
         messages=((System(system),) if system else ()) + tuple(_decode_messages(body.get("messages"))),
-        # A tool without a schema is one that the provider runs: no tool of ours, on no other wire.
-        tools=tuple(_decode_tool(tool) for tool in dicts(body.get("tools")) if "input_schema" in tool),
+        tools=tuple(_decode_tool(tool) for tool in tools if "input_schema" in tool),
         choice=_decode_choice(choice),
         parallel=None if alone is None else not alone,
         stream=bool(body.get("stream")),
         reasoning=effort,
         sampling=Sampling(
-            max_tokens=number(body.get("max_tokens")),
-            temperature=number(body.get("temperature")),
-            top_p=number(body.get("top_p")),
-            stop=tuple(stop for stop in items(body.get("stop_sequences")) if isinstance(stop, str)),
+            max_tokens=as_number(body.get("max_tokens")),
+            temperature=as_number(body.get("temperature")),
+            top_p=as_number(body.get("top_p")),
+            stop=tuple(stop for stop in as_list(body.get("stop_sequences")) if isinstance(stop, str)),
         ),
         extra=extra,
-        model=string(body.get("model")),
+        wire=NAME,
+        model=as_text(body.get("model")),
     )
 
 
@@ -291,8 +307,8 @@ def _decode_effort(thinking: Json) -> Effort | None:
 def _decode_tool(tool: Object) -> ToolSpec:
     strict = tool.get("strict")
     return ToolSpec(
-        name=string(tool.get("name")),
-        description=string(tool.get("description")),
+        name=as_text(tool.get("name")),
+        description=as_text(tool.get("description")),
         parameters=as_dict(tool.get("input_schema")),
         strict=strict if isinstance(strict, bool) else None,
         cache=decode_cache(tool),
@@ -351,8 +367,8 @@ def _decode_assistant(blocks: list[Object], rounds: int) -> Assistant:
             case {"type": "thinking", "thinking": str(text)}:
                 thoughts.append(text)
             case {"type": "tool_use"}:
-                id = string(block.get("id")) or f"call_{rounds}_{len(calls)}"
-                calls.append(call_from_text(id, string(block.get("name")), block.get("input"), len(calls)))
+                id = as_text(block.get("id")) or f"call_{rounds}_{len(calls)}"
+                calls.append(call_from_text(id, as_text(block.get("name")), block.get("input"), len(calls)))
             case _:
                 pass
     native = None if plain(blocks) else Native(NAME, blocks, tuple(call.id for call in calls))
@@ -372,7 +388,7 @@ def plain(blocks: Iterable[Object]) -> bool:
 
 
 def _decode_result(block: Object, names: dict[str, str]) -> ToolResult:
-    id = string(block.get("tool_use_id"))
+    id = as_text(block.get("tool_use_id"))
     return ToolResult(
         id,
         tuple(map(decode_part, blocks_of(block.get("content")))),

@@ -27,9 +27,10 @@ from unbroken.messages import (
     ToolResult,
     User,
 )
-from unbroken.wires.gemini.parts import Object, plain
+from unbroken.wires.gemini.parts import plain
 from unbroken.wires.jsontext import dump_arguments
-from unbroken.wires.parts import as_dict, call_from_text, dicts, from_data_url
+from unbroken.wires.parts import call_from_text, from_data_url
+from unbroken.wires.values import Object, as_dict, as_text, dicts
 
 NAME = "gemini"
 
@@ -258,10 +259,6 @@ def parts_of(content: Json) -> list[Object]:
 
 def listed(value: Json) -> list[Json]:
     return cast("list[Json]", value) if isinstance(value, list) else [value] if isinstance(value, dict) else []
-
-
-def as_text(value: Json) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def camel(value: Object) -> Object:

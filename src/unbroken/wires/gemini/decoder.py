@@ -10,10 +10,9 @@ from typing import cast
 
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.wires.gemini.contents import as_text
-from unbroken.wires.gemini.parts import TEXT_KEYS, Object, PartialArguments, Parts, plain
+from unbroken.wires.gemini.parts import TEXT_KEYS, PartialArguments, Parts, plain
 from unbroken.wires.jsontext import dump_arguments, exact
-from unbroken.wires.parts import as_dict, as_int
+from unbroken.wires.values import Object, as_dict, as_int, as_text
 from unbroken.wires.wire import Receiver
 
 _OURS = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId", "error"))

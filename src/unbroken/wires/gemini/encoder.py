@@ -7,8 +7,9 @@ from typing import Any
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Usage
 from unbroken.wires.gemini.contents import encode_arguments
-from unbroken.wires.gemini.parts import Object, Parts
+from unbroken.wires.gemini.parts import Parts
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.values import Object
 
 
 class GeminiEncoder:
@@ -19,6 +20,7 @@ class GeminiEncoder:
         self._parts = Parts()
         self._usage: Usage | None = None
         self._finish = "STOP"
+        self._error: Object | None = None
 
     def feed(self, delta: Delta) -> bytes:
         match delta:
@@ -35,13 +37,18 @@ class GeminiEncoder:
             case UsageReported(usage):
                 self._usage = usage
                 return b""
+            case Ended(verdict) if verdict.failed:
+                self._error = {"error": {"code": 502, "message": verdict.reason, "status": "UNAVAILABLE"}}
+                return b"data: " + dumps(self._error) + b"\n\n"
             case Ended(verdict):
-                self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(verdict.meaning, "STOP")
+                self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(verdict.told, "STOP")
                 return self._chunk([], self._finish)
             case _:
                 return b""
 
     def body(self) -> bytes:
+        if self._error is not None:
+            return dumps(self._error)
         return dumps(self._response(self._parts.whole(), self._finish))
 
     def _chunk(self, parts: list[Object], finish: str = "") -> bytes:

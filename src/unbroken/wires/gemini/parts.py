@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, cast
 
 from unbroken.messages import Json
 from unbroken.wires.jsontext import MAX_DEPTH, dump_arguments
+from unbroken.wires.values import Object
 
-Object = dict[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 
 TEXT_KEYS = frozenset(("text", "thought"))

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import Any, cast
+from typing import cast
 
 from unbroken.messages import Choice, Effort, Json, OneTool, Request, Sampling, System, Text, ToolSpec
-from unbroken.wires.gemini.contents import as_text, camel, decode_contents, encode_contents, listed, parts_of
-from unbroken.wires.gemini.parts import Object
-from unbroken.wires.parts import as_dict, dicts
+from unbroken.wires.gemini.contents import NAME, camel, decode_contents, encode_contents, listed, parts_of
+from unbroken.wires.parts import own_extra
+from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts
 
-_BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576}
+_BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
 
 # Requests, outgoing
 
@@ -37,13 +37,16 @@ def encode_request(request: Request) -> Object:
         body["systemInstruction"] = {"parts": system}
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_encode_tool(tool) for tool in request.tools]}]
-        choice = "none" if request.final else request.choice
-        if choice is not None:
-            body["toolConfig"] = {"functionCallingConfig": _encode_choice(choice)}
+        if request.choice is not None:
+            body["toolConfig"] = {"functionCallingConfig": _encode_choice(request.choice)}
     config = _encode_config(request)
     if config:
         body["generationConfig"] = config
-    return _with_extra(body, request.extra)
+    body = _with_extra(body, own_extra(request, NAME))
+    if request.final and body.get("tools"):
+        body["toolConfig"] = _merged(as_dict(body.get("toolConfig")), {"functionCallingConfig": {"mode": "NONE"}})
+        as_dict(body["toolConfig"])["functionCallingConfig"].pop("allowedFunctionNames", None)
+    return body
 
 
 def _encode_config(request: Request) -> Object:
@@ -110,11 +113,11 @@ def decode_request(body: Object) -> Request:
     config = camel(as_dict(body.pop("generationConfig", None)))
     reasoning, thinking = _decode_thinking(config.pop("thinkingConfig", None))
     sampling = Sampling(
-        max_tokens=_number(config.pop("maxOutputTokens", None)),
-        temperature=_number(config.pop("temperature", None)),
-        top_p=_number(config.pop("topP", None)),
+        max_tokens=as_number(config.pop("maxOutputTokens", None)),
+        temperature=as_number(config.pop("temperature", None)),
+        top_p=as_number(config.pop("topP", None)),
         stop=tuple(stop for stop in listed(config.pop("stopSequences", None)) if isinstance(stop, str)),
-        seed=_number(config.pop("seed", None)),
+        seed=as_number(config.pop("seed", None)),
     )
     choice, tool_config = _decode_choice(body.pop("toolConfig", None))
     tools, other_tools = _decode_tools(body.pop("tools", None))
@@ -131,6 +134,7 @@ def decode_request(body: Object) -> Request:
         reasoning=reasoning,
         sampling=sampling,
         extra={**{key: value for key, value in extra.items() if value}, **body},
+        wire=NAME,
         model=model.removeprefix("models/") if isinstance(model, str) else "",
     )
 
@@ -206,7 +210,3 @@ def json_schema(value: Json) -> Object:
 
 _TYPES = ("", "string", "number", "integer", "boolean", "array", "object", "null")
 """By the numbers of the API's enum, which gRPC clients have been seen to send."""
-
-
-def _number(value: Json) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

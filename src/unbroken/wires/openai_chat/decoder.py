@@ -6,16 +6,14 @@ belongs to is not decided here.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, Usage
 from unbroken.wires.jsontext import exact
 from unbroken.wires.openai_chat.requests import OPAQUE_TEXTS
-from unbroken.wires.parts import as_dict, as_int, dicts
+from unbroken.wires.values import Object, as_dict, as_int, dicts
 from unbroken.wires.wire import Receiver
-
-Object = dict[str, Any]
 
 _MEANINGS: dict[str, Meaning] = {
     "length": "length",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Usage
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_chat.requests import encode_call
-
-Object = dict[str, Any]
+from unbroken.wires.values import Object
 
 
 class ChatEncoder:
@@ -22,6 +19,7 @@ class ChatEncoder:
         self._calls: list[Object] = []
         self._usage: Usage | None = None
         self._finish = ""
+        self._error: Object | None = None
 
     def feed(self, delta: Delta) -> bytes:
         match delta:
@@ -38,8 +36,11 @@ class ChatEncoder:
             case UsageReported(usage):
                 self._usage = usage
                 return b""
+            case Ended(verdict) if verdict.failed:
+                self._error = {"error": {"message": verdict.reason, "type": "server_error", "code": verdict.kind}}
+                return b"data: " + dumps(self._error) + b"\n\n"
             case Ended(verdict):
-                self._finish = _finish(verdict.meaning, bool(self._calls))
+                self._finish = _finish(verdict.told, bool(self._calls))
                 last = self._chunk({}, self._finish)
                 if self._usage is not None:
                     last += self._event({"choices": [], "usage": _encode_usage(self._usage)})
@@ -48,6 +49,8 @@ class ChatEncoder:
                 return b""
 
     def body(self) -> bytes:
+        if self._error is not None:
+            return dumps(self._error)
         message: Object = {"role": "assistant", "content": "".join(self._text) or None}
         if self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)

@@ -8,7 +8,7 @@ follow in a user message), reasoning of another wire.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast, get_args
 
 from unbroken.messages import (
     Assistant,
@@ -31,22 +31,20 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.ids import CHAT, fit
-from unbroken.wires.parts import as_dict, call_from_text, data_url, dicts, from_data_url, outgoing_arguments
+from unbroken.wires.parts import call_from_text, data_url, from_data_url, outgoing_arguments, own_extra, with_extra
+from unbroken.wires.values import Object, as_dict, as_flag, as_list, as_number, as_text, dicts
 
 NAME = "openai-chat"
 OPAQUE_TEXTS = ("reasoning_content", "reasoning")
 """What has to travel back and has no field of ours: DeepSeek and Kimi, OpenRouter."""
-
-Object = dict[str, Any]
 
 
 def encode_request(request: Request) -> Object:
     body: Object = {"model": request.model, "messages": _encode_messages(request.messages)}
     if request.tools:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
-        choice = "none" if request.final else request.choice
-        if choice is not None:
-            body["tool_choice"] = _encode_choice(choice)
+        if request.choice is not None:
+            body["tool_choice"] = _encode_choice(request.choice)
         if request.parallel is not None:
             body["parallel_tool_calls"] = request.parallel
     if request.stream:
@@ -55,14 +53,20 @@ def encode_request(request: Request) -> Object:
     if request.reasoning is not None:
         body["reasoning_effort"] = request.reasoning
     s = request.sampling
-    for key, value in (("max_tokens", s.max_tokens), ("temperature", s.temperature), ("top_p", s.top_p)):
+    extra = own_extra(request, NAME)
+    if s.max_tokens is not None and "max_completion_tokens" not in extra:
+        body["max_tokens"] = s.max_tokens
+    for key, value in (("temperature", s.temperature), ("top_p", s.top_p)):
         if value is not None:
             body[key] = value
     if s.stop:
         body["stop"] = list(s.stop)
     if s.seed is not None:
         body["seed"] = s.seed
-    return {**body, **request.extra}
+    body = with_extra(body, extra)
+    if request.final and body.get("tools"):
+        body["tool_choice"] = "none"
+    return body
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
@@ -150,42 +154,59 @@ def _encode_results(message: ToolMessage) -> list[Object]:
             texts = (*texts, Text(label))
             images.append({"type": "text", "text": f"Images of the result of {fit(result.call_id, CHAT)}:"})
             images.extend(_encode_part(part) for part in media)
-        encoded.append({"role": "tool", "tool_call_id": fit(result.call_id, CHAT), "content": _encode_parts(texts)})
+        content = _encode_parts(texts) or ("Error" if result.error else "")  # only the text can say it here
+        encoded.append({"role": "tool", "tool_call_id": fit(result.call_id, CHAT), "content": content})
     if images:
         encoded.append({"role": "user", "content": images})
     return encoded
 
 
+_SAMPLING = frozenset({"max_tokens", "temperature", "top_p", "stop", "seed"})
+_TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
+_KNOWN = _SAMPLING | _TOOLS | {"model", "messages", "stream", "stream_options", "reasoning_effort"}
+
+
 def decode_request(body: Object) -> Request:
-    known = {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options"}
-    known |= {"reasoning_effort", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "seed"}
+    """What has no field of ours (tools that are not functions, a choice of several, `max_completion_tokens`) stays in
+    `extra`, so that nothing is lost between two ends of this wire."""
+    extra = {key: value for key, value in body.items() if key not in _KNOWN}
+    tools = dicts(body.get("tools"))
+    functions = [tool for tool in tools if tool.get("type") == "function"]
+    if len(functions) < len(tools):
+        extra["tools"] = [tool for tool in tools if tool.get("type") != "function"]
+    choice, effort = _decode_choice(body.get("tool_choice")), body.get("reasoning_effort")
+    if choice is None and body.get("tool_choice") is not None:
+        extra["tool_choice"] = body["tool_choice"]
+    if effort is not None and effort not in get_args(Effort):
+        extra["reasoning_effort"], effort = effort, None
     stop = body.get("stop")
     return Request(
         messages=tuple(_decode_messages(dicts(body.get("messages")))),
-        tools=tuple(_decode_tool(tool) for tool in dicts(body.get("tools")) if tool.get("type") == "function"),
-        choice=_decode_choice(body.get("tool_choice")),
-        parallel=body.get("parallel_tool_calls"),
+        tools=tuple(_decode_tool(tool) for tool in functions),
+        choice=choice,
+        parallel=as_flag(body.get("parallel_tool_calls")),
         stream=bool(body.get("stream")),
-        reasoning=cast("Effort | None", body.get("reasoning_effort")),
+        reasoning=effort,
         sampling=Sampling(
-            max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
-            temperature=body.get("temperature"),
-            top_p=body.get("top_p"),
-            stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
-            seed=body.get("seed"),
+            max_tokens=as_number(body.get("max_completion_tokens") or body.get("max_tokens")),
+            temperature=as_number(body.get("temperature")),
+            top_p=as_number(body.get("top_p")),
+            stop=(stop,) if isinstance(stop, str) else tuple(as_text(item) for item in as_list(stop)),
+            seed=as_number(body.get("seed")),
         ),
-        extra={key: value for key, value in body.items() if key not in known},
-        model=body.get("model") or "",
+        extra=extra,
+        wire=NAME,
+        model=as_text(body.get("model")),
     )
 
 
 def _decode_tool(tool: Object) -> ToolSpec:
     function = as_dict(tool.get("function"))
     return ToolSpec(
-        name=function.get("name") or "",
-        description=function.get("description") or "",
-        parameters=function.get("parameters") or {"type": "object", "properties": {}},
-        strict=function.get("strict"),
+        name=as_text(function.get("name")),
+        description=as_text(function.get("description")),
+        parameters=as_dict(function.get("parameters")) or {"type": "object", "properties": {}},
+        strict=as_flag(function.get("strict")),
     )
 
 
@@ -205,8 +226,8 @@ def _decode_messages(messages: list[Object]) -> Iterable[Message]:
     for message in messages:
         role = message.get("role")
         if role in ("tool", "function"):
-            id = message.get("tool_call_id") or f"call_{rounds - 1}_0"
-            results.append(ToolResult(id, _decode_parts(message.get("content")), name=message.get("name") or ""))
+            id = as_text(message.get("tool_call_id")) or f"call_{rounds - 1}_0"
+            results.append(ToolResult(id, _decode_parts(message.get("content")), name=as_text(message.get("name"))))
             continue
         if results:
             yield ToolMessage(tuple(results))
@@ -227,7 +248,7 @@ def _decode_parts(content: Json) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (Text(content),) if content else ()
     parts: list[Part] = []
-    for part in content or ():
+    for part in as_list(content):
         match part:
             case {"type": "text" | "input_text" | "refusal", **rest}:
                 parts.append(Text(str(rest.get("text") or rest.get("refusal") or "")))
@@ -246,10 +267,10 @@ def _decode_assistant(message: Object, rounds: int) -> Assistant:
     calls: list[ToolCall] = []
     extras: list[Object | None] = []
     raw_calls = dicts(message.get("tool_calls"))
-    if message.get("function_call"):
+    if as_dict(message.get("function_call")):
         raw_calls.append({"id": f"call_{rounds}_0", "function": message["function_call"]})
     for index, call in enumerate(raw_calls):
-        id = call.get("id") or f"call_{rounds}_{index}"
+        id = as_text(call.get("id")) or f"call_{rounds}_{index}"
         custom = call.get("custom")
         if isinstance(custom, dict) and call.get("type") == "custom":
             custom = cast("Object", custom)
@@ -257,12 +278,12 @@ def _decode_assistant(message: Object, rounds: int) -> Assistant:
             calls.append(ToolCall(id, str(custom.get("name") or ""), None, raw, index, False, "custom"))
         else:
             function = as_dict(call.get("function"))
-            calls.append(call_from_text(id, function.get("name") or "", function.get("arguments"), index))
+            calls.append(call_from_text(id, as_text(function.get("name")), function.get("arguments"), index))
         extras.append({"extra_content": call["extra_content"]} if "extra_content" in call else None)
     value: Object = {key: message[key] for key in (*OPAQUE_TEXTS, "reasoning_details") if message.get(key)}
     content = message.get("content")
     if isinstance(content, list):
-        thinking = [part for part in cast("list[Object]", content) if part.get("type") == "thinking"]
+        thinking = [part for part in dicts(cast("Json", content)) if part.get("type") == "thinking"]
         if thinking:
             value["content"] = thinking
     if any(extras):

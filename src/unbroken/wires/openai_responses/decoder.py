@@ -11,15 +11,9 @@ from typing import cast
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.jsontext import exact
-from unbroken.wires.openai_responses.items import (
-    Object,
-    as_input,
-    as_text,
-    call_kind,
-    payload,
-    says_more,
-)
-from unbroken.wires.parts import as_dict, as_int, call_from_text, dicts
+from unbroken.wires.openai_responses.items import as_input, call_kind, payload, says_more
+from unbroken.wires.parts import call_from_text
+from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 from unbroken.wires.wire import Receiver
 
 _REASONS: dict[str, Meaning] = {"max_output_tokens": "length", "content_filter": "refused"}

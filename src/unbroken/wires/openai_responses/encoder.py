@@ -9,8 +9,8 @@ from __future__ import annotations
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
 from unbroken.messages import ToolCall, Usage
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.openai_responses.items import Object
 from unbroken.wires.openai_responses.requests import encode_call
+from unbroken.wires.values import Object
 
 
 class ResponsesEncoder:
@@ -158,7 +158,7 @@ class ResponsesEncoder:
         if self._verdict is not None and status == "failed":
             response["error"] = {"code": "server_error", "message": self._verdict.reason}
         if self._verdict is not None and status == "incomplete":
-            reason = "content_filter" if self._verdict.meaning == "refused" else "max_output_tokens"
+            reason = "content_filter" if self._verdict.told == "refused" else "max_output_tokens"
             response["incomplete_details"] = {"reason": reason}
         return response
 
@@ -166,9 +166,9 @@ class ResponsesEncoder:
 def _status(verdict: Verdict | None) -> str:
     if verdict is None:
         return "completed"
-    if verdict.kind in ("error", "damaged", "unfinished", "foreign"):
+    if verdict.failed:
         return "failed"
-    return "incomplete" if verdict.meaning in ("length", "refused") else "completed"
+    return "incomplete" if verdict.told in ("length", "refused") else "completed"
 
 
 def _encode_usage(usage: Usage) -> Object:

@@ -7,12 +7,10 @@ decides whether a call is complete.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from unbroken.messages import Json, Media, Part, Text
-from unbroken.wires.parts import as_dict, dicts, from_data_url
-
-Object = dict[str, Any]
+from unbroken.wires.parts import from_data_url
+from unbroken.wires.values import Object, as_dict, dicts
 
 NAME = "openai-responses"
 
@@ -94,10 +92,6 @@ def _plain_content(content: Json) -> bool:
 def text_of(item: Object) -> str:
     """The text of a message item, refusals included."""
     return "".join(part.text for part in parts_of(item.get("content")) if isinstance(part, Text))
-
-
-def as_text(value: Json) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def parts_of(content: Json) -> tuple[Part, ...]:

@@ -36,16 +36,15 @@ from unbroken.wires.jsontext import dump_arguments, loads
 from unbroken.wires.openai_responses.items import (
     NAME,
     PAYLOADS,
-    Object,
     as_input,
-    as_text,
     call_kind,
     parts_of,
     payload,
     says_more,
     text_of,
 )
-from unbroken.wires.parts import as_dict, call_from_text, data_url, dicts, from_data_url, outgoing_arguments
+from unbroken.wires.parts import call_from_text, data_url, from_data_url, outgoing_arguments, own_extra, with_extra
+from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts
 
 _RESULTS = {
     "function_call_output",
@@ -90,10 +89,11 @@ def encode_request(request: Request) -> Object:
         if value is not None:
             body[key] = value
     effort: Object = {} if request.reasoning is None else {"effort": request.reasoning}
-    effort |= as_dict(request.extra.get("reasoning"))
-    if effort.get("effort") not in (None, "none") and not _STATE & request.extra.keys():
+    extra = own_extra(request, NAME)
+    effort |= as_dict(extra.get("reasoning"))
+    if effort.get("effort") not in (None, "none") and not _STATE & extra.keys():
         body |= {"store": False, "include": ["reasoning.encrypted_content"]}
-    body |= request.extra
+    body = with_extra(body, extra)
     if effort:
         body["reasoning"] = effort
     if request.final and body.get("tools"):
@@ -277,14 +277,14 @@ def _tools_in(text: str) -> list[Object]:
 
 
 def decode_request(body: Object) -> Request:
-    """A tool that is not a function (web search, a custom tool) has no field of ours: then `extra` holds the whole list
-    of tools, so that nothing is lost between two ends of this wire."""
+    """A tool that is not a function (web search, a custom tool) has no field of ours: it stays in `extra`, so that
+    nothing is lost between two ends of this wire."""
     known = {"model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "stream", "reasoning"}
     known |= {"max_output_tokens", "temperature", "top_p"}
     extra: Object = {key: value for key, value in body.items() if key not in known}
     tools = dicts(body.get("tools"))
-    if any(tool.get("type") != "function" for tool in tools):
-        extra["tools"] = body["tools"]
+    if others := [tool for tool in tools if tool.get("type") != "function"]:
+        extra["tools"] = others
     choice = _decode_choice(body.get("tool_choice"))
     if choice is None and body.get("tool_choice") is not None:
         extra["tool_choice"] = body["tool_choice"]
@@ -303,16 +303,13 @@ def decode_request(body: Object) -> Request:
         reasoning=effort,
         sampling=Sampling(
             max_tokens=tokens if isinstance(tokens, int) else None,
-            temperature=_number(body.get("temperature")),
-            top_p=_number(body.get("top_p")),
+            temperature=as_number(body.get("temperature")),
+            top_p=as_number(body.get("top_p")),
         ),
         extra=extra,
+        wire=NAME,
         model=as_text(body.get("model")),
     )
-
-
-def _number(value: Json) -> float | None:
-    return value if isinstance(value, int | float) else None
 
 
 def _decode_tool(tool: Object) -> ToolSpec:
