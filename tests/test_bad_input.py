@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from samples import SAMPLES
-from streams import chat, chunk, piece, sse
+from streams import calls_chunk, chat, chunk, piece, sse
 
 from unbroken import Decoder, NotAResponse, StreamError, TooDeep, TooLarge, UnknownWire, UserError, decode
 from unbroken.wires import WIRES
@@ -63,13 +63,45 @@ def read_over_and_over(piece: bytes, times: int) -> None:
     for _ in range(times):
         decoder.feed(piece)
     verdict = decoder.response().verdict
-    if verdict.kind == "foreign":
+    if not verdict.whole:
         raise NotAResponse(verdict.reason)
 
 
 def test_a_single_event_of_fifty_megabytes_is_refused() -> None:
     with pytest.raises(TooLarge, match="one event is larger than 33,554,432 bytes"):
         decode(b'data: {"choices": "' + b"x" * 50_000_000 + b'"}\n\n')
+
+
+def test_a_whole_body_of_fifty_megabytes_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        decode(b'{"choices": [{"message": {"content": "' + b"x" * 50_000_000 + b'"}}]}')
+
+
+def test_after_a_limit_nothing_that_was_open_counts_as_whole() -> None:
+    decoder = Decoder("openai-chat")
+    decoder.feed(sse(calls_chunk(piece(0, "a", "f", '{"path": "/tmp/')), done=False))
+    lost = b'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x/"}}]}}],"z":'
+    with pytest.raises(TooDeep):
+        decoder.feed(b"data: " + lost + b"[" * 1200 + b"]" * 1200 + b"}\n\n")
+    with pytest.raises(TooDeep):
+        decoder.feed(sse(calls_chunk(piece(0, arguments='y"}'), finish="tool_calls")))
+    response = decoder.response()
+    assert (response.calls[0].complete, response.verdict.kind) == (False, "damaged")
+
+
+@every_wire
+def test_objects_nested_almost_too_deep_never_recurse(wire: str) -> None:
+    deep = b'{"a":' * 1000 + b"1" + b"}" * 1000
+    bodies = {
+        "openai-chat": b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":%s}}]}}]}',
+        "anthropic-messages": b'{"type":"message","content":[{"type":"tool_use","id":"a","name":"f","input":%s}]}',
+        "gemini": b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":%s}}]}}]}',
+        "openai-responses": b'{"object":"response","status":"completed","output":[{"type":"shell_call","call_id":"a","action":%s}]}',
+    }
+    for body in (bodies[wire] % deep, b'{"error": %s}' % deep):
+        decoder = Decoder(wire)
+        decoder.feed(b"data: " + body + b"\n\n")
+        assert not any(call.complete for call in decoder.response().calls)
 
 
 def test_the_limits_are_settings() -> None:
@@ -85,6 +117,16 @@ def test_json_nested_a_hundred_thousand_deep_never_recurses(wire: str, text: str
     for body in (text.encode(), b"data: " + text.encode() + b"\n\n", b"data: " + text.encode()):
         with pytest.raises((TooDeep, NotAResponse)):
             decode(body, wire=wire)
+
+
+def test_a_body_that_was_cut_is_unfinished_and_not_foreign() -> None:
+    for body in (
+        b'{"choices":[{"index":0,"message":{"content":"Hel',
+        b'data: {"choices":[{"del',
+        b'[{"candidates": [{',
+    ):
+        response = decode(body)
+        assert (response.verdict.kind, response.complete) == ("unfinished", False)
 
 
 def test_html_in_the_middle_of_a_stream_is_damage() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from streams import calls_chunk, calls_of, chat, chunk, feed, piece, sse
@@ -299,6 +300,108 @@ def test_only_the_first_choice_is_read() -> None:
     body = sse(other, chunk({"content": "yes"}), other, chunk({}, "stop"))
     response = decode(body)
     assert (response.text, response.calls) == ("yes", ())
+
+
+def test_calls_that_began_without_an_index_are_gone_on_with_by_their_place() -> None:
+    begun = calls_chunk(piece(None, "a", "f", '{"x": '), piece(None, "b", "g", '{"y": '))
+    by_index = calls_chunk(piece(1, arguments="2}"), piece(0, arguments="1}"))
+    by_position = calls_chunk(piece(arguments="1}"), piece(arguments="2}"))
+    for more in (by_index, by_position):
+        assert calls_of(decode(sse(begun, more, chunk({}, "tool_calls")))) == [
+            ("a", "f", {"x": 1}),
+            ("b", "g", {"y": 2}),
+        ]
+
+
+def test_calls_in_a_second_choice_without_an_index_are_read() -> None:
+    text = {"finish_reason": "tool_calls", "message": {"content": "I will read it."}}
+    call = {"finish_reason": "tool_calls", "message": {"tool_calls": [piece(None, "a", "f", "{}")]}}
+    response = decode(json.dumps({"choices": [text, call]}).encode())
+    assert (response.text, calls_of(response)) == ("I will read it.", [("a", "f", {})])
+
+
+def test_one_call_in_place_of_a_list_is_that_call() -> None:
+    body = {"choices": [{"message": {"tool_calls": piece(None, None, "f", "{}")}, "finish_reason": "tool_calls"}]}
+    assert calls_of(decode(json.dumps(body).encode())) == [("call_0_0", "f", {})]
+
+
+def test_a_name_after_a_nameless_object_is_not_glued_onto_it() -> None:
+    body = chat(piece(0, "a", None, '{"path": "/x"}'), piece(0, None, "delete", ""))
+    assert [(c.name, c.complete) for c in decode(body).calls] == [("", False), ("delete", True)]
+    assert decode(body).calls[1].arguments == {}
+
+
+def test_a_name_repeated_without_an_index_goes_on_with_the_open_call() -> None:
+    for pieces in (['{"x": 1}'], ['{"x"', ": 1}"]):
+        body = chat(piece(None, "a", "f", ""), *(piece(None, None, "f", text) for text in pieces))
+        assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
+
+
+def whole(*pieces: dict[str, Any]) -> bytes:
+    return json.dumps({"choices": [{"message": {"tool_calls": pieces}, "finish_reason": "tool_calls"}]}).encode()
+
+
+@pytest.mark.parametrize("arguments", ["{}", {}, ""])
+def test_each_entry_of_a_whole_list_is_a_call_of_its_own(arguments: Any) -> None:
+    same_id = decode(whole(*[piece(None, "x", "roll", arguments)] * 3))
+    assert [(c.id, c.name, c.arguments) for c in same_id.calls] == [
+        ("x", "roll", {}),
+        ("call_0_1", "roll", {}),
+        ("call_0_2", "roll", {}),
+    ]
+    no_id = decode(whole(piece(0, None, "now", arguments), piece(0, None, "where", arguments)))
+    assert calls_of(no_id) == [("call_0_0", "now", {}), ("call_0_1", "where", {})]
+    assert len(decode(whole(piece(None, None, "g", '{"a": 1}'), piece(None, None, "g", arguments))).calls) == 2
+
+
+def test_two_names_in_one_event_are_two_calls_even_at_one_index() -> None:
+    body = sse(calls_chunk(piece(0, None, "now", ""), piece(0, None, "where", "")), chunk({}, "tool_calls"))
+    assert [c.name for c in decode(body).calls] == ["now", "where"]
+
+
+def test_an_empty_object_is_whole_and_the_next_name_is_another_call() -> None:
+    body = chat(piece(0, None, "g", {}), piece(0, None, "g", {}), piece(0, None, "h", {}))
+    assert [(c.name, c.arguments) for c in decode(body).calls] == [("g", {}), ("g", {}), ("h", {})]
+
+
+def test_a_header_alone_after_the_close_is_another_call_if_an_object_follows() -> None:
+    body = chat(
+        piece(0, None, "f", ""), piece(0, arguments='{"x": 1}'), piece(0, None, "f", ""), piece(0, arguments='{"x": 2}')
+    )
+    assert [c.arguments for c in decode(body).calls] == [{"x": 1}, {"x": 2}]
+    assert [c.arguments for c in decode(chat(piece(0, None, "f", "{}"), piece(0, None, "f", ""))).calls] == [{}]
+
+
+def test_an_id_that_changes_with_every_piece_is_one_call() -> None:
+    body = chat(piece(0, "a", "f", ""), piece(0, "b", None, '{"x"'), piece(0, "c", None, ": 1}"))
+    assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
+
+
+def test_more_text_after_the_close_spoils_though_the_name_is_repeated() -> None:
+    assert not decode(chat(piece(0, "z", "f", '{"a": 1}'), piece(0, None, "f", ', "b": 2}'))).calls[0].complete
+
+
+def test_exact_numbers_come_from_the_right_choice() -> None:
+    def choice(index: int, n: int) -> dict[str, Any]:
+        return {"index": index, "delta": {"tool_calls": [piece(0, f"id{index}", "f", {"n": n})]}}
+
+    body = sse({"choices": [choice(1, 10**25), choice(0, 2 * 10**25)]}, chunk({}, "tool_calls"))
+    assert calls_of(decode(body)) == [("id0", "f", {"n": 2 * 10**25})]
+
+
+def test_calls_whose_fields_stand_one_level_too_high_are_read() -> None:
+    body = sse(calls_chunk({"index": 0, "id": "a", "name": "f", "arguments": "{}"}), chunk({}, "tool_calls"))
+    assert calls_of(decode(body)) == [("a", "f", {})]
+
+
+def test_a_finish_that_speaks_of_calls_without_any_is_broken() -> None:
+    assert decode(sse(chunk({"content": "Let me look."}), chunk({}, "tool_calls"))).verdict.kind == "cut_call"
+
+
+@pytest.mark.parametrize("reason", ["incomplete", "cancelled", "timeout", "something_new"])
+def test_empty_arguments_need_an_end_that_is_known_to_be_good(reason: str) -> None:
+    assert not decode(chat(piece(0, "a", "f", ""), finish=reason)).calls[0].complete
+    assert decode(chat(piece(0, "a", "f", "{}"), finish=reason)).calls[0].complete
 
 
 # What is its id

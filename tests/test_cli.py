@@ -117,5 +117,10 @@ def test_control_characters_in_a_response_do_not_reach_the_terminal() -> None:
         assert b"\x1b[2J" not in unbroken("decode", *options, "-", stdin=body).stdout
 
 
+def test_json_is_json_whatever_the_numbers_are() -> None:
+    body = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": {"x": NaN, "y": 1e999}}\n\n'
+    assert json.loads(unbroken("decode", "--json", "-", stdin=body).stdout)["usage"]["raw"] == {"x": None, "y": None}
+
+
 def test_the_version_is_told() -> None:
     assert unbroken("--version").stdout.startswith(b"unbroken 0.1.0")

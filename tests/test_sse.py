@@ -26,6 +26,9 @@ def frames(body: bytes, size: int) -> list[bytes]:
 BODIES = {
     "plain": b"data: " + A + b"\n\ndata: " + B + b"\n\n",
     "crlf": b"data: " + A + b"\r\n\r\ndata: " + B + b"\r\n\r\n",
+    "crlf then lf": b"data: " + A + b"\r\n\ndata: " + B + b"\r\n\n",
+    "a byte order mark after a blank line": b"\n\xef\xbb\xbf\xef\xbb\xbf\ndata: " + A + b"\n\ndata: " + B + b"\n\n",
+    "empty data to keep the connection alive": b"data:\n\ndata: " + A + b"\n\ndata: \n\ndata: " + B + b"\n\n",
     "lone cr": b"data: " + A + b"\r\rdata: " + B + b"\r\r",
     "no space": b"data:" + A + b"\n\ndata:" + B + b"\n\n",
     "comments": b": keep-alive\n\n: OPENROUTER PROCESSING\n\ndata: " + A + b"\n: x\n\n\ndata: " + B + b"\n\n",
@@ -35,6 +38,9 @@ BODIES = {
     "byte order mark": b"\xef\xbb\xbfdata: " + A + b"\n\ndata: " + B + b"\n\n",
     "leading blank lines": b"\n\r\n \n\ndata: " + A + b"\n\ndata: " + B + b"\n\n",
     "data on two lines": b'data: {"a":\ndata: "x\\"}{"}\n\ndata: ' + B + b"\n\n",
+    "no blank line between events": b"data: " + A + b"\ndata: " + B + b"\n",
+    "no blank line, with event fields": b"event: x\ndata: " + A + b"\nevent: y\ndata: " + B + b"\n",
+    "an indented field": b"data: " + A + b"\n\n data: " + B + b"\n\n",
     "one object a line": A + b"\n" + B + b"\n",
     "one object a line, crlf": A + b"\r\n" + B,
     "an array": b"[" + A + b"\n,\r\n" + B + b"]\n",
@@ -55,6 +61,12 @@ def test_a_pretty_printed_body_is_one_event() -> None:
     value = {"a": [{"b": "}{"}], "c": None}
     for size in (1, 3, 1000):
         assert [json.loads(event) for event in frames(json.dumps(value, indent=2).encode(), size)] == [value]
+
+
+def test_a_line_that_was_cut_inside_a_string_does_not_swallow_the_next() -> None:
+    body = b'{"a": "cut\n{"b": "x"}\n{"c": 1}\n'
+    for size in range(1, len(body) + 1):
+        assert frames(body, size) == [b'{"a": "cut', b'{"b": "x"}', b'{"c": 1}']
 
 
 def test_utf8_cut_in_the_middle_of_a_character_is_whole_again() -> None:
@@ -87,6 +99,12 @@ def feed_all(framer: Framer, pieces: list[bytes]) -> None:
 def test_an_event_beyond_the_limit_is_refused_before_it_is_kept(head: bytes, size: int) -> None:
     with pytest.raises(TooLarge, match="larger than 10,000 bytes; if that is meant, raise max_event"):
         feed_all(Framer(max_event=10_000), [head, *[b"y" * size] * (20_000 // size)])
+
+
+@pytest.mark.parametrize("head", [b'{"a": "', b'[{"a": "', b"data: {}\n\n{", b"data: "])
+def test_an_event_that_comes_in_one_piece_is_held_to_the_limit_too(head: bytes) -> None:
+    with pytest.raises(TooLarge):
+        Framer(max_event=10_000).feed(head + b"y" * 20_000 + b'"}\n\n')
 
 
 def test_an_event_of_many_data_lines_counts_as_one() -> None:

@@ -1,4 +1,4 @@
-"""openai-chat: what servers bend, what must travel back, and the shape of what we write."""
+"""openai-chat: what servers bend, and what must travel back. Requests are in `test_wire_openai_chat_requests`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,12 @@ from streams import calls_chunk, chat, chunk, piece, sse
 
 from unbroken import (
     Assistant,
-    Media,
     Native,
-    OneTool,
     Request,
-    Sampling,
-    System,
-    Text,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    ToolSpec,
     User,
     decode,
 )
-from unbroken.wires.ids import CHAT, MISTRAL, fit
 from unbroken.wires.openai_chat import WIRE
-
-WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
 def encoded(*messages: Any, **settings: Any) -> dict[str, Any]:
@@ -47,6 +35,11 @@ def test_a_whole_message_at_the_end_of_a_stream_is_not_said_twice() -> None:
     last = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"content": "Hello there"}}]}
     response = decode(sse(chunk({"content": "Hello "}), chunk({"content": "there"}), last))
     assert (response.text, response.finish) == ("Hello there", "stop")
+
+
+def test_a_whole_message_after_a_delta_that_says_nothing_is_read() -> None:
+    last = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"content": "Hello"}}]}
+    assert decode(sse(chunk({"role": "assistant", "content": ""}), last)).text == "Hello"
 
 
 def test_a_message_beside_every_delta_is_not_read() -> None:
@@ -110,7 +103,132 @@ def test_an_answer_that_is_an_image_is_not_empty() -> None:
     assert decode(sse(chunk({}, "stop"))).verdict.kind == "empty"
 
 
+def test_a_finish_reason_that_is_the_word_null_is_none() -> None:
+    response = decode(sse(chunk({"content": "par"}, "null"), done=False))
+    assert (response.finish, response.complete, response.verdict.kind) == (None, False, "unfinished")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("function_call_filter: MALFORMED_FUNCTION_CALL", "error"),
+        ("content_filter: PROHIBITED_CONTENT", "cut_call"),
+        ("MAX_TOKENS", "cut_call"),
+        ("model_context_window_exceeded", "cut_call"),
+    ],
+)
+def test_a_bad_end_in_any_spelling_runs_no_call_without_arguments(reason: str, kind: str) -> None:
+    response = decode(chat(piece(0, "a", "f", ""), finish=reason))
+    assert not response.calls[0].complete
+    assert (response.verdict.kind, response.finish) == (kind, reason)
+
+
+def test_usage_is_found_where_kimi_and_groq_put_it() -> None:
+    usage = {"prompt_tokens": 12, "completion_tokens": 5, "cached_tokens": 4}
+    kimi = chunk({}, "stop")
+    kimi["choices"][0]["usage"] = usage
+    groq = {**chunk({}, "stop"), "x_groq": {"id": "req", "usage": usage}}
+    for last in (kimi, groq):
+        found = decode(sse(chunk({"content": "x"}), last)).usage
+        assert found is not None
+        assert (found.input_tokens, found.output_tokens, found.cached_tokens) == (12, 5, 4)
+
+
+def test_xai_counts_reasoning_beside_the_completion() -> None:
+    raw = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 35}
+    usage = decode(
+        sse(
+            chunk({"content": "x"}, "stop"),
+            {"choices": [], "usage": {**raw, "completion_tokens_details": {"reasoning_tokens": 20}}},
+        )
+    ).usage
+    assert usage is not None
+    assert (usage.output_tokens, usage.total_tokens) == (25, 35)
+
+
+def test_a_search_that_the_provider_runs_is_no_call_of_ours() -> None:
+    search = piece(0, "c", "get_search_result", '{"q": "x"}', type="web_search")
+    result = {"role": "tool", "tool_call_id": "c", "content": '[{"no": 1}]'}
+    response = decode(
+        sse(calls_chunk(search, finish="tool_calls"), chunk(result), chunk({"content": "Sunny."}, "stop"))
+    )
+    assert (response.calls, response.text) == ((), "Sunny.")
+    assert [(call.type, call.id, call.arguments) for call in response.server_calls] == [("web_search", "c", {"q": "x"})]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"reasoning_text": "Hm."},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "Hm."}]},
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": "Hm."}], "reasoning": "Hm."},
+        {"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}]},
+    ],
+)
+def test_reasoning_is_read_under_all_its_names(message: dict[str, Any]) -> None:
+    assert decode(sse(chunk(message), chunk({"content": "x"}, "stop"))).reasoning == "Hm."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error_code": 336003, "error_msg": "bad"},
+        {"success": False, "errors": [{"message": "bad"}]},
+        {"message": "bad"},
+        {"x_groq": {"error": "bad"}},
+    ],
+)
+def test_errors_of_odd_shapes_are_errors(body: dict[str, Any]) -> None:
+    response = decode(json.dumps(body).encode())
+    assert response.verdict.kind == "error"
+    assert "bad" in response.verdict.reason
+
+
+def test_success_is_no_error() -> None:
+    done = {"code": 0, "message": "Success", "sid": "c", "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    assert decode(sse(chunk({"content": "x"}, "stop"), done)).verdict.whole
+
+
+def test_a_whole_body_without_choices_says_nothing() -> None:
+    assert decode(b'{"object": "chat.completion", "choices": []}').verdict.kind == "empty"
+
+
 # What must travel back
+
+
+def test_an_empty_reasoning_content_goes_back_too() -> None:
+    message = {"content": "", "reasoning_content": "", "tool_calls": [piece(None, "a", "f", "{}")]}
+    whole = json.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}]}).encode()
+    assert sent_back(decode(whole).message)["reasoning_content"] == ""
+
+
+def test_what_copilot_hides_goes_back() -> None:
+    body = sse(chunk({"reasoning_text": "Hm.", "reasoning_opaque": "b3A="}), chunk({"content": "x"}, "stop"))
+    sent = sent_back(decode(body).message)
+    assert (sent["reasoning_text"], sent["reasoning_opaque"]) == ("Hm.", "b3A=")
+
+
+def test_signatures_stay_with_their_calls_however_they_come() -> None:
+    signed = {"google": {"thought_signature": "c2ln"}}
+    late = chat(piece(0, "a", "f", '{"x"'), piece(0, arguments=": 1}", extra_content=signed), piece(1, "b", "g", "{}"))
+    repeated = chat(
+        piece(0, "a", "f", '{"x"'), piece(0, "a", "f", ": 1}"), piece(1, "b", "g", "{}", extra_content=signed)
+    )
+    for body, expected in ((late, [signed, None]), (repeated, [None, signed])):
+        calls = sent_back(decode(body).message)["tool_calls"]
+        assert [call.get("extra_content") for call in calls] == expected
+
+
+def test_reasoning_details_with_different_ids_stay_apart() -> None:
+    details = [
+        {"type": "reasoning.encrypted", "data": "AAA", "id": "t1", "index": 0},
+        {"type": "reasoning.encrypted", "data": "BBB", "id": "t2", "index": 0},
+    ]
+    streamed = sse(*(chunk({"reasoning_details": [item]}) for item in details), chunk({"content": "x"}, "stop"))
+    message = {"content": "x", "reasoning_details": details}
+    whole = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    for body in (streamed, whole):
+        assert sent_back(decode(body).message)["reasoning_details"] == details
 
 
 def test_reasoning_content_goes_back_as_it_came() -> None:
@@ -176,151 +294,3 @@ def test_streamed_and_whole_keep_the_same() -> None:
     message = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}
     whole = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
     assert decode(streamed).message == decode(whole, stream=False).message
-
-
-# Writing requests
-
-
-def test_a_request_in_full() -> None:
-    body = encoded(
-        System.of("Be brief."),
-        User.of("What is this?", Media(mime="image/png", data="iVBORw0KGgo=")),
-        tools=(WEATHER, ToolSpec("g", strict=True)),
-        choice=OneTool("get_weather"),
-        parallel=False,
-        reasoning="low",
-        sampling=Sampling(max_tokens=5, temperature=0.0, top_p=0.5, stop=("END",), seed=7),
-        extra={"user": "u1"},
-    )
-    assert body == {
-        "model": "m",
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {
-                "role": "user",
-                "content": [
-                    {"type": "text", "text": "What is this?"},
-                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
-                ],
-            },
-        ],
-        "tools": [
-            {
-                "type": "function",
-                "function": {
-                    "name": "get_weather",
-                    "description": "The weather.",
-                    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-                },
-            },
-            {
-                "type": "function",
-                "function": {
-                    "name": "g",
-                    "description": "",
-                    "parameters": {"type": "object", "properties": {}},
-                    "strict": True,
-                },
-            },
-        ],
-        "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
-        "parallel_tool_calls": False,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "reasoning_effort": "low",
-        "max_tokens": 5,
-        "temperature": 0.0,
-        "top_p": 0.5,
-        "stop": ["END"],
-        "seed": 7,
-        "user": "u1",
-    }
-
-
-def test_tool_settings_are_left_out_where_there_are_no_tools() -> None:
-    body = encoded(User.of("hi"), choice="required", parallel=False, final=True)
-    assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(body)
-
-
-def test_each_result_is_a_message_and_images_follow_in_one_of_the_user() -> None:
-    image = Media(url="https://example.com/a.png")
-    results = (ToolResult("a", (Text("one"), image)), ToolResult("b", (Text("two"),), error=True))
-    calls = (ToolCall("a", "f", {}, "{}"), ToolCall("b", "f", {}, "{}", 1))
-    messages = encoded(User.of("x"), Assistant("", calls), ToolMessage(results))["messages"]
-    assert [(m["role"], m.get("tool_call_id")) for m in messages[2:]] == [("tool", "a"), ("tool", "b"), ("user", None)]
-    assert messages[3] == {"role": "tool", "tool_call_id": "b", "content": "two"}
-    assert messages[4]["content"][1] == {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
-
-
-def test_ids_that_are_too_long_are_shortened_alike_in_call_and_result() -> None:
-    long = "toolu_" + "x" * 60
-    calls = (ToolCall(long, "f", {}, "{}"),)
-    messages = encoded(User.of("x"), Assistant("", calls), ToolMessage((ToolResult(long, (Text("ok"),)),)))["messages"]
-    id = messages[1]["tool_calls"][0]["id"]
-    assert len(id) <= 40
-    assert id == messages[2]["tool_call_id"]
-    assert fit(long, CHAT) != fit(long + "y", CHAT)
-
-
-def test_an_id_that_fits_stays_and_mistrals_rule_is_met() -> None:
-    assert fit("call_abc", CHAT) == "call_abc"
-    assert fit("D681PevKs", MISTRAL) == "D681PevKs"
-    short = fit("call_abc", MISTRAL)
-    assert len(short) == 9
-    assert short.isalnum()
-
-
-# Reading requests
-
-
-def test_a_clients_request_is_read() -> None:
-    request = WIRE.decode_request(
-        {
-            "model": "m",
-            "messages": [
-                {"role": "developer", "content": "Be brief."},
-                {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "reasoning_content": "Hm.",
-                    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}],
-                },
-                {"role": "tool", "tool_call_id": "a", "content": "one"},
-            ],
-            "max_completion_tokens": 9,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "stop": "END",
-            "metadata": {"a": "b"},
-        }
-    )
-    assert request.messages == (
-        System.of("Be brief."),
-        User.of("hi"),
-        Assistant(
-            "",
-            (ToolCall("a", "f", {"x": 1}, '{"x": 1}'),),
-            "Hm.",
-            Native("openai-chat", {"reasoning_content": "Hm."}, ("a",)),
-        ),
-        ToolMessage((ToolResult("a", (Text("one"),)),)),
-    )
-    assert request.sampling == Sampling(max_tokens=9, stop=("END",))
-    assert request.extra == {"metadata": {"a": "b"}, "max_completion_tokens": 9}
-
-
-def test_the_old_function_messages_become_a_call_and_its_result() -> None:
-    request = WIRE.decode_request(
-        {
-            "messages": [
-                {"role": "user", "content": "hi"},
-                {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
-                {"role": "function", "name": "f", "content": "one"},
-            ]
-        }
-    )
-    assistant, results = request.messages[1:]
-    assert isinstance(assistant, Assistant)
-    assert isinstance(results, ToolMessage)
-    assert assistant.calls[0].id == results.results[0].call_id == "call_0_0"

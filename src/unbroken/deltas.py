@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 from unbroken.messages import Json, ServerCall, ToolCall, Usage
 
-Meaning: TypeAlias = Literal["done", "length", "refused", "paused"]
+Meaning: TypeAlias = Literal["done", "length", "refused", "paused", "other"]
 """What a finish reason means: the model was done (also: it calls tools), the token limit cut it, the provider refused
-to go on, or it only paused and wants to be asked again with the same history."""
+to go on, it only paused and wants to be asked again with the same history, or we do not know."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,9 @@ class Verdict:
     @property
     def told(self) -> Meaning:
         """What the finish means to a client that was not given the calls that are not whole."""
-        return "length" if self.kind == "cut_call" else self.meaning
+        if self.kind == "cut_call":
+            return "length"
+        return "done" if self.meaning == "other" else self.meaning
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ class Media:
         if self.data and self.url:
             raise ValueError("Media needs either data (base64, with mime) or url, and not both")
         if not (self.data or self.url or self.native):
-            raise ValueError("Media needs data (base64, with mime) or url")
+            raise ValueError("Media needs either data (base64, with mime) or url")
         if self.data and not self.mime:
             raise ValueError("Media with data needs its mime type, for example mime='image/png'")
 

@@ -67,9 +67,11 @@ def decode_command(
 
 
 def _read(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
     try:
+        if file == "-":
+            if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
+                raise UserError("reading standard input failed: it is closed; name a file instead")
+            return sys.stdin.buffer.read()
         return Path(file).read_bytes()
     except FileNotFoundError:
         raise UserError(f"reading {file} failed: there is no such file") from None

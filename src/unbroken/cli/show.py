@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import typer
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.text import Text as RichText
 
 from unbroken.decoding import Response
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, Delta, ReasoningDelta, TextDelta
-from unbroken.messages import ToolCall
+from unbroken.messages import Json, ToolCall
 
 _VISIBLE = (
     {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
@@ -127,8 +128,19 @@ def as_json(response: Response, wire: str) -> str:
         "usage": None if response.usage is None else {**asdict(response.usage), "raw": dict(response.usage.raw)},
         "error": response.error,
     }
-    text = json.dumps(value, ensure_ascii=False, indent=2)
+    text = json.dumps(_sayable(value), ensure_ascii=False, indent=2, allow_nan=False)
     return text.encode("utf-8", "replace").decode()
+
+
+def _sayable(value: Json) -> Json:
+    """NaN and Infinity, which a provider's own numbers may be, are null in JSON."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _sayable(item) for key, item in cast("dict[str, Json]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(item) for item in cast("list[Json]", value)]
+    return value
 
 
 def _call(call: ToolCall) -> str:

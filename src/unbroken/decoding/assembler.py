@@ -29,6 +29,7 @@ class Assembler:
         self.calls = Calls(self.deltas, turn, used_ids, names)
         # The calls' part of `Receiver`, bound here once: a stream calls them for every few bytes.
         self.piece = self.calls.piece
+        self.entry = self.calls.entry
         self.open = self.calls.open
         self.arguments = self.calls.arguments
         self.close = self.calls.close

@@ -26,6 +26,9 @@ QUOTED = 200
 
 CUT = "the stream ended before the arguments were complete"
 
+LONGEST_NAME = 1000
+"""Characters; no tool is called so, and names grow piece by piece."""
+
 BLOCK = 256
 """Fragments that are kept apart at most."""
 
@@ -36,6 +39,7 @@ class _Pending:
     """A call while its pieces arrive. `done` is the announced call, ready or spoiled."""
 
     __slots__ = (
+        "announced_again",
         "blocks",
         "done",
         "fragments",
@@ -63,6 +67,8 @@ class _Pending:
         """What was scanned, in larger pieces: a hundred thousand small strings would cost their memory."""
         self.scanner = Scanner()
         self.half = ""
+        self.announced_again = ""
+        """Its name once more, alone, after the close."""
         self.done: ToolCall | None = None
 
     @property
@@ -102,6 +108,7 @@ class Calls:
         self._strays: set[Json] = set()
         self._last: _Pending | None = None
         self._recovered: set[_Pending] = set()
+        self._undecided: dict[_Pending, None] = {}
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
@@ -140,7 +147,8 @@ class Calls:
         if call is None or call.done is not None:
             return
         if isinstance(whole, dict):
-            self._take_object(call, whole)
+            if not self._take_object(call, whole):
+                return
         elif whole:
             if call.empty:
                 self._append(call, whole)
@@ -159,10 +167,11 @@ class Calls:
             call = self._find(index, _as_text(id), _as_text(name), arguments, kind)
             if call is None:
                 return
-        if not arguments:
-            return
         if arguments.__class__ is not str:
-            self._object_piece(call, arguments)
+            if arguments is not None:
+                self._object_piece(call, arguments)
+            return
+        if not arguments:
             return
         if not call.opened:
             self._open(call)
@@ -174,27 +183,43 @@ class Calls:
         if "}" in arguments or len(fragments) > BLOCK:
             self._scan(call)
 
+    def entry(self, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
+        """A call that stands whole in a list: its place there is its identity, whatever its id and index say."""
+        call = self._begin(None, _as_text(id), _as_text(name), kind)
+        self._open(call)
+        if isinstance(arguments, str):
+            self._append(call, arguments)
+            self._scan(call)
+        elif arguments is not None:
+            self._object_piece(call, arguments)
+
     def _find(self, index: int | None, id: str, name: str, arguments: Json, kind: str) -> _Pending | None:
         """The open call that a piece belongs to, made if the piece starts one; None if there is nothing to add."""
-        blank = not arguments or (isinstance(arguments, str) and not arguments.strip(_BLANK))
+        blank = arguments is None or (isinstance(arguments, str) and not arguments.strip(_BLANK))
         here = self._by_index.get(index) if index is not None else self._last
         call = here if here is not None and id == here.id else self._by_id.get(id)
         if id and call is not None:
             if not self._is_same(call, index, name, arguments, blank):
                 call = None
         else:
-            call = here if here is not None and self._goes_on(here, index, id, name, blank) else None
+            call = here if here is not None and self._goes_on(here, index, id, name, arguments, blank) else None
         if call is None:
             return self._begin(index, id, name, kind) if name or id or not blank else None
         self._last = call
         if id and not call.id:
             call.id = id
+        if id:
             self._by_id[id] = call
-        if name and name != call.name and (not call.opened or not call.name):
+        if name and name != call.name and (not call.opened or not call.name) and len(call.name) < LONGEST_NAME:
             call.name += name  # a name in pieces; once arguments have come the first value stands
         if call.done is None:
             return call
-        if not blank:
+        if blank:
+            call.announced_again = name
+        elif call.announced_again and _starts_object(arguments):
+            # The name came again, alone, after the close: only what follows tells an echo from another call.
+            return self._begin(index, "", call.announced_again, kind)
+        else:
             self._after_the_end(call, arguments)
         return None
 
@@ -211,16 +236,19 @@ class Calls:
         # Closed, and the same name again: an echo of this call (the very same text), or another call.
         return arguments == call.done.raw or not _starts_object(arguments)
 
-    def _goes_on(self, call: _Pending, index: int | None, id: str, name: str, blank: bool) -> bool:
+    def _goes_on(self, call: _Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
         """Does a piece without a known id belong to the call at its place?"""
+        closed = call.done is not None or call.scanner.closed
         if id and call.id:
-            return False  # a new id at the same place: ollama sends every call at index 0
+            # A new id at the same place is a new call (ollama sends every call at index 0), unless it comes without a
+            # name while the call is still open: some servers make up an id for each piece.
+            return not name and not closed
         if not name:
             return True
-        if call.done is not None:
-            return blank and name == call.name
+        if closed:
+            return name == call.name and (blank or not _starts_object(arguments))
         if call.name and index is None:
-            return False  # without index and id only the name tells calls apart
+            return name == call.name  # without index and id only the name tells calls apart
         return not (call.name in self._names and name in self._names and name != call.name)
 
     def _after_the_end(self, call: _Pending, arguments: Json) -> None:
@@ -232,8 +260,8 @@ class Calls:
     def _object_piece(self, call: _Pending, arguments: Json) -> None:
         self._open(call)
         if isinstance(arguments, dict) and call.empty:
-            self._take_object(call, cast("dict[str, Json]", arguments))
-            self._complete(call)
+            if self._take_object(call, cast("dict[str, Json]", arguments)):
+                self._complete(call)
         else:
             self._spoil(
                 call, f"the arguments are neither text nor one object: {str(cast('object', arguments))[:QUOTED]}"
@@ -253,8 +281,9 @@ class Calls:
         self._taken.add(place)
         call = _Pending(place, own_index, id, name, kind)
         self._calls.append(call)
-        if index is not None:
-            self._by_index[index] = call
+        self._undecided[call] = None
+        # A call that came without an index may be gone on with by its place.
+        self._by_index[place if index is None else index] = call
         if id:
             self._by_id[id] = call
         self._last = call
@@ -271,12 +300,14 @@ class Calls:
         call.fragments.append(text)
         self._deltas.append(CallArguments(call.index, text))
 
-    def _take_object(self, call: _Pending, arguments: dict[str, Json]) -> None:
+    def _take_object(self, call: _Pending, arguments: dict[str, Json]) -> bool:
         raw = dump_arguments(arguments)
-        if raw is None:  # NaN or Infinity inside: a text that says so is not JSON and will be refused
-            raw = repr(arguments)
+        if raw is None:
+            self._spoil(call, "the arguments hold what JSON cannot say (NaN, Infinity), or are nested too deep")
+            return False
         call.raw = raw
         self._deltas.append(CallArguments(call.index, raw))
+        return True
 
     def _scan(self, call: _Pending) -> None:
         text = "".join(call.fragments)
@@ -302,6 +333,7 @@ class Calls:
             self._conclude(call, Parsed(None, problem))
 
     def _conclude(self, call: _Pending, parsed: Parsed) -> None:
+        self._undecided.pop(call, None)
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
         self._deltas.append(CallSpoiled(call.done) if parsed.problem else CallReady(call.done))
 
@@ -349,10 +381,9 @@ class Calls:
 
     def damage(self) -> None:
         """An event could not be read: what it held is unknown, so no call that is open may ever count as complete."""
-        for call in self._calls:
-            if call.done is None:
-                self._open(call)
-                self._spoil(call, "a part of the stream was damaged while the call was open")
+        for call in list(self._undecided):
+            self._open(call)
+            self._spoil(call, "a part of the stream was damaged while the call was open")
 
     def flush(self, well: bool) -> None:
         """The body has ended: decide the calls that are still open. `well`: it ended as it should."""

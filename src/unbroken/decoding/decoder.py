@@ -16,7 +16,7 @@ from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
 from unbroken.decoding.verdict import Witnesses, judge
 from unbroken.deltas import Delta, Ended, Verdict
-from unbroken.errors import NotAResponse, UserError
+from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import Damaged, loads_exact
@@ -26,7 +26,7 @@ _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
 
 # A wire reads values of any type that a provider may send; where one is not what the wire says, it is one of these.
-MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError)
+MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +74,40 @@ class Decoder:
         )
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
+        self._cut = False
+        self._failure: StreamError | None = None
         self._response: Response | None = None
 
     def feed(self, chunk: bytes) -> list[Delta]:
         if self._response is not None:
             raise UserError("feed was called after end: use a new Decoder for each response")
-        for data in self._framer.feed(chunk):
-            try:
-                event = _orjson_loads(data)
-            except _Refused:
-                self._read_slowly(data)
-                continue
-            try:
-                if event.__class__ is dict:
-                    self._read(event, data)
-                else:
-                    self._read_list(event, data)
-            except MISSHAPEN as error:
-                self._misshapen(error)
+        if self._failure is not None:
+            raise self._failure
+        try:
+            for data in self._framer.feed(chunk):
+                try:
+                    event = _orjson_loads(data)
+                except _Refused:
+                    self._read_slowly(data)
+                    continue
+                try:
+                    if event.__class__ is dict:
+                        self._read(event, data)
+                    else:
+                        self._read_list(event, data)
+                except MISSHAPEN as error:
+                    self._misshapen(error)
+        except StreamError as error:
+            # Beyond a limit something was not read: from here on nothing that is open may count as whole.
+            self._failure = error
+            self._assembler.damage(str(error))
+            raise
         return self._assembler.take()
 
     def end(self) -> list[Delta]:
         if self._response is None:
             unfinished = self._framer.unfinished
-            for data in self._framer.end():
+            for data in self._framer.end() if self._failure is None else ():
                 self._read_slowly(data, last=unfinished)
             self._response = self._conclude()
             self._assembler.deltas.append(Ended(self._response.verdict))
@@ -121,6 +131,8 @@ class Decoder:
         except Damaged as error:
             if not last:
                 self._assembler.damage(str(error))
+            elif data.lstrip()[:1] in (b"{", b"["):
+                self._cut = True
             return
         self._assembler.expect_halves()
         try:
@@ -150,6 +162,7 @@ class Decoder:
                 bytes_seen=self._framer.bytes_seen,
                 recognised=self._reader.recognised,
                 noise=self._framer.noise.decode("utf-8", "replace"),
+                cut=self._cut,
                 damaged=a.damaged,
                 terminal=a.terminal,
                 finish=a.finish_reason,

@@ -7,10 +7,12 @@ the token count. The verdict is data (`deltas.Verdict`); what to do about it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from unbroken.decoding.calls import CUT
 from unbroken.deltas import Meaning, Verdict
 from unbroken.messages import Json, ToolCall
+from unbroken.wires.jsontext import dump_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Witnesses:
     """At least one event was of the wire."""
     noise: str
     """The first line that was no event, for instance of an HTML page."""
+    cut: bool
+    """The body ended in the middle of an event."""
     damaged: str
     terminal: bool
     finish: str | None
@@ -41,6 +45,9 @@ class Witnesses:
     max_tokens: int | None
 
 
+_SAY_CALLS = ("tool_calls", "function_call", "tool_use")
+
+
 def judge(seen: Witnesses) -> Verdict:
     kind, reason = _kind(seen)
     names = tuple(call.name for call in seen.broken_calls)
@@ -53,7 +60,7 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
         return "error", f"the provider sent an error: {error_text(seen.error)}"
     if seen.bytes_seen == 0:
         return "foreign", "the body is empty"
-    if not seen.recognised and not seen.damaged:
+    if not seen.recognised and not seen.damaged and not seen.cut:
         return "foreign", _foreign(seen)
     if seen.damaged:
         return "damaged", seen.damaged
@@ -70,6 +77,8 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
         if problem.startswith(CUT):
             return "cut_call", f"{said} the arguments are not complete: {names}"
         return "cut_call", f"{said} not every call can run: {names}: {problem}"
+    if seen.finish in _SAY_CALLS and not (seen.calls or seen.server_calls):
+        return "cut_call", f"the finish reason is {seen.finish!r}, but no call came"
     if seen.blank and not (seen.calls or seen.server_calls or seen.other) and seen.meaning == "done":
         what = "only reasoning" if seen.reasoning else "nothing"
         return "empty", f"the response ended as it should and says {what}"
@@ -84,14 +93,18 @@ def _foreign(seen: Witnesses) -> str:
     return "the body holds no event of this wire"
 
 
+_WORDS = ("message", "error", "msg", "error_msg", "detail", "reason")
+
+
 def error_text(error: Json) -> str:
     """The words of a provider's error object, whatever its shape."""
-    match error:
-        case {"message": str(message)} if message:
-            return message
-        case {"error": inner}:
-            return error_text(inner)
-        case str():
-            return error
-        case _:
-            return str(error)[:200]
+    found = error
+    for _ in range(5):  # as deep as errors are seen inside errors
+        if isinstance(found, str) and found:
+            return found
+        if isinstance(found, list):
+            found = next(iter(cast("list[Json]", found)), None)
+        elif isinstance(found, dict):
+            fields = cast("dict[str, Json]", found)
+            found = next((fields[word] for word in _WORDS if fields.get(word)), None)
+    return (dump_arguments(error) or "an error object")[:200]

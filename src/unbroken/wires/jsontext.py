@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 
 import orjson
 
-from unbroken.errors import StreamError, TooDeep
+from unbroken.errors import CannotEncode, StreamError, TooDeep
 from unbroken.messages import Json
 
 MAX_DEPTH = 512
@@ -97,7 +97,10 @@ def dumps(value: Json) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        try:
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CannotEncode(f"a request or response cannot be written as JSON: {error}") from None
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 

@@ -32,8 +32,7 @@ class Framer:
         self.bytes_seen = 0
         self.noise = b""
         """The first line that was neither a field nor an event: what an HTML page or a proxy's message looks like."""
-        self._tail: list[bytes] = []
-        self._tail_size = 0
+        self._tail = bytearray()
         self._data: list[bytes] = []
         self._data_size = 0
         self._splitter: JsonSplitter | None = None
@@ -50,22 +49,20 @@ class Framer:
             return self._splitter.feed(chunk)
         if b"\r" in chunk or self._after_cr:
             chunk = self._unify_line_ends(chunk)
-        self._tail.append(chunk)
         if b"\n" not in chunk:
-            self._tail_size += len(chunk)
-            if self._tail_size > self.max_event:
+            self._tail += chunk
+            if len(self._tail) > self.max_event:
                 self._too_large("one event", self.max_event, "max_event")
             return []
-        lines = b"".join(self._tail).split(b"\n")
-        self._tail = [lines.pop()]
-        self._tail_size = len(self._tail[0])
+        lines = (bytes(self._tail) + chunk if self._tail else chunk).split(b"\n")
+        self._tail = bytearray(lines.pop())
         return self._take(lines)
 
     def end(self) -> list[bytes]:
         """The body has ended: what is still unfinished is given as it stands, for the parser to judge."""
         if self._splitter is not None:
             return self._splitter.end()
-        lines = [b"".join(self._tail), b""]
+        lines = [bytes(self._tail), b""]
         self._tail.clear()
         return self._take(lines)
 
@@ -73,15 +70,18 @@ class Framer:
     def unfinished(self) -> bool:
         if self._splitter is not None:
             return self._splitter.inside
-        return bool(self._tail_size or self._data)
+        return bool(self._tail or self._data)
 
     def _sniff(self, chunk: bytes) -> bytes:
-        head = b"".join(self._tail) + chunk
+        head = bytes(self._tail) + chunk
         self._tail.clear()
+        rest = head.lstrip(_BLANK)
+        while rest.startswith(_BOM):
+            rest = rest.removeprefix(_BOM).lstrip(_BLANK)
+        head = rest
         if len(head) < 3 and _BOM.startswith(head):
-            self._tail.append(head)
+            self._tail += head
             return b""
-        head = head.removeprefix(_BOM).lstrip(_BLANK)
         if head:
             self._sniffed = True
             if head[:1] in (b"{", b"["):
@@ -90,9 +90,11 @@ class Framer:
 
     def _unify_line_ends(self, chunk: bytes) -> bytes:
         # A raw CR cannot stand inside JSON text but as white space, so this never touches a value.
-        if self._after_cr and chunk[:1] == b"\n":
+        if not chunk:
+            return chunk
+        after_cr, self._after_cr = self._after_cr, chunk[-1:] == b"\r"
+        if after_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
-        self._after_cr = chunk[-1:] == b"\r" or (self._after_cr and not chunk)
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _take(self, lines: list[bytes]) -> list[bytes]:
@@ -100,18 +102,29 @@ class Framer:
         data = self._data
         for line in lines:
             if line.startswith(b"data:"):
-                data.append(line[5:])
+                line = line[5:]
+                if data and _is_another(data[-1], line):
+                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    data.clear()
+                    self._data_size = 0
+                data.append(line)
                 self._data_size += len(line)
                 if self._data_size > self.max_event:
                     self._too_large("one event", self.max_event, "max_event")
             elif not line:
                 if data:
-                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    event = data[0] if len(data) == 1 else b"\n".join(data)
+                    if len(event) > 8 or event.strip():  # `data:` alone is how some servers keep a connection alive
+                        events.append(event)
                     data.clear()
                 self._data_size = 0
             elif line[:1] in (b"{", b"["):
                 # A proxy's JSON error, or a chunk without its field name, in the middle of a stream.
+                if len(line) > self.max_event:
+                    self._too_large("one event", self.max_event, "max_event")
                 events.append(line)
+            elif line[:1] == b" " and line.strip():
+                events += self._take([line.lstrip()])  # a field that was indented is still a field
             elif not self.noise and not line.startswith((b":", b"event", b"id", b"retry", b"data")):
                 self.noise = line[:200]
         return events
@@ -122,8 +135,14 @@ class Framer:
         )
 
 
+def _is_another(line: bytes, following: bytes) -> bool:
+    """Are two `data:` lines without a blank line between them two events? Some servers leave it out, and no JSON text
+    has a line that ends in a brace before one that starts with a brace."""
+    return line.rstrip().endswith(b"}") and following.lstrip().startswith((b"{", b"[DONE]"))
+
+
 _MARKS = re.compile(rb'["{}]')
-_STRING_END = re.compile(rb'["\\]')
+_STRING_END = re.compile(rb'["\\\n]')
 
 
 class JsonSplitter:
@@ -135,8 +154,7 @@ class JsonSplitter:
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         self.max_event = max_event
         self.inside = False
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._begun = bytearray()
         self._depth = 0
         self._in_string = False
         self._escaped = False
@@ -157,8 +175,12 @@ class JsonSplitter:
                 at = found.end()
                 if found.group() == b"\\":
                     self._escaped = True
-                else:
-                    self._in_string = False
+                    continue
+                self._in_string = False
+                if found.group() == b"\n":
+                    # No string goes on over a line end: this object was cut, and what follows is another.
+                    objects.append(self._close(chunk[start : at - 1]))
+                    start = at
                 continue
             found = _MARKS.search(chunk, at)
             if found is None:
@@ -178,22 +200,26 @@ class JsonSplitter:
             elif self.inside:
                 self._depth -= 1
                 if self._depth == 0:
-                    objects.append(b"".join((*self._pieces, chunk[start:at])))
-                    self._pieces.clear()
-                    self._size = 0
-                    self.inside = False
+                    objects.append(self._close(chunk[start:at]))
         if self.inside:
-            self._pieces.append(chunk[start:])
-            self._size += end - start
-            if self._size > self.max_event:
-                raise TooLarge(
-                    f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
-                    "if that is meant, raise max_event"
-                )
+            self._begun += chunk[start:]
+            self._check(len(self._begun))
         return objects
 
     def end(self) -> list[bytes]:
-        if not self.inside:
-            return []
+        return [self._close(b"")] if self.inside else []
+
+    def _close(self, last: bytes) -> bytes:
+        whole = bytes(self._begun) + last if self._begun else last
+        self._check(len(whole))
+        self._begun.clear()
+        self._depth = 0
         self.inside = False
-        return [b"".join(self._pieces)]
+        return whole
+
+    def _check(self, size: int) -> None:
+        if size > self.max_event:
+            raise TooLarge(
+                f"reading the response stopped: one event is larger than {self.max_event:,} bytes; "
+                "if that is meant, raise max_event"
+            )

@@ -26,6 +26,10 @@ class Receiver(Protocol):
         """A loose piece of a call as openai-chat sends it: any of the fields may be missing, repeated or wrong."""
         ...
 
+    def entry(self, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
+        """A call that stands whole in a list of calls, apart from all others there."""
+        ...
+
     def open(self, key: Json, id: str, name: str, kind: str = "function") -> None:
         """A call begins, on a wire that also says where it ends. `key` is the wire's own handle until `close`."""
         ...

@@ -9,26 +9,53 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.deltas import Meaning
-from unbroken.messages import Json, Usage
+from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.jsontext import exact
 from unbroken.wires.openai_chat.requests import OPAQUE_TEXTS
-from unbroken.wires.values import Object, as_dict, as_int, dicts
+from unbroken.wires.parts import call_from_text
+from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 from unbroken.wires.wire import Receiver
 
 _MEANINGS: dict[str, Meaning] = {
+    "stop": "done",
+    "tool_calls": "done",
+    "function_call": "done",
+    "tool_use": "done",
+    "end_turn": "done",
+    "stop_sequence": "done",
+    "eos": "done",  # Together
+    "eos_token": "done",  # TGI
+    "complete": "done",  # Cohere
     "length": "length",
     "max_tokens": "length",
+    "max_output_tokens": "length",
+    "token_limit": "length",
     "model_length": "length",  # Mistral
+    "model_context_window_exceeded": "length",  # Zhipu, Claude behind an OpenAI face
     "content_filter": "refused",
     "sensitive": "refused",  # Zhipu
+    "safety": "refused",
+    "prohibited_content": "refused",
+    "recitation": "refused",
+    "blocklist": "refused",
+    "refusal": "refused",
 }
 _FAILURES = {
     "error",  # OpenRouter
     "network_error",  # Zhipu
     "insufficient_system_resource",  # DeepSeek
     "abort",  # vLLM, SGLang
+    "function_call_filter",  # Gemini behind its OpenAI face: it wrote a call that it could not read itself
+    "malformed_function_call",
 }
 """Reasons that are no end of an answer: the server gave up. An error object beside them says more and comes first."""
+
+_RUN_BY_PROVIDER = ("web_search", "web_browser", "retrieval", "code_interpreter", "drawing_tool")
+"""Types of calls that MiniMax and Zhipu make and answer themselves."""
+
+_REASONING = tuple(dict.fromkeys((*OPAQUE_TEXTS, "reasoning_text")))
+_KEPT = ("reasoning_opaque", "thinking_blocks", "provider_specific_fields")
+"""GitHub Copilot's and LiteLLM's: not to be read, only to be given back."""
 
 _FIRST = (0, None, "0")
 
@@ -41,22 +68,25 @@ class ChatDecoder:
         self._to = receiver
         self._piece = receiver.piece
         self._opaque_texts: dict[str, list[str]] = {}
+        self._kept: Object = {}
         self._details = _Pieces(("index", "type"), ("text", "summary", "data"))
         self._thinking = _Pieces(("type",), ("thinking",))
-        self._call_extras: list[Object | None] = []
+        self._extras = _Extras()
         self._streamed = False
+        self._called = False
+        self._bent: Object = {}
+        self._exact: Object = {}
 
     def feed(self, event: Object, data: bytes) -> None:
         choices = event.get("choices")
         if not choices or "error" in event:
-            self._error(event)
+            self._without_choices(event)
         if choices:
             self.recognised = True
             for choice in choices:
                 if choice.__class__ is dict and choice.get("index") in _FIRST:
                     delta = choice.get("delta")
                     if delta:
-                        self._streamed = True
                         calls = delta.get("tool_calls")
                         if len(delta) > 1 or not calls:
                             self._message(delta)
@@ -67,115 +97,159 @@ class ChatDecoder:
                         self._whole(choice, event, data)
                     reason = choice.get("finish_reason")
                     if reason:
-                        self._finish(reason, choice)
+                        self._finish(reason, choice, event)
+                    if len(choices) > 1 and not self._called:
+                        self._calls_beside(choices, choice, event, data)
                     break
         usage = event.get("usage")
         if usage:
             self.recognised = True
             self._to.usage(_usage(usage))
 
-    def _finish(self, reason: Json, choice: Object) -> None:
-        if reason in _FAILURES:
-            self._to.error(choice.get("error") or {"message": f"the provider gave up: {reason}", "code": reason})
-        self._to.finish(str(reason), _MEANINGS.get(reason, "done"))
-
-    def _error(self, event: Object) -> None:
-        """An error in any of its usual shapes: OpenAI's, the flat one of vLLM and Mistral, FastAPI's, MiniMax's."""
-        error = event.get("error")
-        status = as_dict(event.get("base_resp"))
-        if status.get("status_code"):
-            error = error or {"message": status.get("status_msg"), "code": status["status_code"]}
-        if not error and not event.get("choices"):
-            flat = event.get("object") == "error" or ("message" in event and ("code" in event or "type" in event))
-            error = event if flat else event.get("detail")
-        if error:
-            self.recognised = True
-            self._to.error(error)
-
     def native(self) -> Json:
-        value: Object = {name: "".join(texts) for name, texts in self._opaque_texts.items()}
-        details, thinking = self._details.whole(), self._thinking.whole()
+        value: Object = {name: "".join(texts) for name, texts in self._opaque_texts.items()} | self._kept
+        details, thinking, extras = self._details.whole(), self._thinking.whole(), self._extras.by_call()
         if details:
             value["reasoning_details"] = details
         if thinking:
             value["content"] = [{**part, "thinking": [{"type": "text", "text": part["thinking"]}]} for part in thinking]
-        if any(self._call_extras):
-            value["tool_calls"] = self._call_extras
+        if any(extras):
+            value["tool_calls"] = extras
         return value or None
 
+    def _without_choices(self, event: Object) -> None:
+        """An error in any of its usual shapes, or the end of an answer that has nothing in it."""
+        error = event.get("error") or as_dict(event.get("x_groq")).get("error")
+        status = as_dict(event.get("base_resp"))
+        if status.get("status_code"):  # MiniMax
+            error = error or {"message": status.get("status_msg"), "code": status["status_code"]}
+        if not error and not event.get("choices"):
+            error = _flat_error(event)
+            if not error and event.get("object") == "chat.completion":
+                self.recognised = True
+                self._to.ended()
+        if error:
+            self.recognised = True
+            self._to.error(error)
+
+    def _finish(self, reason: Json, choice: Object, event: Object) -> None:
+        if reason == "null":  # iFlytek and DashScope say so in every chunk
+            return
+        key = str(reason).lower().partition(":")[0].strip()
+        if key in _FAILURES:
+            self._to.error(choice.get("error") or {"message": f"the provider gave up: {reason}", "code": reason})
+        usage = choice.get("usage") or as_dict(event.get("x_groq")).get("usage")  # Kimi, Groq
+        if usage and not event.get("usage"):
+            self._to.usage(_usage(usage))
+        self._to.finish(str(reason), _MEANINGS.get(key, "other"))
+
     def _whole(self, choice: Object, event: Object, data: bytes) -> None:
-        message = choice["message"]
-        if isinstance(message, dict):
-            message = cast("Object", message)
-            self._message(message)
-            calls = message.get("tool_calls")
-            if calls:
-                self._calls(calls, event, data)
+        message = as_dict(choice["message"])
+        self._message(message, whole=True)
+        calls = message.get("tool_calls")
+        if calls:
+            self._calls(calls, event, data, whole=True)
         self._to.ended()
 
-    def _calls(self, calls: Json, event: Object, data: bytes) -> None:
-        if calls.__class__ is not list:
+    def _calls_beside(self, choices: list[Json], first: Object, event: Object, data: bytes) -> None:
+        """GitHub Copilot gives Claude's text in one choice and its calls in the next, both without an index."""
+        if "index" in first or first.get("finish_reason") != "tool_calls":
             return
+        for choice in dicts(choices):
+            said = as_dict(choice.get("message") or choice.get("delta"))
+            if choice is not first and "index" not in choice and said.get("tool_calls"):
+                self._calls(said["tool_calls"], event, data, whole="message" in choice)
+                return
+
+    def _calls(self, calls: Json, event: Object, data: bytes, whole: bool = False) -> None:
+        if calls.__class__ is not list:
+            calls = [calls]  # iFlytek sends the one call itself
+        self._streamed = self._called = True
+        named: set[tuple[Json, Json]] = set()
         for position, call in enumerate(calls):
             if call.__class__ is not dict:
                 continue
             function = call.get("function")
-            if function.__class__ is dict:
-                arguments = function.get("arguments")
-                if arguments.__class__ is dict:
-                    arguments = self._exact_arguments(event, data, position, arguments)
-                name = function.get("name")
-                if name:
-                    self._keep_extra(call)
-                self._piece(call.get("index"), call.get("id"), name, arguments)
-            elif call.get("type") == "custom" or "custom" in call:
-                custom = as_dict(call.get("custom"))
-                self._piece(call.get("index"), call.get("id"), custom.get("name"), custom.get("input"), "custom")
+            index, id, kind = call.get("index"), call.get("id"), "function"
+            if function.__class__ is not dict:
+                kind, function = _other_function(call)
+            name, arguments = function.get("name"), function.get("arguments")
+            if arguments.__class__ is dict:
+                arguments = self._exact_arguments(calls, position, event, data)
+            if name or "extra_content" in call:
+                if call.get("type") in _RUN_BY_PROVIDER:
+                    self._server_call(call, function)
+                    continue
+                self._extras.add(call, name, apart=whole)
+                if whole or (name and len(calls) > 1 and (index, id) in named):
+                    self._to.entry(id, name, arguments, kind)  # two names in one list are two calls
+                    continue
+                named.add((index, id))
+            elif index is None and len(calls) > 1 and not id:
+                index = position  # Kimi has been seen to go on with several calls by their place alone
+            self._piece(index, id, name, arguments, kind)
 
-    def _exact_arguments(self, event: Object, data: bytes, position: int, arguments: Json) -> Json:
-        again = exact(event, data, arguments)
-        if again is event:
-            return arguments
-        choice = again["choices"][0]
-        return (choice.get("delta") or choice["message"])["tool_calls"][position]["function"]["arguments"]
+    def _exact_arguments(self, calls: list[Json], position: int, event: Object, data: bytes) -> Object:
+        """Arguments that came as an object, with the numbers as they stood in the bytes."""
+        arguments = calls[position]["function"]["arguments"]
+        if self._bent is not event:
+            self._bent, self._exact = event, exact(event, data, arguments)
+        again = self._exact
+        if again is event:  # the next call of the same event may be bent, though this one was not
+            again = self._exact = exact(event, data, arguments)
+        if again is not event:
+            for choice, same in zip(event["choices"], again["choices"], strict=True):
+                for field in ("delta", "message"):
+                    if as_dict(as_dict(choice).get(field)).get("tool_calls") is calls:
+                        return same[field]["tool_calls"][position]["function"]["arguments"]
+        return arguments
 
-    def _keep_extra(self, call: Object) -> None:
-        """Gemini behind its OpenAI face puts the thought signature here, always with a whole call in one piece."""
-        extra = call.get("extra_content")
-        self._call_extras.append({"extra_content": extra} if extra else None)
+    def _server_call(self, call: Object, function: Object) -> None:
+        id, name = as_text(call.get("id")), as_text(function.get("name"))
+        arguments = call_from_text(id, name, function.get("arguments"), 0).arguments
+        self._to.server_call(ServerCall(str(call["type"]), id or None, name or None, arguments, item=call))
 
-    def _message(self, message: Object) -> None:
+    def _message(self, message: Object, whole: bool = False) -> None:
         """Everything but the calls: text, reasoning under its various names, the old single call."""
+        if message.get("role") == "tool":
+            return  # MiniMax shows the result of its own search
         content = message.get("content")
         if content:
+            self._streamed = True
             if content.__class__ is str:
                 self._to.text(content)
             elif isinstance(content, list):
                 self._content_parts(cast("list[Json]", content))
-        told = False
-        for name in OPAQUE_TEXTS:
-            text = message.get(name)
-            if text and isinstance(text, str):
-                self._opaque_texts.setdefault(name, []).append(text)
-                if not told:  # some servers send the same reasoning under both names
-                    self._to.reasoning(text)
-                    told = True
-        details = message.get("reasoning_details")
-        if isinstance(details, list):
-            for detail in cast("list[Json]", details):
-                if isinstance(detail, dict):
-                    self._details.add(cast("Object", detail))
+        told = self._reasoning(message)
+        for detail in dicts(message.get("reasoning_details")):
+            self._details.add(detail, apart=whole)
+            if not told:
+                self._to.reasoning(as_text(detail.get("text")) or as_text(detail.get("summary")))
+        for name in _KEPT:
+            if message.get(name):
+                self._kept[name] = message[name]
         refusal = message.get("refusal")
         if refusal and isinstance(refusal, str):
             self._to.text(refusal)
         if message.get("images") or message.get("audio"):
             self._to.other()
-        legacy = message.get("function_call")
-        if isinstance(legacy, dict):
-            legacy = cast("Object", legacy)
-            # Snowflake sends an empty one beside the real calls: neither a name nor arguments, so no call.
-            if legacy.get("name") or legacy.get("arguments"):
-                self._piece(0, None, legacy.get("name"), legacy.get("arguments"))
+        legacy = as_dict(message.get("function_call"))
+        # Snowflake sends an empty one beside the real calls: neither a name nor arguments, so no call.
+        if legacy.get("name") or legacy.get("arguments"):
+            self._piece(0, None, legacy.get("name"), legacy.get("arguments"))
+
+    def _reasoning(self, message: Object) -> bool:
+        told = False
+        for name in _REASONING:
+            text = message.get(name)
+            if isinstance(text, str):
+                # Kept even when empty: DeepSeek and Kimi refuse a history in which the field is missing.
+                self._opaque_texts.setdefault(name, []).append(text)
+                self._streamed = self._streamed or bool(text)
+                if text and not told:  # some servers send the same reasoning under two names
+                    self._to.reasoning(text)
+                    told = True
+        return told
 
     def _content_parts(self, parts: list[Json]) -> None:
         for part in parts:
@@ -186,6 +260,8 @@ class ChatDecoder:
                     text = thinking if isinstance(thinking, str) else "".join(_texts(thinking))
                     self._thinking.add({**part, "thinking": text})
                     self._to.reasoning(text)
+                case {"type": "reasoning", "summary": summary}:  # Databricks
+                    self._to.reasoning("".join(_texts(summary)))
                 case _:
                     pass
 
@@ -193,19 +269,23 @@ class ChatDecoder:
 class _Pieces:
     """Objects that come in pieces: those that agree in `place` are one, their `texts` grow, the rest is kept.
 
-    OpenRouter sends `reasoning_details` so, Mistral its thinking. An object without its place stands for itself.
+    OpenRouter sends `reasoning_details` so, Mistral its thinking. An object without its place, or with another id than
+    the one at its place, stands for itself.
     """
 
     def __init__(self, place: tuple[str, ...], texts: tuple[str, ...]) -> None:
         self._place = place
         self._texts = texts
-        self._known: dict[tuple[Json, ...], tuple[Object, dict[str, list[str]]]] = {}
+        self._all: list[tuple[Object, dict[str, list[str]]]] = []
+        self._at: dict[tuple[Json, ...], tuple[Object, dict[str, list[str]]]] = {}
 
-    def add(self, piece: Object) -> None:
+    def add(self, piece: Object, apart: bool = False) -> None:
         place = tuple(piece.get(key) for key in self._place)
-        if None in place:
-            place = (*place, len(self._known))
-        fields, grown = self._known.setdefault(place, ({}, {}))
+        known = None if apart or None in place else self._at.get(place)
+        if known is None or (piece.get("id") and known[0].get("id") and piece["id"] != known[0]["id"]):
+            known = self._at[place] = ({}, {})
+            self._all.append(known)
+        fields, grown = known
         for key, value in piece.items():
             if key in self._texts and isinstance(value, str):
                 grown.setdefault(key, []).append(value)
@@ -214,25 +294,67 @@ class _Pieces:
                 fields[key] = value
 
     def whole(self) -> list[Object]:
-        return [
-            {**fields, **{key: "".join(texts) for key, texts in grown.items()}}
-            for fields, grown in self._known.values()
-        ]
+        return [{**fields, **{key: "".join(texts) for key, texts in grown.items()}} for fields, grown in self._all]
 
 
-def _texts(thinking: Json) -> list[str]:
-    return [text for part in dicts(thinking) if isinstance(text := part.get("text"), str)]
+class _Extras:
+    """What stands beside a call and has to go back with it: Gemini's thought signature, behind its OpenAI face."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Object | None] = {}
+        self._key_at: dict[Json, str] = {}
+
+    def add(self, call: Object, name: Json, apart: bool = False) -> None:
+        index, id = call.get("index"), as_text(call.get("id"))
+        if apart:
+            id = index = f"#{len(self._by_key)}"
+        key = self._key_at.get(index, "") if not id or self._key_at.get(index) == id else id
+        if not key or (name and key not in self._by_key):
+            key = id or f"#{len(self._by_key)}"
+        self._key_at[index] = key
+        extra = call.get("extra_content")
+        if extra or key not in self._by_key:
+            self._by_key[key] = {"extra_content": extra} if extra else None
+
+    def by_call(self) -> list[Object | None]:
+        return list(self._by_key.values())
+
+
+def _other_function(call: Object) -> tuple[str, Object]:
+    """A call that has no `function`: a custom one, or one whose fields stand one level too high."""
+    if call.get("type") == "custom" or "custom" in call:
+        custom = as_dict(call.get("custom"))
+        return "custom", {"name": custom.get("name"), "arguments": custom.get("input")}
+    return "function", call
+
+
+def _flat_error(event: Object) -> Json:
+    """The errors of vLLM and Mistral, of FastAPI, Baidu and Cloudflare."""
+    if event.get("object") == "error" or event.get("error_msg"):
+        return event
+    message, code = event.get("message"), event.get("code")
+    if isinstance(message, str) and message and code not in (0, "0", 200) and "usage" not in event:
+        return event
+    return event.get("detail") or event.get("errors")
+
+
+def _texts(parts: Json) -> list[str]:
+    return [text for part in dicts(parts) if isinstance(text := part.get("text"), str)]
 
 
 def _usage(usage: Json) -> Usage:
-    if not isinstance(usage, dict):
-        return Usage()
-    raw = cast("Object", usage)
+    raw = as_dict(usage)
     prompt, completion = as_dict(raw.get("prompt_tokens_details")), as_dict(raw.get("completion_tokens_details"))
+    reading, writing = as_int(raw.get("prompt_tokens")), as_int(raw.get("completion_tokens"))
+    thinking = as_int(completion.get("reasoning_tokens"))
+    if thinking and reading + writing + thinking == as_int(raw.get("total_tokens")):
+        writing += thinking  # xAI counts reasoning beside the completion, all others inside
+    cached = prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or raw.get("cached_tokens")
     return Usage(
-        input_tokens=as_int(raw.get("prompt_tokens")),
-        output_tokens=as_int(raw.get("completion_tokens")),
-        cached_tokens=as_int(prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens")),
-        reasoning_tokens=as_int(completion.get("reasoning_tokens")),
+        input_tokens=reading,
+        output_tokens=writing,
+        cached_tokens=as_int(cached),
+        cache_write_tokens=as_int(prompt.get("cache_write_tokens")),
+        reasoning_tokens=thinking,
         raw=raw,
     )
