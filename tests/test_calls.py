@@ -297,7 +297,7 @@ def test_a_call_without_a_name_never_runs() -> None:
 
 def test_only_the_first_choice_is_read() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "no", "tool_calls": [piece(0, "b", "g", "{}")]}}]}
-    body = sse(other, chunk({"content": "yes"}), other, chunk({}, "stop"))
+    body = sse(chunk({"content": "y"}), other, chunk({"content": "es"}), other, chunk({}, "stop"))
     response = decode(body)
     assert (response.text, response.calls) == ("yes", ())
 
@@ -385,7 +385,8 @@ def test_exact_numbers_come_from_the_right_choice() -> None:
     def choice(index: int, n: int) -> dict[str, Any]:
         return {"index": index, "delta": {"tool_calls": [piece(0, f"id{index}", "f", {"n": n})]}}
 
-    body = sse({"choices": [choice(1, 10**25), choice(0, 2 * 10**25)]}, chunk({}, "tool_calls"))
+    first = chunk({"role": "assistant", "content": ""})
+    body = sse(first, {"choices": [choice(1, 10**25), choice(0, 2 * 10**25)]}, chunk({}, "tool_calls"))
     assert calls_of(decode(body)) == [("id0", "f", {"n": 2 * 10**25})]
 
 

@@ -42,6 +42,14 @@ def test_a_whole_message_after_a_delta_that_says_nothing_is_read() -> None:
     assert decode(sse(chunk({"role": "assistant", "content": ""}), last)).text == "Hello"
 
 
+@pytest.mark.parametrize("indexes", [[1, 1, 1], [None, 0, "0"], ["0", None, 0], [0, 0, 0]])
+def test_the_first_choice_is_the_one_that_comes_first(indexes: list[Any]) -> None:
+    events = [chunk({"content": "a"}), chunk({"content": "b"}), chunk({}, "stop")]
+    for event, index in zip(events, indexes, strict=True):
+        event["choices"][0]["index"] = index
+    assert (decode(sse(*events)).text, decode(sse(*events)).finish) == ("ab", "stop")
+
+
 def test_a_message_beside_every_delta_is_not_read() -> None:
     both = [
         {"choices": [{"index": 0, "delta": {"content": "Hel"}, "message": {"content": "Hel"}, "finish_reason": None}]},

@@ -57,7 +57,8 @@ _REASONING = tuple(dict.fromkeys((*OPAQUE_TEXTS, "reasoning_text")))
 _KEPT = ("reasoning_opaque", "thinking_blocks", "provider_specific_fields")
 """GitHub Copilot's and LiteLLM's: not to be read, only to be given back."""
 
-_FIRST = (0, None, "0")
+
+_UNSEEN = object()
 
 
 class ChatDecoder:
@@ -72,6 +73,7 @@ class ChatDecoder:
         self._details = _Pieces(("index", "type"), ("text", "summary", "data"))
         self._thinking = _Pieces(("type",), ("thinking",))
         self._extras = _Extras()
+        self._choice: Json = _UNSEEN
         self._streamed = False
         self._called = False
         self._bent: Object = {}
@@ -84,7 +86,7 @@ class ChatDecoder:
         if choices:
             self.recognised = True
             for choice in choices:
-                if choice.__class__ is dict and choice.get("index") in _FIRST:
+                if choice.__class__ is dict and (choice.get("index") == self._choice or self._is_ours(choice)):
                     delta = choice.get("delta")
                     if delta:
                         calls = delta.get("tool_calls")
@@ -105,6 +107,13 @@ class ChatDecoder:
         if usage:
             self.recognised = True
             self._to.usage(_usage(usage))
+
+    def _is_ours(self, choice: Object) -> bool:
+        """The first choice is the one that comes first: some servers count from 1, some leave the index out."""
+        index = choice.get("index")
+        if self._choice is _UNSEEN:
+            self._choice = index
+        return str(index or 0) == str(self._choice or 0)
 
     def native(self) -> Json:
         value: Object = {name: "".join(texts) for name, texts in self._opaque_texts.items()} | self._kept
