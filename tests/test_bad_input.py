@@ -96,7 +96,7 @@ def test_objects_nested_almost_too_deep_never_recurse(wire: str) -> None:
         "openai-chat": b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":%s}}]}}]}',
         "anthropic-messages": b'{"type":"message","content":[{"type":"tool_use","id":"a","name":"f","input":%s}]}',
         "gemini": b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":%s}}]}}]}',
-        "openai-responses": b'{"object":"response","status":"completed","output":[{"type":"shell_call","call_id":"a","action":%s}]}',
+        "openai-responses": b'{"object":"response","output":[{"type":"shell_call","call_id":"a","action":%s}]}',
     }
     for body in (bodies[wire] % deep, b'{"error": %s}' % deep):
         decoder = Decoder(wire)

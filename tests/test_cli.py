@@ -118,7 +118,8 @@ def test_control_characters_in_a_response_do_not_reach_the_terminal() -> None:
 
 
 def test_json_is_json_whatever_the_numbers_are() -> None:
-    body = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": {"x": NaN, "y": 1e999}}\n\n'
+    chunk = b'{"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": {"x": NaN, "y": 1e999}}'
+    body = b"data: " + chunk + b"\n\n"
     assert json.loads(unbroken("decode", "--json", "-", stdin=body).stdout)["usage"]["raw"] == {"x": None, "y": None}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,6 +180,52 @@ def test_an_answer_that_could_not_be_read_is_an_error() -> None:
 def test_a_blocked_prompt_is_a_refusal() -> None:
     r = gemini({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 3}})
     assert (r.finish, r.verdict.meaning, r.complete) == ("PROHIBITED_CONTENT", "refused", True)
+
+
+@pytest.mark.parametrize("candidates", [{}, {"candidates": []}])
+def test_a_prompt_that_is_blocked_in_words_only_is_a_refusal(candidates: dict[str, Any]) -> None:
+    r = gemini({**candidates, "promptFeedback": {"blockReasonMessage": "No."}})
+    assert (r.finish, r.verdict.meaning, r.complete) == ("BLOCK_REASON_UNSPECIFIED", "refused", True)
+    answered = gemini(chunk({"text": "a"}, finish="STOP", promptFeedback={"blockReasonMessage": "No."}))
+    assert (answered.finish, answered.verdict.meaning) == ("STOP", "done")
+
+
+def in_snake_case(event: Any) -> Any:
+    return json.loads(re.sub(r'(?<=[a-z])[A-Z](?=\w*": )', lambda hump: f"_{hump.group().lower()}", json.dumps(event)))
+
+
+def in_an_envelope(event: Any) -> Any:
+    return {"response": event, "traceId": "t"}
+
+
+@pytest.mark.parametrize("spell", [in_snake_case, in_an_envelope])
+def test_other_spellings_of_the_same_response_are_read(spell: Any) -> None:
+    number = 123456789012345678901234567890
+    usage = {"promptTokenCount": 3, "candidatesTokenCount": 4, "thoughtsTokenCount": 2, "cachedContentTokenCount": 1}
+    events = [
+        chunk({"text": "Hm", "thought": True}, {"text": "I look.", "thoughtSignature": "czE="}),
+        chunk(
+            {"executableCode": {"language": "PYTHON", "code": "1"}}, {"inlineData": {"mimeType": "a/b", "data": "eA=="}}
+        ),
+        chunk(call("f", {"n": number, "snake_key": 1}, thoughtSignature="czI=")),
+        chunk(partial(string("$.a_b", "x", True), name="g")),
+        chunk(partial(string("$.a_b", "y"), goes_on=False)),
+        chunk(finish="STOP", usageMetadata=usage),
+    ]
+    usual, r = gemini(*events), gemini(*map(spell, events))
+    assert r.verdict.whole
+    assert (r.text, r.reasoning, r.finish) == ("I look.", "Hm", "STOP")
+    assert calls_of(r) == calls_of(usual)
+    assert r.calls[0].arguments == {"n": number, "snake_key": 1}
+    assert r.message.native == usual.message.native
+    assert [c.type for c in r.server_calls] == ["executableCode"]
+    assert r.usage is not None
+    assert r.usage == replace(Usage(3, 6, 1, 0, 2), raw=r.usage.raw)
+    blocked = gemini(spell({"promptFeedback": {"blockReason": "SAFETY"}}))
+    assert (blocked.finish, blocked.verdict.meaning) == ("SAFETY", "refused")
+    failed = chunk(finish="MALFORMED_FUNCTION_CALL")
+    failed["candidates"][0]["finishMessage"] = "f("
+    assert gemini(spell(failed)).error == gemini(failed).error
 
 
 @pytest.mark.parametrize("wrap", ["%s", "[%s]", "data: %s\n\n", "data: [%s]\n\n"])

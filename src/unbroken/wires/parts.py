@@ -1,4 +1,5 @@
-"""What every wire needs to read and write requests: media as data URLs, arguments as text, settings of one's own.
+"""What every wire needs to read and write requests: media as data URLs, names and formats of files, cache marks,
+arguments as text, settings and things of one's own.
 
 Not a place for anything that only one wire does.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from unbroken.messages import Json, Media, Request, ToolCall, ToolResult, ToolSpec
+from unbroken.messages import CacheMark, Json, Media, Request, ToolCall, ToolResult, ToolSpec
 from unbroken.wires.jsontext import dump_arguments, shallow, strict
 from unbroken.wires.values import Object
 
@@ -32,12 +33,36 @@ def own_native(thing: Media | ToolSpec | ToolResult, wire: str) -> Json:
     return thing.native.value if thing.native is not None and thing.native.wire == wire else None
 
 
+def says_more(theirs: Object, ours: Object) -> bool:
+    """Is there anything in what a client sent that is not in what we would write for it? What is null says nothing.
+
+    Goes only as deep as ours does, whatever a client nests.
+    """
+    for key, value in theirs.items():
+        own = ours.get(key)
+        if value is None or value is own:
+            continue
+        if isinstance(value, dict) and isinstance(own, dict):
+            if says_more(cast("Object", value), cast("Object", own)):
+                return True
+        elif value != own:
+            return True
+    return False
+
+
 def is_foreign(media: Media) -> bool:
     """A part that only another wire understands; say `FOREIGN` in its place, so that its absence shows."""
     return not (media.data or media.url)
 
 
 FOREIGN = "[an attachment that cannot be passed on to this provider]"
+
+
+def foreign_text(media: Media) -> str:
+    """What to say in place of a part that a wire cannot carry: where it is, if it is anywhere."""
+    if media.url.startswith(("http://", "https://")):
+        return f"[an attachment that cannot be passed on to this provider: {media.url}]"
+    return FOREIGN
 
 
 def data_url(media: Media) -> str:
@@ -50,6 +75,60 @@ def from_data_url(url: str) -> Media:
         if mime and data:
             return Media(mime=mime, data=data)
     return Media(url=url or "about:blank")
+
+
+_ENDINGS = {
+    "application/pdf": "pdf",
+    "text/plain": "txt",
+    "text/markdown": "md",
+    "application/msword": "doc",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": "pptx",
+    "text/csv": "csv",
+    "text/html": "html",
+    "application/json": "json",
+    "video/mp4": "mp4",
+}
+_MIMES = {ending: mime for mime, ending in _ENDINGS.items()}
+
+
+def file_name(media: Media) -> str:
+    """The file's name, or one that fits its type: OpenAI's wires refuse a file without one."""
+    return media.name or f"file.{_ENDINGS.get(media.mime, 'bin')}"
+
+
+def mime_of(name: str) -> str:
+    """The type that a name or an address ends with."""
+    return _MIMES.get(name.partition("?")[0].rpartition(".")[2].lower(), "application/octet-stream")
+
+
+_FORMATS = {"mpeg": "mp3", "mpga": "mp3", "wave": "wav", "vnd.wave": "wav"}
+
+
+def audio_format(mime: str) -> str:
+    """The format of a sound as OpenAI's wires name it: `mp3` for `audio/mpeg`, `wav` for `audio/x-wav`."""
+    kind = mime.partition(";")[0].removeprefix("audio/").removeprefix("x-")
+    return _FORMATS.get(kind, kind)
+
+
+def audio_mime(format: str) -> str:
+    return "audio/mpeg" if format == "mp3" else f"audio/{format}"
+
+
+def cache_control(mark: CacheMark) -> Object:
+    return {"type": "ephemeral", "ttl": "1h"} if mark == "1h" else {"type": "ephemeral"}
+
+
+def cache_mark(block: Object) -> CacheMark:
+    """The mark of a block in Anthropic's spelling, which servers of Claude on other wires have taken over."""
+    match block.get("cache_control"):
+        case {"ttl": "1h"}:
+            return "1h"
+        case {"type": "ephemeral"}:
+            return "5m"
+        case _:
+            return ""
 
 
 def outgoing_arguments(call: ToolCall) -> str:

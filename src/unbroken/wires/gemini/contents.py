@@ -6,12 +6,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain, count
 from string import ascii_lowercase
-from typing import cast
 
 from unbroken.messages import (
     Assistant,
@@ -19,7 +17,6 @@ from unbroken.messages import (
     Media,
     Message,
     Native,
-    Part,
     System,
     Text,
     ToolCall,
@@ -27,16 +24,18 @@ from unbroken.messages import (
     ToolResult,
     User,
 )
-from unbroken.wires.gemini.parts import plain
+from unbroken.wires.gemini.media import NAME, decode_parts, encode_part, listed, parts_of
+from unbroken.wires.gemini.parts import camel, plain, says_something
+from unbroken.wires.gemini.signatures import sign
 from unbroken.wires.jsontext import dump_arguments
-from unbroken.wires.parts import call_from_text, from_data_url
+from unbroken.wires.parts import FOREIGN, call_from_text, own_native
 from unbroken.wires.values import Object, as_dict, as_text, dicts
 
-NAME = "gemini"
 
-
-def encode_contents(messages: Iterable[Message]) -> list[Object]:
-    return _Writer().encode(messages)
+def encode_contents(messages: Iterable[Message], model: str = "") -> list[Object]:
+    contents = _Writer().encode(messages)
+    sign(contents, model)
+    return contents
 
 
 class _Writer:
@@ -49,20 +48,24 @@ class _Writer:
     def encode(self, messages: Iterable[Message]) -> list[Object]:
         contents: list[Object] = []
         for message in messages:
-            match message:
-                case System():
-                    text = f"<system>{message.text}</system>"
-                    contents.append({"role": "user", "parts": [{"text": text}]})
-                case User():
-                    parts = [_encode_part(part) for part in message.parts]
-                    contents.append({"role": "user", "parts": parts or [{"text": ""}]})
-                case Assistant():
-                    contents.append({"role": "model", "parts": self._assistant(message) or [{"text": ""}]})
-                case ToolMessage():
-                    # Calls without ids are told apart by their order alone.
-                    results = sorted(message.results, key=lambda result: self._place(result)[0])
-                    contents.append({"role": "user", "parts": [self._result(result) for result in results]})
+            # A message that says nothing is left out: the API refuses a content without parts, and a made-up word
+            # would be put into someone's mouth.
+            if parts := [part for part in self._parts(message) if says_something(part)]:
+                contents.append({"role": "model" if isinstance(message, Assistant) else "user", "parts": parts})
         return contents
+
+    def _parts(self, message: Message) -> list[Object]:
+        match message:
+            case System():
+                return [{"text": f"<system>{message.text}</system>"}] if message.text else []
+            case User():
+                return [encode_part(part) for part in message.parts]
+            case Assistant():
+                return self._assistant(message)
+            case ToolMessage():
+                # Calls without ids are told apart by their order alone.
+                results = sorted(message.results, key=lambda result: self._place(result)[0])
+                return [self._result(result) for result in results]
 
     def _assistant(self, message: Assistant) -> list[Object]:
         native = message.native
@@ -71,7 +74,7 @@ class _Writer:
         if native is not None and native.wire == NAME and dicts(native.value):
             parts = self._native(native, calls)
         else:
-            parts = [{"text": message.text}] if message.text else []
+            parts = [{"text": message.text}]
         for index, call in calls.values():
             id = "" if call.id == f"call_{self._rounds}_{index}" else call.id
             self._places[call.id] = (index, call.name, id)
@@ -101,13 +104,17 @@ class _Writer:
 
     def _result(self, result: ToolResult) -> Object:
         _, name, id = self._place(result)
-        value: Object = {"name": name, "response": {"error" if result.error else "output": result.text}}
-        if id:
-            value = {"id": id, **value}
-        media = [_encode_part(part) for part in result.content if isinstance(part, Media)]
-        if media:
-            value["parts"] = media
-        return {"functionResponse": value}
+        value = as_dict(own_native(result, NAME)) or _encode_result(result)
+        return {"functionResponse": {**({"id": id} if id else {}), "name": name, **value}}
+
+
+def _encode_result(result: ToolResult) -> Object:
+    media = [part for part in result.content if isinstance(part, Media)]
+    parts = [part for part in map(encode_part, media) if "text" not in part]
+    # Its parts hold media only, so the word for one that cannot be passed on stands in the text.
+    text = "\n".join(filter(None, [result.text, *[FOREIGN] * (len(media) - len(parts))]))
+    value: Object = {"response": {"error" if result.error else "output": text}}
+    return {**value, "parts": parts} if parts else value
 
 
 def encode_arguments(call: ToolCall) -> Object:
@@ -115,17 +122,6 @@ def encode_arguments(call: ToolCall) -> Object:
     if call.kind == "custom":
         return {"input": call.raw}
     return call.arguments or {}
-
-
-def _encode_part(part: Part) -> Object:
-    if isinstance(part, Text):
-        return {"text": part.text}
-    if part.url.startswith("data:"):
-        inline = from_data_url(part.url)
-        part = inline if inline.data else part
-    if part.data:
-        return {"inlineData": {"mimeType": part.mime, "data": part.data}}
-    return {"fileData": {"fileUri": part.url, **({"mimeType": part.mime} if part.mime else {})}}
 
 
 def decode_contents(contents: Json) -> tuple[Message, ...]:
@@ -151,9 +147,12 @@ class _Reader:
             else:
                 answers = [as_dict(part["functionResponse"]) for part in parts if "functionResponse" in part]
                 results += [self._result(answer) for answer in answers]
-                if answers and len(answers) == len(parts):
+                said = decode_parts([part for part in parts if "functionResponse" not in part])
+                if answers and not said:
                     continue
-                message = _decode_user(content.get("role"), parts)
+                message = User(said)
+                if content.get("role") == "system":
+                    message = System(tuple(part for part in said if isinstance(part, Text)))
             if results:
                 yield ToolMessage(tuple(results))
                 results.clear()
@@ -178,7 +177,7 @@ class _Reader:
                 self._by_wire_id.setdefault(wire_id, deque()).append(call.id)
                 self._by_name.setdefault(name, deque()).append(call.id)
         self._rounds += bool(calls)
-        kept = [part for part in parts if part.keys() != {"text"} or part["text"] != ""]
+        kept = [part for part in parts if says_something(part)]
         native = None if plain(kept) else Native(NAME, kept, tuple(call.id for call in calls))
         return Assistant("".join(text), tuple(calls), "".join(reasoning), native)
 
@@ -198,12 +197,20 @@ class _Reader:
         key = next(iter(response)) if len(response) == 1 else ""
         value: Json = response[key] if key in ("output", "result", "error") else response
         text = value if isinstance(value, str) else "" if value in (None, {}) else dump_arguments(value) or ""
-        media = [media for part in parts_of(answer) if (media := _decode_media(part)) is not None]
+        parts = parts_of(answer)
+        content = decode_parts(parts)
+        rest = {key: item for key, item in answer.items() if key not in ("id", "name", "parts") and item is not None}
+        ours = not rest or (rest.keys() == {"response"} and key in ("output", "error") and isinstance(value, str))
+        if not ours or any(isinstance(part, Text) or part.native for part in content):
+            native = Native(NAME, {**rest, "parts": parts} if parts else rest)
+        else:
+            native = None
         return ToolResult(
             call.id if call else wire_id or f"unknown_{name}",
-            (*((Text(text),) if text else ()), *media),
+            (*((Text(text),) if text else ()), *content),
             error=key == "error",
             name=call.name if call else name,
+            native=native,
         )
 
     def _answered(self, wire_id: str, name: str) -> ToolCall | None:
@@ -218,52 +225,3 @@ class _Reader:
             if id in self._unanswered:
                 return self._unanswered.pop(id)
         return None
-
-
-def _decode_user(role: Json, parts: list[Object]) -> Message:
-    decoded: list[Part] = []
-    for part in parts:
-        media = _decode_media(part)
-        if media is not None:
-            decoded.append(media)
-        elif isinstance(part.get("text"), str):
-            decoded.append(Text(part["text"]))
-    if role == "system":
-        return System(tuple(part for part in decoded if isinstance(part, Text)))
-    return User(() if decoded == [Text("")] else tuple(decoded))
-
-
-def _decode_media(part: Object) -> Media | None:
-    inline, file = as_dict(part.get("inlineData")), as_dict(part.get("fileData"))
-    mime, data, url = (
-        as_text((inline or file).get("mimeType")),
-        as_text(inline.get("data")),
-        as_text(file.get("fileUri")),
-    )
-    if data and mime:
-        return Media(mime=mime, data=data)
-    return Media(mime=mime, url=url) if url else None
-
-
-def parts_of(content: Json) -> list[Object]:
-    """The parts of a content, with their names in camelCase. One part may stand alone, a text without its part."""
-    if isinstance(content, str):
-        return [{"text": content}]
-    parts = as_dict(content).get("parts")
-    parts = [{"text": parts}] if isinstance(parts, str) else listed(parts)
-    return [
-        {key: camel(cast("Object", item)) if isinstance(item, dict) else item for key, item in camel(part).items()}
-        for part in dicts(parts)
-    ]
-
-
-def listed(value: Json) -> list[Json]:
-    return cast("list[Json]", value) if isinstance(value, list) else [value] if isinstance(value, dict) else []
-
-
-def camel(value: Object) -> Object:
-    """The names of one level in camelCase: the API takes both spellings."""
-    return {_HUMP.sub(lambda found: found.group(1).upper(), key): item for key, item in value.items()}
-
-
-_HUMP = re.compile(r"_([a-z])")

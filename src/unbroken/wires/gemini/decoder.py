@@ -10,12 +10,21 @@ from typing import cast
 
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.wires.gemini.parts import TEXT_KEYS, PartialArguments, Parts, plain
+from unbroken.wires.gemini.parts import TEXT_KEYS, PartialArguments, Parts, camel, camel_part, plain
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.values import Object, as_dict, as_int, as_text
 from unbroken.wires.wire import Receiver
 
-_OURS = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId", "error"))
+_INSIDE = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
+_SNAKE = frozenset(("prompt_feedback", "usage_metadata"))
+_OURS = _INSIDE | _SNAKE | {"error"}
+
+_SNAKE_PARTS = frozenset(
+    (
+        *("function_call", "function_response", "inline_data", "file_data", "executable_code"),
+        *("code_execution_result", "tool_call", "tool_response", "thought_signature"),
+    )
+)
 
 _NO_REASON = (None, "", 0, "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 
@@ -62,7 +71,11 @@ class _Streamed:
 
 
 class GeminiDecoder:
-    """Chunks and whole bodies. Only the first candidate."""
+    """Chunks and whole bodies. Only the first candidate.
+
+    Names are the API's, in camelCase. Proxies that print a client library's objects write them in snake_case, and Code
+    Assist puts each chunk into `response`: both are read where the usual names are missing, and kept as usual ones.
+    """
 
     def __init__(self, receiver: Receiver) -> None:
         self.recognised = False
@@ -73,6 +86,7 @@ class GeminiDecoder:
         self._usage: Json = None
 
     def feed(self, event: Object, data: bytes) -> None:
+        event = _unwrapped(event)
         if not _OURS.isdisjoint(event):
             self.recognised = True
         candidates = event.get("candidates")
@@ -81,10 +95,10 @@ class GeminiDecoder:
                 if isinstance(candidate, dict) and not cast("Object", candidate).get("index"):
                     self._candidate(cast("Object", candidate), position, event, data)
                     break
-        feedback = as_dict(event.get("promptFeedback")).get("blockReason")
-        if isinstance(feedback, str | int) and feedback not in _NO_REASON:
-            self._to.finish(str(feedback), "refused")
-        usage = event.get("usageMetadata")
+        feedback = event.get("promptFeedback") or event.get("prompt_feedback")
+        if feedback:
+            self._feedback(camel(as_dict(feedback)), answered=bool(event.get("candidates")))
+        usage = event.get("usageMetadata") or event.get("usage_metadata")
         if usage and isinstance(usage, dict) and usage != self._usage:
             self._usage = cast("Object", usage)
             self._to.usage(_usage(self._usage))
@@ -99,22 +113,29 @@ class GeminiDecoder:
         parts = as_dict(candidate.get("content")).get("parts")
         if isinstance(parts, list):
             parts = cast("list[Json]", parts)
-            if any("functionCall" in part for part in parts if isinstance(part, dict)):
+            if any("functionCall" in part or "function_call" in part for part in parts if isinstance(part, dict)):
                 again: Json = exact(event, data, parts)
                 if again is not event:
                     if isinstance(again, list):
                         (again,) = cast("list[Json]", again)
-                    parts = again["candidates"][position]["content"]["parts"]
+                    parts = _unwrapped(again)["candidates"][position]["content"]["parts"]
             for part in parts:
                 if isinstance(part, dict):
                     self._part(cast("Object", part))
-        reason = candidate.get("finishReason")
+        reason = candidate.get("finishReason") or candidate.get("finish_reason")
         if isinstance(reason, str | int) and reason not in _NO_REASON:
             reason = str(reason)
             if reason in _FAILURES:
-                words = candidate.get("finishMessage") or "the model's answer could not be used"
+                words = camel(candidate).get("finishMessage") or "the model's answer could not be used"
                 self._to.error({"status": reason, "message": f"{reason}: {words}"})
             self._to.finish(reason, _MEANINGS.get(reason, "done"))
+
+    def _feedback(self, feedback: Object, answered: bool) -> None:
+        reason = feedback.get("blockReason")
+        if isinstance(reason, str | int) and reason not in _NO_REASON:
+            self._to.finish(str(reason), "refused")
+        elif feedback.get("blockReasonMessage") and not answered:
+            self._to.finish("BLOCK_REASON_UNSPECIFIED", "refused")
 
     def _part(self, part: Object) -> None:
         text = part.get("text")
@@ -124,8 +145,10 @@ class GeminiDecoder:
             if part.keys() <= TEXT_KEYS:
                 self._parts.text(text, thought)
             else:
-                self._parts.add(part)
+                self._parts.add(camel(part) if "thought_signature" in part else part)
             return
+        if not _SNAKE_PARTS.isdisjoint(part):
+            part = camel_part(part)
         call = part.get("functionCall")
         if isinstance(call, dict):
             self._call(cast("Object", call), part)
@@ -190,6 +213,8 @@ class GeminiDecoder:
             return
         try:
             for partial in call.get("partialArgs") or ():
+                if isinstance(partial, dict) and "json_path" in partial:
+                    partial = camel(cast("Object", partial))
                 self._to.arguments(streamed.key, arguments.feed(partial))
             whole = call.get("args")
             if isinstance(whole, dict):
@@ -204,12 +229,21 @@ class GeminiDecoder:
                 self._to.close(streamed.key, arguments.text())
 
 
+def _unwrapped(event: Object) -> Object:
+    if "candidates" not in event:
+        inner = as_dict(event.get("response"))
+        if not _INSIDE.isdisjoint(inner):
+            return inner
+    return event
+
+
 def _usage(raw: Object) -> Usage:
-    thoughts = as_int(raw.get("thoughtsTokenCount"))
+    said = raw if "promptTokenCount" in raw else camel(raw)
+    thoughts = as_int(said.get("thoughtsTokenCount"))
     return Usage(
-        input_tokens=as_int(raw.get("promptTokenCount")) + as_int(raw.get("toolUsePromptTokenCount")),
-        output_tokens=as_int(raw.get("candidatesTokenCount")) + thoughts,
-        cached_tokens=as_int(raw.get("cachedContentTokenCount")),
+        input_tokens=as_int(said.get("promptTokenCount")) + as_int(said.get("toolUsePromptTokenCount")),
+        output_tokens=as_int(said.get("candidatesTokenCount")) + thoughts,
+        cached_tokens=as_int(said.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
         raw=raw,
     )

@@ -67,7 +67,7 @@ class GeminiEncoder:
 def _encode_usage(usage: Usage) -> Object:
     return {
         "promptTokenCount": usage.input_tokens,
-        "candidatesTokenCount": usage.output_tokens - usage.reasoning_tokens,
+        "candidatesTokenCount": max(0, usage.output_tokens - usage.reasoning_tokens),
         "totalTokenCount": usage.total_tokens,
         "cachedContentTokenCount": usage.cached_tokens,
         "thoughtsTokenCount": usage.reasoning_tokens,

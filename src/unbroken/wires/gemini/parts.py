@@ -19,6 +19,34 @@ Path: TypeAlias = tuple[str | int, ...]
 
 TEXT_KEYS = frozenset(("text", "thought"))
 
+_HUMP = re.compile(r"_([a-z])")
+
+
+def camel(value: Object) -> Object:
+    """The names of one level in camelCase: the API takes both spellings, and some of its clients and proxies write
+    responses in the other one."""
+    return {_HUMP.sub(_upper, key): item for key, item in value.items()}
+
+
+def _upper(found: re.Match[str]) -> str:
+    return found.group(1).upper()
+
+
+def camel_part(part: Object) -> Object:
+    """A part with its own names and those of the object in it; never those of arguments and results. Without the
+    fields that are null: the client libraries print every field that a part could have."""
+    return {
+        key: camel(cast("Object", item)) if isinstance(item, dict) else item
+        for key, item in camel(part).items()
+        if item is not None
+    }
+
+
+def says_something(part: Object) -> bool:
+    """Has it any data? The API refuses a part without ("required oneof field 'data'"), but not an empty text that
+    carries a signature."""
+    return not part.keys() <= TEXT_KEYS or bool(part.get("text"))
+
 
 class Parts:
     """Parts in the order in which they came. Texts of one kind that follow each other become one part; a part that

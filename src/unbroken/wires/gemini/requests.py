@@ -9,19 +9,24 @@ an id is sent unless it is the one that `decode_request` mints at that place any
 mints for a call without an id): a conversation with Vertex stays free of ids, and any other id survives.
 
 What this wire cannot carry: `parallel`, `strict`, cache marks, reasoning of another wire, the text form of arguments,
-several texts in one result (they become one), a result's own name. A system message in the middle becomes a user's,
-marked as such; it is not turned back, because any user could write the mark.
+several texts in one result (they become one), a result's own name, a file's name, empty texts and messages that say
+nothing (the API refuses them). A system message in the middle becomes a user's, marked as such; it is not turned back,
+because any user could write the mark. A placeholder for a signature (`signatures`) is read as a client's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import takewhile
 from typing import cast
 
-from unbroken.messages import Choice, Effort, Json, OneTool, Request, Sampling, System, Text, ToolSpec
-from unbroken.wires.gemini.contents import NAME, camel, decode_contents, encode_contents, listed, parts_of
-from unbroken.wires.parts import own_extra
+from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, System, Text, ToolSpec
+from unbroken.wires.gemini.contents import decode_contents, encode_contents
+from unbroken.wires.gemini.media import NAME, listed, parts_of
+from unbroken.wires.gemini.parts import camel
+from unbroken.wires.gemini.schemas import json_schema
+from unbroken.wires.parts import own_extra, own_native
 from unbroken.wires.values import Object, as_dict, as_number, as_text, dicts
 
 _BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
@@ -31,8 +36,9 @@ _BUDGETS: dict[Effort, int] = {"none": 0, "minimal": 512, "low": 2048, "medium":
 
 def encode_request(request: Request) -> Object:
     leading = list(takewhile(lambda message: isinstance(message, System), request.messages))
-    system = [{"text": part.text} for message in leading if isinstance(message, System) for part in message.parts]
-    body: Object = {"contents": encode_contents(request.messages[len(leading) :])}
+    texts = [part.text for message in leading if isinstance(message, System) for part in message.parts]
+    system = [{"text": text} for text in texts if text]
+    body: Object = {"contents": encode_contents(request.messages[len(leading) :], request.model)}
     if system:
         body["systemInstruction"] = {"parts": system}
     if request.tools:
@@ -91,6 +97,8 @@ def _merged(ours: Object, theirs: Object) -> Object:
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
+    if native := as_dict(own_native(tool, NAME)):
+        return native
     declaration: Object = {"name": tool.name}
     if tool.description:
         declaration["description"] = tool.description
@@ -122,7 +130,7 @@ def decode_request(body: Object) -> Request:
     choice, tool_config = _decode_choice(body.pop("toolConfig", None))
     tools, other_tools = _decode_tools(body.pop("tools", None))
     system = parts_of(body.pop("systemInstruction", None))
-    texts = tuple(Text(part["text"]) for part in system if isinstance(part.get("text"), str))
+    texts = tuple(Text(part["text"]) for part in system if part.get("text") and isinstance(part["text"], str))
     messages = decode_contents(body.pop("contents", None))
     model, stream = body.pop("model", None), body.pop("stream", None)
     extra = {"generationConfig": {**config, **thinking}, "toolConfig": tool_config, "tools": other_tools}
@@ -175,38 +183,23 @@ def _decode_tools(value: Json) -> tuple[tuple[ToolSpec, ...], list[Json]]:
     others: list[Json] = []
     for tool in dicts(listed(value)):
         tool = camel(tool)
-        for declaration in dicts(tool.pop("functionDeclarations", None)):
-            declaration = camel(declaration)
-            schema = as_dict(declaration.get("parametersJsonSchema")) or json_schema(declaration.get("parameters"))
-            spec = ToolSpec(as_text(declaration.get("name")), as_text(declaration.get("description")))
-            tools.append(ToolSpec(spec.name, spec.description, schema) if schema else spec)
+        tools += map(_decode_tool, dicts(listed(tool.pop("functionDeclarations", None))))
         tool = {key: value for key, value in tool.items() if value is not None}
         if tool:
             others.append(tool)
     return tuple(tools), others
 
 
-def json_schema(value: Json) -> Object:
-    """A schema in the API's subset of OpenAPI (`OBJECT`, `nullable`) as JSON Schema."""
-    root = dict(as_dict(value))
-    stack = [root]
-    while stack:
-        schema = stack.pop()
-        for key, item in schema.items():
-            if isinstance(item, dict) and key not in ("default", "example"):
-                schema[key] = inner = dict(cast("Object", item))
-                stack.append(inner)
-            elif isinstance(item, list) and key in ("anyOf", "any_of", "prefixItems"):
-                schema[key] = inner = [dict(one) for one in dicts(cast("list[Json]", item))]
-                stack += inner
-        type = schema.get("type")
-        if isinstance(type, int) and 0 < type < len(_TYPES):
-            type = _TYPES[type]
-        if isinstance(type, str):
-            nullable = schema.pop("nullable", None) is True
-            schema["type"] = [type.lower(), "null"] if nullable else type.lower()
-    return root
+_SAID = frozenset(("name", "description", "parameters", "parametersJsonSchema"))
 
 
-_TYPES = ("", "string", "number", "integer", "boolean", "array", "object", "null")
-"""By the numbers of the API's enum, which gRPC clients have been seen to send."""
+def _decode_tool(declaration: Object) -> ToolSpec:
+    declaration = {key: value for key, value in camel(declaration).items() if value is not None}
+    spec = ToolSpec(
+        as_text(declaration.get("name")),
+        as_text(declaration.get("description")),
+        # What it gives back, and whether the model waits for that, has no field of ours.
+        native=None if declaration.keys() <= _SAID else Native(NAME, declaration),
+    )
+    schema = as_dict(declaration.get("parametersJsonSchema")) or json_schema(declaration.get("parameters"))
+    return replace(spec, parameters=schema) if schema else spec

@@ -5,14 +5,23 @@ from __future__ import annotations
 from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Usage
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.openai_chat.requests import encode_call
+from unbroken.wires.openai_chat.history import encode_call
 from unbroken.wires.values import Object
 
 
 class ChatEncoder:
-    """A call is written whole, when it is ready: a client never sees half of one."""
+    """A call is written whole, when it is ready: a client never sees half of one.
 
-    def __init__(self, model: str = "", id: str = "chatcmpl-0", created: int = 0) -> None:
+    `include_usage` is what the client said in `stream_options`. One that did not ask for usage gets none in a stream,
+    as from OpenAI: the chunk that carries it has no choices, and such clients look at the first of them. A whole body
+    always has it.
+    """
+
+    def __init__(
+        self, model: str = "", id: str = "chatcmpl-0", created: int = 0, *, include_usage: bool = True
+    ) -> None:
+        self.include_usage = include_usage
+        self._begun = False
         self._head: Object = {"id": id, "created": created, "model": model}
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -42,7 +51,7 @@ class ChatEncoder:
             case Ended(verdict):
                 self._finish = _finish(verdict.told, bool(self._calls))
                 last = self._chunk({}, self._finish)
-                if self._usage is not None:
+                if self._usage is not None and self.include_usage:
                     last += self._event({"choices": [], "usage": _encode_usage(self._usage)})
                 return last + b"data: [DONE]\n\n"
             case _:
@@ -63,6 +72,9 @@ class ChatEncoder:
         return dumps(body)
 
     def _chunk(self, delta: Object, finish: str | None = None) -> bytes:
+        if not self._begun:  # the clients of OpenAI take the role from the first chunk, and one of them insists on it
+            delta = {"role": "assistant", **delta}
+            self._begun = True
         return self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
 
     def _event(self, event: Object) -> bytes:

@@ -1,48 +1,36 @@
 """openai-chat: the two corners of requests. `encode_request` writes ours as the API wants it, `decode_request` reads a
-client's; the corners of responses are in `decoder` and `encoder`.
+client's; messages are in `history`, their parts in `content`, the corners of responses in `decoder` and `encoder`.
 
-What this wire cannot carry: cache marks, the error flag of a result (its text says it), images inside a result (they
-follow in a user message), reasoning of another wire.
+What this wire cannot carry: cache marks (unless a client of this wire set them), the error flag of a result (its text
+says it), images inside a result (they follow in a user message), files that are not images by their address (a text
+says where they are), reasoning of another wire.
+
+What is lost between two clients of this wire: `name` of a user or system message, fields beside the text of a part
+other than `cache_control`, whatever is not text in a system message. The role `developer` becomes `system`, which
+every server takes; a `function` message and its call become `tool` and `tool_calls`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast, get_args
+from dataclasses import replace
+from typing import get_args
 
-from unbroken.messages import (
-    Assistant,
-    Choice,
-    Effort,
-    Json,
-    Media,
-    Message,
-    Native,
-    OneTool,
-    Part,
-    Request,
-    Sampling,
-    System,
-    Text,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    ToolSpec,
-    User,
-)
-from unbroken.wires.ids import CHAT, fit
-from unbroken.wires.parts import call_from_text, data_url, from_data_url, outgoing_arguments, own_extra, with_extra
+from unbroken.messages import Choice, Effort, Json, Native, OneTool, Request, Sampling, ToolSpec
+from unbroken.wires.openai_chat.content import NAME
+from unbroken.wires.openai_chat.history import OPAQUE_TEXTS, decode_messages, encode_messages
+from unbroken.wires.parts import cache_mark, own_extra, own_native, says_more, with_extra
 from unbroken.wires.values import Object, as_dict, as_flag, as_list, as_number, as_text, dicts
 
-NAME = "openai-chat"
-OPAQUE_TEXTS = ("reasoning_content", "reasoning")
-"""What has to travel back and has no field of ours: DeepSeek and Kimi, OpenRouter."""
+__all__ = ["NAME", "OPAQUE_TEXTS", "decode_request", "encode_request"]
 
 
 def encode_request(request: Request) -> Object:
-    body: Object = {"model": request.model, "messages": _encode_messages(request.messages)}
+    """A stream is asked for its usage, unless `extra` has `stream_options` of its own."""
+    extra = own_extra(request, NAME)
+    body: Object = {"model": request.model, "messages": encode_messages(request.messages, marks=request.wire == NAME)}
     if request.tools:
         body["tools"] = [_encode_tool(tool) for tool in request.tools]
+    if request.tools or extra.get("tools"):
         if request.choice is not None:
             body["tool_choice"] = _encode_choice(request.choice)
         if request.parallel is not None:
@@ -53,7 +41,6 @@ def encode_request(request: Request) -> Object:
     if request.reasoning is not None:
         body["reasoning_effort"] = request.reasoning
     s = request.sampling
-    extra = own_extra(request, NAME)
     if s.max_tokens is not None and "max_completion_tokens" not in extra:
         body["max_tokens"] = s.max_tokens
     for key, value in (("temperature", s.temperature), ("top_p", s.top_p)):
@@ -64,12 +51,17 @@ def encode_request(request: Request) -> Object:
     if s.seed is not None:
         body["seed"] = s.seed
     body = with_extra(body, extra)
+    if not body.get("stream"):
+        body.pop("stream_options", None)  # OpenAI refuses it there, and a stream may be asked for again as a whole
     if request.final and body.get("tools"):
         body["tool_choice"] = "none"
     return body
 
 
 def _encode_tool(tool: ToolSpec) -> Object:
+    own = as_dict(own_native(tool, NAME))
+    if own:
+        return own
     function: Object = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     if tool.strict is not None:
         function["strict"] = tool.strict
@@ -82,106 +74,30 @@ def _encode_choice(choice: Choice) -> Json:
     return choice
 
 
-def _encode_messages(messages: Iterable[Message]) -> list[Object]:
-    encoded: list[Object] = []
-    for message in messages:
-        match message:
-            case System():
-                encoded.append({"role": "system", "content": _encode_parts(message.parts)})
-            case User():
-                encoded.append({"role": "user", "content": _encode_parts(message.parts)})
-            case Assistant():
-                encoded.append(_encode_assistant(message))
-            case ToolMessage():
-                encoded.extend(_encode_results(message))
-    return encoded
-
-
-def _encode_parts(parts: Iterable[Part]) -> Json:
-    parts = tuple(parts)
-    if not parts:
-        return ""
-    if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text:
-        return parts[0].text
-    return [_encode_part(part) for part in parts]
-
-
-def _encode_part(part: Part) -> Object:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    if part.data and part.mime.startswith("audio/"):
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.mime.removeprefix("audio/")}}
-    if part.data and not part.mime.startswith("image/"):
-        return {"type": "file", "file": {"file_data": data_url(part)}}
-    return {"type": "image_url", "image_url": {"url": data_url(part)}}
-
-
-def _encode_assistant(message: Assistant) -> Object:
-    encoded: Object = {"role": "assistant", "content": message.text or ("" if not message.calls else None)}
-    calls = [encode_call(call) for call in message.calls]
-    native = message.native
-    if native is not None and native.wire == NAME:
-        value = dict(cast("Object", native.value))
-        extras = cast("list[Object | None]", value.pop("tool_calls", []))
-        by_id = {id: extra for id, extra in zip(native.ids, extras, strict=False) if extra}
-        for call, ours in zip(calls, message.calls, strict=True):
-            call.update(by_id.get(ours.id, {}))
-        thinking = value.pop("content", None)
-        if thinking:
-            encoded["content"] = [*thinking, {"type": "text", "text": message.text}] if message.text else thinking
-        encoded.update(value)
-    if calls:
-        encoded["tool_calls"] = calls
-    return encoded
-
-
-def encode_call(call: ToolCall) -> Object:
-    if call.kind == "custom":
-        return {"id": fit(call.id, CHAT), "type": "custom", "custom": {"name": call.name, "input": call.raw}}
-    function = {"name": call.name, "arguments": outgoing_arguments(call)}
-    return {"id": fit(call.id, CHAT), "type": "function", "function": function}
-
-
-def _encode_results(message: ToolMessage) -> list[Object]:
-    """One message a result. This wire has no images in results: they follow in a user message, named by their call."""
-    encoded: list[Object] = []
-    images: list[Object] = []
-    for result in message.results:
-        texts = tuple(part for part in result.content if isinstance(part, Text))
-        media = [part for part in result.content if isinstance(part, Media)]
-        if media:
-            label = f"[{len(media)} image(s) of this result follow in the next user message]"
-            texts = (*texts, Text(label))
-            images.append({"type": "text", "text": f"Images of the result of {fit(result.call_id, CHAT)}:"})
-            images.extend(_encode_part(part) for part in media)
-        content = _encode_parts(texts) or ("Error" if result.error else "")  # only the text can say it here
-        encoded.append({"role": "tool", "tool_call_id": fit(result.call_id, CHAT), "content": content})
-    if images:
-        encoded.append({"role": "user", "content": images})
-    return encoded
-
-
 _SAMPLING = frozenset({"max_tokens", "temperature", "top_p", "stop", "seed"})
 _TOOLS = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
 _KNOWN = _SAMPLING | _TOOLS | {"model", "messages", "stream", "stream_options", "reasoning_effort"}
 
 
 def decode_request(body: Object) -> Request:
-    """What has no field of ours (tools that are not functions, a choice of several, `max_completion_tokens`) stays in
-    `extra`, so that nothing is lost between two ends of this wire."""
+    """What has no field of ours (tools that are not functions, a choice of several, `max_completion_tokens`,
+    `stream_options` other than ours) stays in `extra`, so that nothing is lost between two ends of this wire."""
     extra = {key: value for key, value in body.items() if key not in _KNOWN}
     tools = dicts(body.get("tools"))
-    functions = [tool for tool in tools if tool.get("type") == "function"]
+    functions = [tool for tool in tools if _is_function(tool)]
     if len(functions) < len(tools):
-        extra["tools"] = [tool for tool in tools if tool.get("type") != "function"]
+        extra["tools"] = [tool for tool in tools if not _is_function(tool)]
     choice, effort = _decode_choice(body.get("tool_choice")), body.get("reasoning_effort")
     if choice is None and body.get("tool_choice") is not None:
         extra["tool_choice"] = body["tool_choice"]
     if effort is not None and effort not in get_args(Effort):
         extra["reasoning_effort"], effort = effort, None
+    options = body.get("stream_options")
+    if options is not None and not _asks_for_usage_only(options):
+        extra["stream_options"] = options
     stop = body.get("stop")
     return Request(
-        messages=tuple(_decode_messages(dicts(body.get("messages")))),
+        messages=decode_messages(dicts(body.get("messages"))),
         tools=tuple(_decode_tool(tool) for tool in functions),
         choice=choice,
         parallel=as_flag(body.get("parallel_tool_calls")),
@@ -191,7 +107,7 @@ def decode_request(body: Object) -> Request:
             max_tokens=as_number(body.get("max_completion_tokens") or body.get("max_tokens")),
             temperature=as_number(body.get("temperature")),
             top_p=as_number(body.get("top_p")),
-            stop=(stop,) if isinstance(stop, str) else tuple(as_text(item) for item in as_list(stop)),
+            stop=tuple(text for item in [stop, *as_list(stop)] if (text := as_text(item))),
             seed=as_number(body.get("seed")),
         ),
         extra=extra,
@@ -200,14 +116,24 @@ def decode_request(body: Object) -> Request:
     )
 
 
+def _asks_for_usage_only(options: Json) -> bool:
+    return as_dict(options).keys() == {"include_usage"} and options["include_usage"] is True
+
+
+def _is_function(tool: Object) -> bool:
+    return tool.get("type") in ("function", None) and isinstance(tool.get("function"), dict)
+
+
 def _decode_tool(tool: Object) -> ToolSpec:
-    function = as_dict(tool.get("function"))
-    return ToolSpec(
+    function = as_dict(tool["function"])
+    spec = ToolSpec(
         name=as_text(function.get("name")),
         description=as_text(function.get("description")),
         parameters=as_dict(function.get("parameters")) or {"type": "object", "properties": {}},
         strict=as_flag(function.get("strict")),
+        cache=cache_mark(tool),
     )
+    return replace(spec, native=Native(NAME, tool)) if says_more(tool, _encode_tool(spec)) else spec
 
 
 def _decode_choice(choice: Json) -> Choice | None:
@@ -218,79 +144,3 @@ def _decode_choice(choice: Json) -> Choice | None:
             return OneTool(name)
         case _:
             return None
-
-
-def _decode_messages(messages: list[Object]) -> Iterable[Message]:
-    results: list[ToolResult] = []
-    rounds = 0
-    for message in messages:
-        role = message.get("role")
-        if role in ("tool", "function"):
-            id = as_text(message.get("tool_call_id")) or f"call_{rounds - 1}_0"
-            results.append(ToolResult(id, _decode_parts(message.get("content")), name=as_text(message.get("name"))))
-            continue
-        if results:
-            yield ToolMessage(tuple(results))
-            results.clear()
-        if role in ("system", "developer"):
-            yield System(tuple(part for part in _decode_parts(message.get("content")) if isinstance(part, Text)))
-        elif role == "assistant":
-            assistant = _decode_assistant(message, rounds)
-            rounds += bool(assistant.calls)
-            yield assistant
-        else:
-            yield User(_decode_parts(message.get("content")))
-    if results:
-        yield ToolMessage(tuple(results))
-
-
-def _decode_parts(content: Json) -> tuple[Part, ...]:
-    if isinstance(content, str):
-        return (Text(content),) if content else ()
-    parts: list[Part] = []
-    for part in as_list(content):
-        match part:
-            case {"type": "text" | "input_text" | "refusal", **rest}:
-                parts.append(Text(str(rest.get("text") or rest.get("refusal") or "")))
-            case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "image_url", "image_url": str(url)}:
-                parts.append(from_data_url(url))
-            case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(format)}}:
-                parts.append(Media(mime=f"audio/{format}", data=data))
-            case {"type": "file", "file": {"file_data": str(url)}}:
-                parts.append(from_data_url(url))
-            case _:
-                pass
-    return tuple(parts)
-
-
-def _decode_assistant(message: Object, rounds: int) -> Assistant:
-    calls: list[ToolCall] = []
-    extras: list[Object | None] = []
-    raw_calls = dicts(message.get("tool_calls"))
-    if as_dict(message.get("function_call")):
-        raw_calls.append({"id": f"call_{rounds}_0", "function": message["function_call"]})
-    for index, call in enumerate(raw_calls):
-        id = as_text(call.get("id")) or f"call_{rounds}_{index}"
-        custom = call.get("custom")
-        if isinstance(custom, dict) and call.get("type") == "custom":
-            custom = cast("Object", custom)
-            raw = str(custom.get("input") or "")
-            calls.append(ToolCall(id, str(custom.get("name") or ""), None, raw, index, False, "custom"))
-        else:
-            function = as_dict(call.get("function"))
-            calls.append(call_from_text(id, as_text(function.get("name")), function.get("arguments"), index))
-        extras.append({"extra_content": call["extra_content"]} if "extra_content" in call else None)
-    value: Object = {key: message[key] for key in (*OPAQUE_TEXTS, "reasoning_details") if message.get(key)}
-    content = message.get("content")
-    if isinstance(content, list):
-        thinking = [part for part in dicts(cast("Json", content)) if part.get("type") == "thinking"]
-        if thinking:
-            value["content"] = thinking
-    if any(extras):
-        value["tool_calls"] = extras
-    return Assistant(
-        text="".join(part.text for part in _decode_parts(content) if isinstance(part, Text)),
-        calls=tuple(calls),
-        reasoning=next((message[key] for key in OPAQUE_TEXTS if isinstance(message.get(key), str)), ""),
-        native=Native(NAME, value, tuple(call.id for call in calls)) if value else None,
-    )
