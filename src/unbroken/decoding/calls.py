@@ -16,7 +16,7 @@ from typing import cast
 
 from unbroken.decoding.arguments import Parsed, parse_arguments
 from unbroken.decoding.halves import join_halves
-from unbroken.decoding.scanner import Scanner
+from unbroken.decoding.pending import Pending
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, Delta
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import dump_arguments
@@ -35,56 +35,6 @@ BLOCK = 256
 _BLANK = " \t\r\n"
 
 
-class _Pending:
-    """A call while its pieces arrive. `done` is the announced call, ready or spoiled."""
-
-    __slots__ = (
-        "announced_again",
-        "blocks",
-        "done",
-        "fragments",
-        "half",
-        "id",
-        "index",
-        "kind",
-        "name",
-        "opened",
-        "own_index",
-        "scanner",
-    )
-
-    def __init__(self, index: int, own_index: bool, id: str, name: str, kind: str) -> None:
-        self.index = index
-        self.own_index = own_index
-        """The provider gave this call an index that no other call had."""
-        self.id = id
-        self.name = name
-        self.kind = kind
-        self.opened = False
-        self.fragments: list[str] = []
-        """What came since the last scan."""
-        self.blocks: list[str] = []
-        """What was scanned, in larger pieces: a hundred thousand small strings would cost their memory."""
-        self.scanner = Scanner()
-        self.half = ""
-        self.announced_again = ""
-        """Its name once more, alone, after the close."""
-        self.done: ToolCall | None = None
-
-    @property
-    def raw(self) -> str:
-        return "".join((*self.blocks, *self.fragments))
-
-    @raw.setter
-    def raw(self, text: str) -> None:
-        self.blocks = [text]
-        self.fragments = []
-
-    @property
-    def empty(self) -> bool:
-        return not (self.blocks or self.fragments)
-
-
 class Calls:
     """Says what happens to calls into `deltas`, which belongs to the assembler.
 
@@ -99,16 +49,16 @@ class Calls:
         self._turn = turn
         self._used = set(used_ids)
         self._names = frozenset(names)
-        self._calls: list[_Pending] = []
+        self._calls: list[Pending] = []
         self._taken: set[int] = set()
         self._next_place = 0
-        self._by_index: dict[int, _Pending] = {}
-        self._by_id: dict[str, _Pending] = {}
-        self._by_key: dict[Json, _Pending] = {}
+        self._by_index: dict[int, Pending] = {}
+        self._by_id: dict[str, Pending] = {}
+        self._by_key: dict[Json, Pending] = {}
         self._strays: set[Json] = set()
-        self._last: _Pending | None = None
-        self._recovered: set[_Pending] = set()
-        self._undecided: dict[_Pending, None] = {}
+        self._last: Pending | None = None
+        self._recovered: set[Pending] = set()
+        self._undecided: dict[Pending, None] = {}
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
@@ -188,12 +138,13 @@ class Calls:
         call = self._begin(None, _as_text(id), _as_text(name), kind)
         self._open(call)
         if isinstance(arguments, str):
-            self._append(call, arguments)
-            self._scan(call)
+            if arguments:
+                self._append(call, arguments)
+                self._scan(call)
         elif arguments is not None:
             self._object_piece(call, arguments)
 
-    def _find(self, index: int | None, id: str, name: str, arguments: Json, kind: str) -> _Pending | None:
+    def _find(self, index: int | None, id: str, name: str, arguments: Json, kind: str) -> Pending | None:
         """The open call that a piece belongs to, made if the piece starts one; None if there is nothing to add."""
         blank = arguments is None or (isinstance(arguments, str) and not arguments.strip(_BLANK))
         here = self._by_index.get(index) if index is not None else self._last
@@ -223,7 +174,7 @@ class Calls:
             self._after_the_end(call, arguments)
         return None
 
-    def _is_same(self, call: _Pending, index: int | None, name: str, arguments: Json, blank: bool) -> bool:
+    def _is_same(self, call: Pending, index: int | None, name: str, arguments: Json, blank: bool) -> bool:
         """Is a piece with a known id the same call, or has the provider given one id to several?"""
         if not name:
             return True
@@ -236,7 +187,7 @@ class Calls:
         # Closed, and the same name again: an echo of this call (the very same text), or another call.
         return arguments == call.done.raw or not _starts_object(arguments)
 
-    def _goes_on(self, call: _Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
+    def _goes_on(self, call: Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
         """Does a piece without a known id belong to the call at its place?"""
         closed = call.done is not None or call.scanner.closed
         if id and call.id:
@@ -251,13 +202,13 @@ class Calls:
             return name == call.name  # without index and id only the name tells calls apart
         return not (call.name in self._names and name in self._names and name != call.name)
 
-    def _after_the_end(self, call: _Pending, arguments: Json) -> None:
+    def _after_the_end(self, call: Pending, arguments: Json) -> None:
         done = call.done
         if done is None or done.problem or arguments in (done.raw, done.arguments):
             return  # some servers send the whole call once more with the finish
         self._spoil(call, "more text came after the arguments had closed")
 
-    def _object_piece(self, call: _Pending, arguments: Json) -> None:
+    def _object_piece(self, call: Pending, arguments: Json) -> None:
         self._open(call)
         if isinstance(arguments, dict) and call.empty:
             if self._take_object(call, cast("dict[str, Json]", arguments)):
@@ -269,7 +220,7 @@ class Calls:
 
     # The life of a call
 
-    def _begin(self, index: int | None, id: str, name: str, kind: str) -> _Pending:
+    def _begin(self, index: int | None, id: str, name: str, kind: str) -> Pending:
         own_index = index is not None and index not in self._taken
         if own_index and index is not None:
             place = index
@@ -279,7 +230,7 @@ class Calls:
                 place += 1
             self._next_place = place + 1
         self._taken.add(place)
-        call = _Pending(place, own_index, id, name, kind)
+        call = Pending(place, own_index, id, name, kind)
         self._calls.append(call)
         self._undecided[call] = None
         # A call that came without an index may be gone on with by its place.
@@ -289,18 +240,18 @@ class Calls:
         self._last = call
         return call
 
-    def _open(self, call: _Pending) -> None:
+    def _open(self, call: Pending) -> None:
         if not call.opened:
             call.opened = True
             self._deltas.append(CallOpened(call.index, call.name, call.id))
 
-    def _append(self, call: _Pending, text: str) -> None:
+    def _append(self, call: Pending, text: str) -> None:
         if self.halves:
             text, call.half = join_halves(call.half + text)
         call.fragments.append(text)
         self._deltas.append(CallArguments(call.index, text))
 
-    def _take_object(self, call: _Pending, arguments: dict[str, Json]) -> bool:
+    def _take_object(self, call: Pending, arguments: dict[str, Json]) -> bool:
         raw = dump_arguments(arguments)
         if raw is None:
             self._spoil(call, "the arguments hold what JSON cannot say (NaN, Infinity), or are nested too deep")
@@ -309,7 +260,7 @@ class Calls:
         self._deltas.append(CallArguments(call.index, raw))
         return True
 
-    def _scan(self, call: _Pending) -> None:
+    def _scan(self, call: Pending) -> None:
         text = "".join(call.fragments)
         call.fragments.clear()
         call.blocks.append(text)
@@ -319,7 +270,7 @@ class Calls:
             elif call.name:
                 self._complete(call)
 
-    def _complete(self, call: _Pending) -> None:
+    def _complete(self, call: Pending) -> None:
         """The evidence is there: read the arguments strictly, once, and say so."""
         if not call.name:
             self._spoil(call, "the call has no name")
@@ -328,16 +279,16 @@ class Calls:
         else:
             self._conclude(call, parse_arguments(call.raw))
 
-    def _spoil(self, call: _Pending, problem: str) -> None:
+    def _spoil(self, call: Pending, problem: str) -> None:
         if call.done is None or not call.done.problem:
             self._conclude(call, Parsed(None, problem))
 
-    def _conclude(self, call: _Pending, parsed: Parsed) -> None:
+    def _conclude(self, call: Pending, parsed: Parsed) -> None:
         self._undecided.pop(call, None)
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
         self._deltas.append(CallSpoiled(call.done) if parsed.problem else CallReady(call.done))
 
-    def _call(self, call: _Pending, parsed: Parsed, id: str | None = None) -> ToolCall:
+    def _call(self, call: Pending, parsed: Parsed, id: str | None = None) -> ToolCall:
         notes = parsed.notes
         if id is None:
             id = call.id
@@ -394,7 +345,7 @@ class Calls:
                 self._open(call)
                 self._conclude(call, self._last_look(call, well))
 
-    def _last_look(self, call: _Pending, well: bool) -> Parsed:
+    def _last_look(self, call: Pending, well: bool) -> Parsed:
         """A call that never showed it was complete: what is left as evidence is the end itself."""
         if not call.name:
             return Parsed(None, "the call has no name")

@@ -1,0 +1,59 @@
+"""A call while its pieces arrive: what is known of it so far, and its text as it grows.
+
+Data only. Which piece belongs to it and when it is complete is decided in `calls`.
+"""
+
+from __future__ import annotations
+
+from unbroken.decoding.scanner import Scanner
+from unbroken.messages import ToolCall
+
+
+class Pending:
+    """A call while its pieces arrive. `done` is the announced call, ready or spoiled."""
+
+    __slots__ = (
+        "announced_again",
+        "blocks",
+        "done",
+        "fragments",
+        "half",
+        "id",
+        "index",
+        "kind",
+        "name",
+        "opened",
+        "own_index",
+        "scanner",
+    )
+
+    def __init__(self, index: int, own_index: bool, id: str, name: str, kind: str) -> None:
+        self.index = index
+        self.own_index = own_index
+        """The provider gave this call an index that no other call had."""
+        self.id = id
+        self.name = name
+        self.kind = kind
+        self.opened = False
+        self.fragments: list[str] = []
+        """What came since the last scan."""
+        self.blocks: list[str] = []
+        """What was scanned, in larger pieces: a hundred thousand small strings would cost their memory."""
+        self.scanner = Scanner()
+        self.half = ""
+        self.announced_again = ""
+        """Its name once more, alone, after the close."""
+        self.done: ToolCall | None = None
+
+    @property
+    def raw(self) -> str:
+        return "".join((*self.blocks, *self.fragments))
+
+    @raw.setter
+    def raw(self, text: str) -> None:
+        self.blocks = [text]
+        self.fragments = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self.blocks or self.fragments)
