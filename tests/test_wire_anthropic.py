@@ -191,7 +191,6 @@ def test_a_stop_reason_is_a_terminal_sign_and_done_is_not() -> None:
     ("reason", "meaning"),
     [
         ("end_turn", "done"),
-        ("tool_use", "done"),
         ("stop_sequence", "done"),
         ("max_tokens", "length"),
         ("model_context_window_exceeded", "length"),

@@ -282,17 +282,6 @@ def test_effort_is_a_thinking_budget_below_the_limit(effort: Effort, given: Any,
     assert WIRE.decode_request(body).reasoning == effort
 
 
-def test_thinking_gives_way_where_the_api_would_refuse_it() -> None:
-    asked = call()
-    answered = ToolMessage((ToolResult.of(asked, "ok"),))
-    signed = Assistant("", (asked,), native=Native(WIRE.name, [THOUGHT, {"type": "tool_use", "id": "a"}], ("a",)))
-    assert "thinking" not in encoded(User.of("x"), tools=(TOOL,), choice="required", reasoning="low")
-    assert "thinking" not in encoded(User.of("x"), Assistant("", (asked,)), answered, reasoning="low")
-    assert "thinking" in encoded(User.of("x"), signed, answered, reasoning="low")
-    later = (Assistant("", (asked,)), answered, Assistant("So."), User.of("And?"))
-    assert "thinking" in encoded(*later, reasoning="low")
-
-
 def test_sampling_is_sent_as_far_as_thinking_allows() -> None:
     sampling = Sampling(max_tokens=10, temperature=0.5, top_p=0.9, stop=("END",), seed=1)
     body = encoded(User.of("x"), sampling=sampling, extra={"metadata": {"user_id": "u"}, "top_p": 0.8})
@@ -366,15 +355,6 @@ def test_results_in_several_messages_and_beside_text_are_one_tool_message() -> N
     assert request.messages[1:] == (ToolMessage(results), User.of("go on"))
 
 
-def test_unknown_settings_and_blocks_are_kept() -> None:
-    adaptive = {"thinking": {"type": "adaptive"}, "metadata": {"user_id": "u"}}
-    block = {"type": "search_result", "title": "Snow"}
-    request = WIRE.decode_request({"messages": [{"role": "user", "content": [block]}], "max_tokens": 5, **adaptive})
-    assert request.extra == adaptive
-    assert request.messages == (User.of(json.dumps(block)),)
-    assert WIRE.decode_request({"thinking": {"type": "enabled", "budget_tokens": 7000}}).reasoning == "medium"
-
-
 WRONG: list[dict[str, Any]] = [
     {},
     {"messages": 5, "system": 3, "tools": "x", "tool_choice": [], "thinking": 1, "stop_sequences": {}},
@@ -382,6 +362,9 @@ WRONG: list[dict[str, Any]] = [
     {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": [], "name": 3, "input": "{"}, {}]}]},
     {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": {}, "content": 7}]}]},
     {"tools": [{"input_schema": 3, "name": [], "cache_control": "x"}], "temperature": "hot"},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": 4}, {"type": "document", "source": {}}]}]},
+    {"thinking": {"type": "enabled", "budget_tokens": "many"}, "output_config": 3, "max_tokens": []},
+    {"thinking": {"type": "adaptive"}, "output_config": {"effort": {}}, "system": [{"type": "image", "source": []}]},
 ]
 
 

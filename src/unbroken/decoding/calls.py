@@ -349,11 +349,11 @@ class Calls:
         """A call that never showed it was complete: what is left as evidence is the end itself."""
         if not call.name:
             return Parsed(None, "the call has no name")
+        if call.kind == "custom":
+            return Parsed(None) if well else Parsed(None, "the stream ended before its input was complete")
         raw = call.raw
         if not raw.strip(_BLANK):
             return Parsed({}) if well else Parsed(None, "the stream ended before its arguments arrived")
-        if call.kind == "custom":
-            return Parsed(None) if well else Parsed(None, "the stream ended before its input was complete")
         parsed = parse_arguments(raw)
         if parsed.problem:
             if not parsed.invalid or call.scanner.closed:

@@ -55,10 +55,15 @@ def _wire_of(event: dict[str, Any]) -> str | None:
             return "anthropic-messages"
         if kind == "error" and isinstance(event.get("error"), dict):
             return "anthropic-messages"
+    if event.get("role") == "assistant" and isinstance(event.get("content"), list):
+        return "anthropic-messages"
     if "choices" in event or str(event.get("object")).startswith("chat.completion"):
         return "openai-chat"
     if event.get("object") == "response":
         return "openai-responses"
+    inner = event.get("response")
+    if isinstance(inner, dict) and "candidates" in inner:  # Code Assist
+        return "gemini"
     if "candidates" in event or "usageMetadata" in event or "promptFeedback" in event:
         return "gemini"
     return None

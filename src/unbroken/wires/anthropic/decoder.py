@@ -10,6 +10,7 @@ from typing import cast
 
 from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
+from unbroken.wires.anthropic.parts import blocks_of
 from unbroken.wires.anthropic.requests import plain
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.parts import call_from_text
@@ -38,8 +39,15 @@ class _Block:
         self.texts: dict[str, list[str]] = {}
         self.ended = False
 
-    def grow(self, field: str, text: str) -> None:
-        self.texts.setdefault(field, []).append(text)
+    def grow(self, field: str, text: str) -> str:
+        """Take one more piece of a text; gives back what is new in it."""
+        texts = self.texts.get(field)
+        if texts is None:
+            texts = self.texts[field] = []
+            # MiniMax begins a block with a text and says it again in the first delta (cline#9215).
+            text = text.removeprefix(as_text(self.value.get(field)))
+        texts.append(text)
+        return text
 
     def whole(self) -> Object:
         """The block in its request form."""
@@ -59,7 +67,7 @@ class _Block:
 
 
 class MessagesDecoder:
-    """Streamed events and whole bodies (`type: message`), told apart by their type."""
+    """Streamed events and whole bodies (`type: message`, or what is clearly one), told apart by their type."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.recognised = False
@@ -68,6 +76,9 @@ class MessagesDecoder:
         self._blocks: list[_Block] = []
         self._at: dict[Json, _Block] = {}
         """The block that was last begun at each index: it stays after its end, so that what comes late is noticed."""
+        self._ends_told = 0
+        """How many blocks have had their end told by the end of the message, at the latest."""
+        self._cut = False
         self._usage: Object = {}
 
     def feed(self, event: Object, data: bytes) -> None:
@@ -105,17 +116,14 @@ class MessagesDecoder:
         match kind:
             case "message_start":
                 self.recognised = True
-                self._merge_usage(as_dict(event.get("message")).get("usage"))
+                self._begin(as_dict(exact(event, data, event.get("message")).get("message")))
             case "message_delta":
                 self.recognised = True
                 self._merge_usage(event.get("usage"))
                 self._finish(as_dict(event.get("delta")).get("stop_reason"))
             case "message_stop":
                 self.recognised = True
-                for block in self._blocks:
-                    # A call in pieces whose own end is missing is left to the end of the stream.
-                    if not block.json or block.kind != "tool_use":
-                        self._stop(block)
+                self._end_blocks()
                 self._to.ended()
             case "message":
                 self.recognised = True
@@ -126,6 +134,17 @@ class MessagesDecoder:
                 if kind == "error" or event.get("error"):  # some proxies leave the type out
                     self.recognised = True
                     self._to.error(event.get("error") or event)
+                elif kind is None and event.get("role") == "assistant" and isinstance(event.get("content"), list):
+                    self.recognised = True  # a body whose type some proxies leave out
+                    self._body(exact(event, data, event["content"]))
+
+    def _begin(self, message: Object) -> None:
+        """The message as it begins: empty, but for the calls that Anthropic's code execution makes, which are whole."""
+        for index, value in enumerate(dicts(message.get("content"))):
+            self._at[index] = block = self._start(value)
+            self._say_text(block)
+        self._merge_usage(message.get("usage"))
+        self._finish(message.get("stop_reason"))
 
     def _start(self, value: Object) -> _Block:
         block = _Block(len(self._blocks), value)
@@ -156,13 +175,11 @@ class MessagesDecoder:
         if kind == "text_delta":
             text = delta["text"]
             if text.__class__ is str and text:
-                block.grow("text", text)
-                self._to.text(text)
+                self._to.text(block.grow("text", text))
         elif kind == "thinking_delta":
             text = delta["thinking"]
             if text.__class__ is str and text:
-                block.grow("thinking", text)
-                self._to.reasoning(text)
+                self._to.reasoning(block.grow("thinking", text))
         elif kind == "signature_delta":
             block.value["signature"] = delta["signature"]
         elif kind == "citations_delta":
@@ -203,13 +220,20 @@ class MessagesDecoder:
             )
         )
 
+    def _end_blocks(self) -> None:
+        """The message says that it is over: so are the blocks whose own end is missing."""
+        blocks = self._blocks[self._ends_told :]
+        self._ends_told = len(self._blocks)
+        for block in blocks:
+            # A call in pieces is left to the end of the stream, and so is the one that the limit fell into.
+            if block.kind == "tool_use" and (block.json or (self._cut and block is blocks[-1])):
+                continue
+            self._stop(block)
+
     def _body(self, body: Object) -> None:
-        reason = body.get("stop_reason")
-        content = body.get("content")
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        values = dicts(content)
-        cut = isinstance(reason, str) and _MEANINGS.get(reason) == "length"
+        # MiniMax sums up a stream with the whole message (one-api#2406): what was said is not said again.
+        values = [] if self._blocks else blocks_of(body.get("content"))
+        cut = _meaning(body.get("stop_reason")) == "length"
         for position, value in enumerate(values):
             block = self._start(value)
             self._say_text(block)
@@ -223,12 +247,14 @@ class MessagesDecoder:
                 block.ended = True
                 self._close(block, value.get("input"))
         self._merge_usage(body.get("usage"))
-        self._finish(reason)
+        self._finish(body.get("stop_reason"))
         self._to.ended()
 
     def _finish(self, reason: Json) -> None:
         if reason and isinstance(reason, str):
-            self._to.finish(reason, _MEANINGS.get(reason, "done"))
+            self._cut = self._cut or _meaning(reason) == "length"
+            self._end_blocks()
+            self._to.finish(reason, _meaning(reason))
 
     def _merge_usage(self, usage: Json) -> None:
         """The start of a stream counts the input, its end the output, and some count the input again."""
@@ -237,6 +263,10 @@ class MessagesDecoder:
                 if value is not None or key not in self._usage:
                     self._usage[key] = value
             self._to.usage(_usage(dict(self._usage)))
+
+
+def _meaning(reason: Json) -> Meaning:
+    return _MEANINGS.get(as_text(reason), "done")
 
 
 def _usage(raw: Object) -> Usage:

@@ -1,27 +1,41 @@
 """anthropic-messages, the parts of a message both ways: text, images, documents, and the cache marks on them.
 
-Also the few guards by which values of unknown JSON are taken only if they have the right type. Nothing here knows of
-roles, calls or requests: those are in `requests`.
+Nothing here knows of roles, calls or requests: those are in `requests`.
 """
 
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 from unbroken.errors import CannotEncode
-from unbroken.messages import CacheMark, Json, Media, Part, Text
+from unbroken.messages import CacheMark, Json, Media, Native, Part, Text
 from unbroken.wires.jsontext import dump_arguments
-from unbroken.wires.parts import from_data_url
-from unbroken.wires.values import Object, dicts
+from unbroken.wires.parts import (
+    FOREIGN,
+    cache_control,
+    cache_mark,
+    from_data_url,
+    is_foreign,
+    own_native,
+    says_more,
+)
+from unbroken.wires.values import Object, as_dict, as_text, dicts
 
 NAME = "anthropic-messages"
 
 _PDF = "application/pdf"
+_SOURCE = {"type", "media_type", "data", "url"}
 
 
 def encode_part(part: Part) -> Object:
-    block = {"type": "text", "text": part.text} if isinstance(part, Text) else _encode_media(part)
-    return mark(block, part.cache)
+    if isinstance(part, Text):
+        return mark({"type": "text", "text": part.text}, part.cache)
+    if own := as_dict(own_native(part, NAME)):
+        return {**own}
+    if is_foreign(part):
+        return mark({"type": "text", "text": FOREIGN}, part.cache)
+    return _encode_media(part)
 
 
 def _encode_media(media: Media) -> Object:
@@ -30,56 +44,76 @@ def _encode_media(media: Media) -> Object:
         inner = from_data_url(url)
         mime, data, url = inner.mime, inner.data, inner.url
     image = mime.startswith("image/") or (not mime and not url.partition("?")[0].endswith(".pdf"))
-    kind = "image" if image else "document"
     if url:
-        return {"type": kind, "source": {"type": "url", "url": url}}
-    if image or mime == _PDF:
-        return {"type": kind, "source": {"type": "base64", "media_type": mime, "data": data}}
-    if mime.startswith("text/"):
-        try:
-            text = base64.b64decode(data, validate=True).decode()
-        except ValueError as error:
-            raise CannotEncode(
-                f"sending a file of type {mime} failed: its data is not text in base64 ({error})"
-            ) from None
-        return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
-    raise CannotEncode(f"sending a file of type {mime} failed: {NAME} carries images, PDF and text; convert it to one")
+        source = {"type": "url", "url": url}
+    elif image or mime == _PDF:
+        source = {"type": "base64", "media_type": mime, "data": data}
+    else:
+        source = {"type": "text", "media_type": "text/plain", "data": _plain_text(mime, data)}
+    block: Object = {"type": "image" if image else "document", "source": source}
+    if media.name and not image:
+        block["title"] = media.name
+    return mark(block, media.cache)
+
+
+def _plain_text(mime: str, data: str) -> str:
+    if not mime.startswith("text/"):
+        raise CannotEncode(
+            f"sending a file of type {mime} failed: {NAME} carries images, PDF and text; convert it to one"
+        )
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except ValueError as error:
+        raise CannotEncode(f"sending a file of type {mime} failed: its data is not text in base64 ({error})") from None
 
 
 def mark(block: Object, cache: CacheMark) -> Object:
     if cache:
-        block["cache_control"] = {"type": "ephemeral", "ttl": "1h"} if cache == "1h" else {"type": "ephemeral"}
+        block["cache_control"] = cache_control(cache)
     return block
 
 
 def decode_part(block: Object) -> Part:
-    cache = decode_cache(block)
     match block:
         case {"type": "text", "text": str(text)}:
-            return Text(text, cache)
-        case {
-            "type": "image" | "document",
-            "source": {"type": "base64", "media_type": str(mime), "data": str(data)},
-        } if mime and data:
-            return Media(mime=mime, data=data, cache=cache)
-        case {"type": "document", "source": {"type": "text", "data": str(text)}} if text:
+            return Text(text, cache_mark(block))
+        case {"type": "image" | "document", "source": dict()} if (media := _decode_media(block)) is not None:
+            return replace(media, native=Native(NAME, block)) if _is_more_than(media, block) else media
+        case _:
+            # What only this wire has: a file by its id, search_result, tool_reference, kinds to come.
+            return Media(native=Native(NAME, block))
+
+
+def _is_more_than(media: Media, block: Object) -> bool:
+    """Does a client's block say anything that the media does not (citations, context), or that only it can say?"""
+    try:
+        ours = _encode_media(media)
+    except CannotEncode:
+        return True
+    return not block["source"].keys() <= _SOURCE or says_more({**block, "source": None}, ours)
+
+
+def _decode_media(block: Object) -> Media | None:
+    name, cache = as_text(block.get("title")), cache_mark(block)
+    match block["source"]:
+        case {"type": "base64", "media_type": str(mime), "data": str(data)} if mime and data:
+            return Media(mime=mime, data=data, cache=cache, name=name)
+        case {"type": "text", "data": str(text)} if text:
             data = base64.b64encode(text.encode("utf-8", "replace")).decode()
-            return Media(mime="text/plain", data=data, cache=cache)
-        case {"type": "image" | "document" as kind, "source": {"type": "url", "url": str(url)}} if url:
-            return Media(mime=_PDF if kind == "document" else "", url=url, cache=cache)
+            return Media(mime="text/plain", data=data, cache=cache, name=name)
+        case {"type": "url", "url": str(url)} if url:
+            return Media(mime=_PDF if block["type"] == "document" else "", url=url, cache=cache, name=name)
         case _:
-            # A block that no other wire has (search_result, a file by its id): its JSON is better than its loss.
-            return Text(dump_arguments(block) or "", cache)
+            return None
 
 
-def decode_cache(block: Object) -> CacheMark:
-    match block.get("cache_control"):
-        case {"ttl": "1h"}:
-            return "1h"
-        case {"type": "ephemeral"}:
-            return "5m"
-        case _:
-            return ""
+def decode_texts(content: Json) -> tuple[Text, ...]:
+    """System text. A block of another kind there is better as its JSON than lost."""
+    texts: list[Text] = []
+    for block in blocks_of(content):
+        part = decode_part(block)
+        texts.append(part if isinstance(part, Text) else Text(dump_arguments(block) or "", cache_mark(block)))
+    return tuple(texts)
 
 
 def blocks_of(content: Json) -> list[Object]:

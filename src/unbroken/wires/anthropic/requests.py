@@ -13,7 +13,6 @@ from unbroken.messages import (
     Assistant,
     CacheMark,
     Choice,
-    Effort,
     Json,
     Message,
     Native,
@@ -21,22 +20,20 @@ from unbroken.messages import (
     Request,
     Sampling,
     System,
-    Text,
     ToolCall,
     ToolMessage,
     ToolResult,
     ToolSpec,
     User,
 )
-from unbroken.wires.anthropic.parts import NAME, blocks_of, decode_cache, decode_part, encode_part, mark
+from unbroken.wires.anthropic.parts import NAME, blocks_of, decode_part, decode_texts, encode_part, mark
+from unbroken.wires.anthropic.thinking import THINKING, decode_effort, encode_thinking, says_all
 from unbroken.wires.ids import ANTHROPIC, fit
-from unbroken.wires.parts import call_from_text, own_extra, with_extra
-from unbroken.wires.values import Object, as_dict, as_list, as_number, as_text, dicts
+from unbroken.wires.parts import cache_mark, call_from_text, own_extra, own_native, says_more, with_extra
+from unbroken.wires.values import Object, as_dict, as_int, as_list, as_number, as_text, dicts
 
-_BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
 _MAX_TOKENS = 8192  # the API demands a limit; this one every model accepts
 _MAX_MARKS = 4
-_THINKING = ("thinking", "redacted_thinking")
 
 
 # Outgoing
@@ -96,42 +93,30 @@ def _with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:
 
 
 def _set_sampling(body: Object, request: Request) -> None:
-    thinking = _encode_thinking(body, request.reasoning)
-    budget = thinking.get("budget_tokens", 0)
+    extra = own_extra(request, NAME)
+    exactly = "thinking" in extra  # as it was said on this wire, which a budget of ours could only come near to
+    thinking = as_dict(extra["thinking"]) if exactly else encode_thinking(body, request.reasoning)
     if thinking:
         body["thinking"] = thinking
+    budget = as_int(thinking.get("budget_tokens"))
     s = request.sampling
     limit = _MAX_TOKENS if s.max_tokens is None else s.max_tokens
-    body["max_tokens"] = limit if limit > budget else budget + limit
+    # Someone who said both exactly may mean it: with interleaved thinking the budget may exceed the limit.
+    grows = limit <= budget and not (exactly and s.max_tokens is not None)
+    body["max_tokens"] = budget + limit if grows else limit
     if s.stop:
         body["stop_sequences"] = list(s.stop)
-    # While it thinks, the API takes no temperature but 1 and no top_p below 0.95.
-    if s.temperature is not None and (not budget or s.temperature == 1):
-        body["temperature"] = s.temperature
-    if s.top_p is not None and (not budget or s.top_p >= 0.95):
+    # While it thinks, the API takes no temperature but 1 and no top_p below 0.95. On other wires temperatures go to 2.
+    thinks = thinking.get("type") in ("enabled", "adaptive")
+    if s.temperature is not None and (not thinks or s.temperature >= 1):
+        body["temperature"] = min(s.temperature, 1)
+    if s.top_p is not None and (not thinks or s.top_p >= 0.95):
         body["top_p"] = s.top_p
 
 
-def _encode_thinking(body: Object, effort: Effort | None) -> Object:
-    if effort is None:
-        return {}
-    if effort == "none":
-        return {"type": "disabled"}
-    # Two requests are refused with thinking, and the choice and the history are the harder facts: one that forces a
-    # call, and one that goes on after a call which was made without thinking (or whose thinking another wire cannot
-    # give back).
-    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
-        return {}
-    for turn in reversed(body["messages"]):
-        if turn["role"] == "assistant":
-            kinds = [block.get("type") for block in turn["content"]]
-            if "tool_use" in kinds and kinds[0] not in _THINKING:
-                return {}
-            break
-    return {"type": "enabled", "budget_tokens": _BUDGETS.get(effort, _BUDGETS["high"])}
-
-
 def _encode_tool(tool: ToolSpec) -> Object:
+    if own := as_dict(own_native(tool, NAME)):
+        return {**own}
     encoded: Object = {"name": tool.name}
     if tool.description:
         encoded["description"] = tool.description
@@ -161,7 +146,11 @@ def _encode_choice(request: Request) -> Object | None:
 
 def _short(blocks: list[Object]) -> Json:
     """One text without any mark is written as the text itself."""
-    return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
+    match blocks:
+        case [{"type": "text", "text": str(text)}] if len(blocks[0]) == 2:
+            return text
+        case _:
+            return blocks
 
 
 def _encode_message(message: Message) -> list[Object]:
@@ -176,7 +165,7 @@ def _encode_message(message: Message) -> list[Object]:
             return [_encode_result(result) for result in message.results]
         case Assistant():
             blocks = _sayable(_encode_assistant(message))
-            while blocks and blocks[-1].get("type") in _THINKING:
+            while blocks and blocks[-1].get("type") in THINKING:
                 blocks.pop()  # refused as the last block, for instance when the token limit cut the answer there
             return blocks
 
@@ -248,7 +237,7 @@ def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], a
         return
     room = _MAX_MARKS - len(marked)
     # A mark for an hour must not stand behind one for five minutes.
-    early: CacheMark = "1h" if any(decode_cache(block) == "1h" for block in marked) else "5m"
+    early: CacheMark = "1h" if any(cache_mark(block) == "1h" for block in marked) else "5m"
     last: list[Object] = turns[-1]["content"] if turns else []
     places: list[tuple[list[Object], CacheMark]] = [(last, "5m"), (system, early), (tools, early)]
     for place, cache in places:
@@ -264,16 +253,16 @@ _KNOWN = _SAMPLING | {"model", "messages", "system", "tools", "tool_choice", "st
 
 
 def decode_request(body: Object) -> Request:
-    system = tuple(part for part in map(decode_part, blocks_of(body.get("system"))) if isinstance(part, Text))
+    system = decode_texts(body.get("system"))
     choice = as_dict(body.get("tool_choice"))
     alone = choice.get("disable_parallel_tool_use")
-    effort = _decode_effort(body.get("thinking"))
+    effort = decode_effort(body)
     extra = {key: value for key, value in body.items() if key not in _KNOWN}
     tools = dicts(body.get("tools"))
     # A tool without a schema is one that the provider runs: no tool of ours, on no other wire.
     if run_by_provider := [tool for tool in tools if "input_schema" not in tool]:
         extra["tools"] = run_by_provider
-    if effort is None and body.get("thinking"):
+    if body.get("thinking") and not says_all(effort, body):
         extra["thinking"] = body["thinking"]
     return Request(
         messages=((System(system),) if system else ()) + tuple(_decode_messages(body.get("messages"))),
@@ -294,25 +283,16 @@ def decode_request(body: Object) -> Request:
     )
 
 
-def _decode_effort(thinking: Json) -> Effort | None:
-    match thinking:
-        case {"type": "disabled"}:
-            return "none"
-        case {"type": "enabled", "budget_tokens": int(budget)}:
-            return min(_BUDGETS, key=lambda effort: abs(_BUDGETS[effort] - budget))
-        case _:
-            return None
-
-
 def _decode_tool(tool: Object) -> ToolSpec:
     strict = tool.get("strict")
-    return ToolSpec(
+    spec = ToolSpec(
         name=as_text(tool.get("name")),
         description=as_text(tool.get("description")),
         parameters=as_dict(tool.get("input_schema")),
         strict=strict if isinstance(strict, bool) else None,
-        cache=decode_cache(tool),
+        cache=cache_mark(tool),
     )
+    return replace(spec, native=Native(NAME, tool)) if says_more(tool, _encode_tool(spec)) else spec
 
 
 def _decode_choice(choice: Object) -> Choice | None:
@@ -347,11 +327,8 @@ def _decode_messages(messages: Json) -> Iterable[Message]:
             names.update({call.id: call.name for call in assistant.calls})
             yield assistant
             continue
-        parts = tuple(decode_part(block) for block in blocks if block.get("type") != "tool_result")
-        if role == "system":
-            yield System(tuple(part for part in parts if isinstance(part, Text)))
-        else:
-            yield User(parts)
+        rest = [block for block in blocks if block.get("type") != "tool_result"]
+        yield System(decode_texts(rest)) if role == "system" else User(tuple(map(decode_part, rest)))
     if results:
         yield ToolMessage(tuple(results))
 
@@ -394,5 +371,5 @@ def _decode_result(block: Object, names: dict[str, str]) -> ToolResult:
         tuple(map(decode_part, blocks_of(block.get("content")))),
         error=bool(block.get("is_error")),
         name=names.get(id, ""),
-        cache=decode_cache(block),
+        cache=cache_mark(block),
     )
