@@ -157,7 +157,7 @@ def test_request_in_the_spelling_of_the_wire() -> None:
         choice=OneTool("look"),
         parallel=False,
         reasoning="low",
-        sampling=Sampling(max_tokens=9, temperature=0.5, top_p=0.9, stop=("x",), seed=1),
+        sampling=Sampling(max_tokens=90, temperature=0.5, top_p=0.9, stop=("x",), seed=1),
         extra={"reasoning": {"summary": "auto"}},
         model="m",
     )
@@ -184,7 +184,7 @@ def test_request_in_the_spelling_of_the_wire() -> None:
         "reasoning": {"effort": "low", "summary": "auto"},
         "store": False,
         "include": ["reasoning.encrypted_content"],
-        "max_output_tokens": 9,
+        "max_output_tokens": 90,
         "temperature": 0.5,
         "top_p": 0.9,
     }
@@ -228,7 +228,7 @@ def test_request_of_a_client_is_read() -> None:
     request = WIRE.decode_request(body)
     system, rules, user, said, results, last = request.messages
     assert (system, rules) == (System.of("Be brief."), System.of("Rules."))
-    assert user == User.of(Media(mime="a/b", data="AA"))
+    assert user == User.of(Media(mime="a/b", data="AA", name="a"))
     assert isinstance(said, Assistant)
     assert said.native is not None
     assert [(call.id, call.arguments) for call in said.calls] == [("call_1", {"q": 1}), ("call_2", None)]
@@ -241,7 +241,9 @@ def test_request_of_a_client_is_read() -> None:
     assert WIRE.decode_request({"input": "Hi"}).messages == (User.of("Hi"),)
 
 
-media = st.builds(Media, mime=st.sampled_from(["image/png", "audio/wav", "application/pdf"]), data=st.just("AAAA"))
+media = st.builds(
+    Media, mime=st.sampled_from(["image/png", "audio/wav", "audio/mpeg", "application/pdf"]), data=st.just("AAAA")
+) | st.builds(Media, mime=st.just("application/pdf"), data=st.just("AAAA"), name=texts)
 parts = st.lists(st.builds(Text, texts) | media, max_size=3).map(tuple)
 
 

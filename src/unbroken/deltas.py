@@ -57,6 +57,13 @@ class CallSpoiled:
 
 
 @dataclass(slots=True)
+class CallWithdrawn:
+    """What had begun at this index is no call of the client's: the provider ran it itself."""
+
+    index: int
+
+
+@dataclass(slots=True)
 class ServerCallSeen:
     call: ServerCall
 
@@ -119,6 +126,7 @@ Delta: TypeAlias = (
     | CallArguments
     | CallReady
     | CallSpoiled
+    | CallWithdrawn
     | ServerCallSeen
     | UsageReported
     | Ended

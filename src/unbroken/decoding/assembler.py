@@ -33,6 +33,7 @@ class Assembler:
         self.open = self.calls.open
         self.arguments = self.calls.arguments
         self.close = self.calls.close
+        self.withdraw = self.calls.withdraw
         self.server_calls: list[ServerCall] = []
         self.finish_reason: str | None = None
         self.meaning: Meaning = "done"

@@ -17,7 +17,7 @@ from typing import cast
 from unbroken.decoding.arguments import Parsed, parse_arguments
 from unbroken.decoding.halves import join_halves
 from unbroken.decoding.pending import Pending
-from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, Delta
+from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import dump_arguments
 
@@ -106,6 +106,19 @@ class Calls:
         if call.kind == "custom" or call.raw.strip(_BLANK):
             self._complete(call)
         # Empty arguments wait for the end of the stream: only that tells "none" from "cut before the first".
+
+    def withdraw(self, key: Json) -> None:
+        call = self._by_key.get(key)
+        if call is None or call not in self._calls:
+            return
+        self._calls.remove(call)
+        self._undecided.pop(call, None)
+        if call.done is not None:
+            self._used.discard(call.done.id)
+        # What still comes for it belongs to nothing; its index is not given to another.
+        call.done = self._call(call, Parsed(None, "the provider ran it itself"), id=call.id)
+        if call.opened:
+            self._deltas.append(CallWithdrawn(call.index))
 
     # Loose pieces of openai-chat
 

@@ -147,10 +147,11 @@ class Decoder:
         self._assembler.damage(f"an event has a shape that its wire does not have: {error}")
 
     def _read_list(self, event: Json, data: bytes) -> None:
+        """Several events in one: parsed exactly, once, because none of them has bytes of its own to be read again."""
         if isinstance(event, list):
-            for item in cast("list[Json]", event):
+            for item in cast("list[Json]", loads_exact(data)):
                 if isinstance(item, dict):
-                    self._read(cast("dict[str, Json]", item), data)
+                    self._read(cast("dict[str, Json]", item), b"")
 
     def _conclude(self) -> Response:
         a = self._assembler

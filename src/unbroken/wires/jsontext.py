@@ -66,8 +66,11 @@ def too_deep() -> TooDeep:
 
 
 def exact(event: dict[str, Json], data: bytes, value: Json) -> dict[str, Json]:
-    """The event again, with exact numbers, if `value` (a part of it) holds a number that orjson had to bend."""
-    return cast("dict[str, Json]", loads_exact(data)) if _bent(value) else event
+    """The event again, with exact numbers, if `value` (a part of it) holds a number that orjson had to bend.
+
+    Without `data` the event was parsed exactly from the start.
+    """
+    return cast("dict[str, Json]", loads_exact(data)) if data and _bent(value) else event
 
 
 def _bent(value: Json) -> bool:

@@ -40,6 +40,10 @@ class Receiver(Protocol):
         """The wire's own end of a call. `whole` replaces what came in pieces: the text, or the object itself."""
         ...
 
+    def withdraw(self, key: Json) -> None:
+        """What was opened under `key` is no call of the client's: the provider ran it itself."""
+        ...
+
     def other(self) -> None:
         """Something was said that has no field of ours: an image, a sound. The response is not empty."""
         ...

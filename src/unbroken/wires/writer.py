@@ -7,7 +7,7 @@ response that failed ends with an error in the client's wire, never as if all we
 
 from __future__ import annotations
 
-from unbroken.deltas import CallOpened, CallReady, CallSpoiled, Delta, Ended, Restarted
+from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Ended, Restarted
 from unbroken.wires import find_wire
 from unbroken.wires.wire import Wire
 
@@ -29,6 +29,9 @@ class ResponseWriter:
                 return self._write_next()
             case CallSpoiled(call):
                 self._waiting.pop(call.index, None)
+                return self._write_next()
+            case CallWithdrawn(index):
+                self._waiting.pop(index, None)
                 return self._write_next()
             case Restarted(_):
                 self._waiting.clear()  # what had begun will not be finished, and must not hold back what comes now

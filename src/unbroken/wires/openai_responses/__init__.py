@@ -1,7 +1,7 @@
 """openai-responses: OpenAI's Responses API, where an answer is a list of items.
 
-One room for the wire: `decoder` and `encoder` are the corners of responses, `requests` has both corners of requests,
-`items` what both ends know about items.
+One room for the wire: `decoder` (with `reports`) and `encoder` are the corners of responses, `requests` has both
+corners of requests, whose history `outgoing` writes and `incoming` reads; `items` and `parts` are known to all.
 """
 
 from unbroken.wires.openai_responses.decoder import ResponsesDecoder

@@ -1,7 +1,9 @@
 """openai-responses: OpenAI's Responses API, as its own servers and those that imitate them speak it.
 
 The corner that reads responses. Each item is told once, whichever way it came: in pieces, whole at its end, or only
-inside the last event. Whether a call is complete is not decided here.
+inside the last event. Whether a call is complete is not decided here, but whose it is: Perplexity announces a call that
+it runs itself as a whole function call and ends it as another kind of item. So a call that is announced whole is held
+until something else speaks of it: a piece or its own end (then it is the client's), or an end of another kind.
 """
 
 from __future__ import annotations
@@ -9,15 +11,19 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.deltas import Meaning
-from unbroken.messages import Json, ServerCall, Usage
-from unbroken.wires.jsontext import exact
-from unbroken.wires.openai_responses.items import as_input, call_kind, payload, says_more
-from unbroken.wires.parts import call_from_text
-from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
+from unbroken.messages import Json
+from unbroken.wires.jsontext import dump_arguments, exact
+from unbroken.wires.openai_responses.items import as_input, call_kind, payload, run_by_provider, says_more
+from unbroken.wires.openai_responses.parts import text_of
+from unbroken.wires.openai_responses.reports import read_error, read_server_call, read_usage, stray_error
+from unbroken.wires.values import Object, as_dict, as_text, dicts
 from unbroken.wires.wire import Receiver
 
 _REASONS: dict[str, Meaning] = {"max_output_tokens": "length", "content_filter": "refused"}
 _TERMINAL = ("completed", "incomplete", "failed", "cancelled")
+_ENDS = {f"response.{status}": status for status in _TERMINAL} | {"response.done": "completed"}
+# Sent by some servers in place of the proper event, by others after it; then there is nothing left to say.
+_LATE = ("response.done", "response.error")
 
 # A delta of text: the kind of its item, and the field that numbers its part.
 _TEXTS = {
@@ -43,9 +49,24 @@ _PARTS = {
 
 class _Item:
     """What is known of an output item. `told` are its parts of which something was said, `said` the words under each
-    numbering of parts; `whole` is the text of a call as an event other than its deltas gave it."""
+    numbering of parts; `whole` is the text of a call as an event other than its deltas gave it. `held` is a call of
+    which only a whole announcement is known, `replaced` the type of the item that its place was ended by."""
 
-    __slots__ = ("call_id", "closed", "done", "item", "key", "opened", "pieces", "said", "told", "type", "whole")
+    __slots__ = (
+        "call_id",
+        "closed",
+        "done",
+        "held",
+        "item",
+        "key",
+        "opened",
+        "pieces",
+        "replaced",
+        "said",
+        "told",
+        "type",
+        "whole",
+    )
 
     def __init__(self, key: int, type: str) -> None:
         self.key = key
@@ -56,9 +77,11 @@ class _Item:
         self.whole = ""
         self.told: set[tuple[str, Json]] = set()
         self.said: dict[str, list[str]] = {"content_index": [], "summary_index": []}
+        self.held = False
         self.opened = False
         self.closed = False
         self.done = False
+        self.replaced = ""
 
 
 class ResponsesDecoder:
@@ -73,6 +96,7 @@ class ResponsesDecoder:
         self._by_index: dict[int, _Item] = {}
         self._by_call: dict[str, _Item] = {}
         self._cut = False
+        self._ended = False
 
     def feed(self, event: Object, data: bytes) -> None:
         type = event.get("type")
@@ -84,6 +108,8 @@ class ResponsesDecoder:
                 item.pieces.append(delta)
                 if item.opened:
                     self._to.arguments(item.key, delta)
+                elif item.held:
+                    self._open(item, item.item, "function")
             return
         place = _TEXTS.get(type)  # pyright: ignore[reportArgumentType] - as above
         if place is not None:
@@ -103,17 +129,20 @@ class ResponsesDecoder:
     def native(self) -> Json:
         """The items as they go back, None when text and calls say it all. Also None when an item has no end: half an
         item is nothing that a provider would take back."""
-        items = [as_input(item.item) for item in self._items if item.done]
-        return items if len(items) == len(self._items) and says_more(items) else None
+        mine = [item for item in self._items if item.done or not item.replaced]
+        items = [as_input(item.item) for item in mine if item.done]
+        return items if len(items) == len(mine) and says_more(items) else None
 
     def _event(self, type: str, event: Object, data: bytes) -> None:
+        if self._ended and (type in _LATE or type in _ENDS):
+            return
         if type == "response.output_item.added":
-            self._added(event)
+            self._added(_exact(event, data, as_dict(event.get("item")).get("arguments")))
         elif type == "response.output_item.done":
             event = _exact(event, data, event.get("item"))
             item = as_dict(event.get("item"))
             if item:
-                self._done(self._match(item, event.get("output_index")), item)
+                self._done(self._match(item, event.get("output_index"), ends=True), item)
         elif type in _PARTS:
             kind, index, field = _PARTS[type]
             item = self._find(event, kind)
@@ -124,16 +153,15 @@ class ResponsesDecoder:
             self._arguments_done(self._find(event, "function_call"), as_text(event.get("arguments")))
         elif type == "response.custom_tool_call_input.done":
             self._find(event, "custom_tool_call").whole = as_text(event.get("input"))
-        elif type in ("response.completed", "response.incomplete", "response.failed", "response.cancelled"):
-            response = as_dict(_exact(event, data, as_dict(event.get("response")).get("output")).get("response"))
-            self._response(response, type.removeprefix("response."))
-        elif type == "error":
-            error = {key: event[key] for key in ("code", "message", "param") if key in event}
-            self._to.error(event.get("error") or error or event)
+        elif type in _ENDS:
+            event = _exact(event, data, (as_dict(event.get("response")) or event).get("output"))
+            self._response(as_dict(event.get("response")) or event, _ENDS[type])  # Perplexity's has no `response`
+        elif type in ("error", "response.error"):
+            self._to.error(read_error(event))
         elif not type and (event.get("object") == "response" or isinstance(event.get("output"), list)):
             self._response(_exact(event, data, event.get("output")), "")
         elif not type.startswith("response."):
-            error = _stray_error(event)
+            error = stray_error(event)
             if not error:
                 return
             self._to.error(error)
@@ -165,10 +193,12 @@ class ResponsesDecoder:
             self._by_index[index] = item
         return item
 
-    def _match(self, told: Object, index: Json) -> _Item:
+    def _match(self, told: Object, index: Json, ends: bool = False) -> _Item:
         """The item that an added or done event tells of."""
         id, type, call_id = told.get("id"), as_text(told.get("type")), as_text(told.get("call_id"))
         item = self._by_id.get(id) if isinstance(id, str) else None
+        if item is not None and call_id and item.call_id not in ("", call_id):
+            item = None  # one item id for several calls: the call's own id tells them apart
         if item is None and isinstance(index, int):
             item = self._by_index.get(index)
             if item is not None and (item.done or (call_id and item.call_id not in ("", call_id))):
@@ -176,6 +206,8 @@ class ResponsesDecoder:
         elif item is None and id is None:
             item = self._by_call.get(call_id)
         if item is None or item.type != type:
+            if ends and item is not None and item.type == "function_call" and run_by_provider(told):
+                item.replaced = type
             item = self._new(type, id, index)
         if call_id and not item.call_id:
             item.call_id = call_id
@@ -188,15 +220,18 @@ class ResponsesDecoder:
             return
         item = self._match(told, event.get("output_index"))
         item.item = item.item or told
-        item.whole = item.whole or as_text(told.get("arguments"))
+        item.whole = item.whole or _arguments_text(told.get("arguments"))
         kind = call_kind(told)
         # Without an id and a name a call cannot be opened for good: then it waits for its end.
         if kind and item.call_id and (told.get("name") or kind not in ("function", "custom")):
-            self._open(item, told, kind)
+            item.held = kind == "function" and bool(item.whole) and not item.opened
+            if not item.held:
+                self._open(item, told, kind)
 
     def _open(self, item: _Item, told: Object, kind: str) -> None:
         if not item.opened:
             item.opened = True
+            item.held = False
             name = as_text(told.get("name")) if kind in ("function", "custom") else kind
             self._to.open(item.key, item.call_id, name, kind)
             for piece in item.pieces:
@@ -218,6 +253,8 @@ class ResponsesDecoder:
 
     def _arguments_done(self, item: _Item, whole: str) -> None:
         """Two witnesses that agree are the end of a call; else the item's own end, which wins, is waited for."""
+        if item.held:
+            self._open(item, item.item, "function")
         if item.opened and not item.closed and whole and "".join(item.pieces) == whole:
             item.closed = True
             self._to.close(item.key, whole)
@@ -236,8 +273,8 @@ class ResponsesDecoder:
         elif item.type in ("message", "reasoning"):
             self._say_the_rest(item, "summary_index", told.get("summary"))
             self._say_the_rest(item, "content_index", told.get("content"))
-        elif item.type.endswith(("_call", "_output")) or item.type in ("mcp_list_tools", "mcp_approval_request"):
-            self._to.server_call(_server_call(item.type, told))
+        elif run_by_provider(told):
+            self._to.server_call(read_server_call(item.type, told))
 
     def _call_done(self, item: _Item, told: Object, kind: str) -> None:
         self._open(item, told, kind)
@@ -265,15 +302,22 @@ class ResponsesDecoder:
         """The last event, or a whole body: says what was not said before."""
         output = dicts(response.get("output"))
         self._last_output(output)
-        status = as_text(response.get("status")) or sign
+        status = as_text(response.get("status"))
+        if status not in _TERMINAL:
+            status = sign or status
+        # The router of sglang forgets calls in its last output too, but then there is only an empty message.
+        instead = next((as_text(item["type"]) for item in output if _speaks(item)), "")
         for item in self._items:
             if item.type in ("function_call", "custom_tool_call") and not item.done and not item.closed:
+                if item.held:
+                    item.replaced = item.replaced or instead
                 self._end_unended(item, status == "completed")
         usage = response.get("usage")
         if isinstance(usage, dict) and usage:
-            self._to.usage(_usage(cast("Object", usage)))
-        if status in _TERMINAL or sign:
-            self._finish(status if status in _TERMINAL else sign, response)
+            self._to.usage(read_usage(cast("Object", usage)))
+        if status in _TERMINAL:
+            self._ended = True
+            self._finish(status, response)
         elif not status and output:
             self._to.ended()
 
@@ -303,11 +347,21 @@ class ResponsesDecoder:
                 item.item = told
 
     def _end_unended(self, item: _Item, well: bool) -> None:
-        """A call without an end of its own in a response that has ended."""
+        """A call without an end of its own in a response that has ended, and that the last event does not know."""
+        if item.replaced and not item.opened:
+            return
+        held = item.held
         self._open(item, item.item, "function" if item.type == "function_call" else "custom")
-        if well and item.type == "function_call" and item.whole and "".join(item.pieces) in ("", item.whole):
-            item.closed = True
-            self._to.close(item.key, item.whole)
+        if item.replaced:
+            self._to.withdraw(item.key)
+        elif well and item.type == "function_call" and item.whole and "".join(item.pieces) in ("", item.whole):
+            if held:  # an event that was damaged meanwhile could not spoil it: only a good end may complete it
+                self._to.arguments(item.key, item.whole)
+            else:
+                self._to.close(item.key, item.whole)
+        else:
+            return
+        item.closed = True
 
     def _finish(self, status: str, response: Object) -> None:
         meaning: Meaning = "done"
@@ -329,38 +383,18 @@ def _text_in(part: Json) -> str:
     return as_text(part) or as_text(fields.get("text")) or as_text(fields.get("refusal"))
 
 
-def _stray_error(event: Object) -> Json:
-    """An error that is no event: OpenAI's object, the flat one of vLLM, FastAPI's `detail`."""
-    flat = event.get("object") == "error" or ("message" in event and ("code" in event or "type" in event))
-    return event.get("error") or (event if flat else event.get("detail"))
+def _arguments_text(arguments: Json) -> str:
+    """Some servers send the object itself; what JSON cannot say (NaN) becomes a text that will be refused."""
+    if isinstance(arguments, str) or not arguments:
+        return as_text(arguments)
+    return dump_arguments(arguments) or repr(arguments)
+
+
+def _speaks(item: Object) -> bool:
+    """Does an item of the last output show that the answer went on without the client?"""
+    return run_by_provider(item) or (item.get("type") == "message" and bool(text_of(item)))
 
 
 def _exact(event: Object, data: bytes, value: Json) -> Object:
     again = exact(event, data, value)
     return again if again.__class__ is dict else event  # one of several events in a list has no bytes of its own
-
-
-def _server_call(type: str, item: Object) -> ServerCall:
-    arguments = item.get("arguments", item.get("action"))
-    if isinstance(arguments, str):
-        arguments = call_from_text("", "", arguments, 0).arguments
-    return ServerCall(
-        type=type,
-        id=as_text(item.get("id")) or None,
-        name=as_text(item.get("name")) or None,
-        arguments=as_dict(arguments) or None,
-        status=as_text(item.get("status")) or None,
-        item=item,
-    )
-
-
-def _usage(raw: Object) -> Usage:
-    into, out = as_dict(raw.get("input_tokens_details")), as_dict(raw.get("output_tokens_details"))
-    return Usage(
-        input_tokens=as_int(raw.get("input_tokens")),
-        output_tokens=as_int(raw.get("output_tokens")),
-        cached_tokens=as_int(into.get("cached_tokens")),
-        cache_write_tokens=as_int(into.get("cache_write_tokens")),
-        reasoning_tokens=as_int(out.get("reasoning_tokens")),
-        raw=raw,
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
 from unbroken.messages import ToolCall, Usage
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.openai_responses.requests import encode_call
+from unbroken.wires.openai_responses.outgoing import encode_call
 from unbroken.wires.values import Object
 
 

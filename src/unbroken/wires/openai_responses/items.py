@@ -1,16 +1,15 @@
 """openai-responses, its items: which are calls that a client runs, what they hold, what of them may go back.
 
-Known to both ends, requests and responses. Only reads: nothing here
-decides whether a call is complete.
+Known to both ends, requests and responses. Only reads: nothing here decides whether a call is complete. What stands
+inside a message or a result is in `parts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unbroken.messages import Json, Media, Part, Text
-from unbroken.wires.parts import from_data_url
-from unbroken.wires.values import Object, as_dict, dicts
+from unbroken.messages import Json
+from unbroken.wires.values import Object, as_dict, as_text
 
 NAME = "openai-responses"
 
@@ -43,6 +42,14 @@ def call_kind(item: Object) -> str:
             return kind
         case _:
             return ""
+
+
+def run_by_provider(item: Object) -> bool:
+    """A tool that the provider ran itself, or what came of it: everything that is neither speech nor a client's call.
+    By exclusion, because each provider has kinds of its own: `search_results`, `program`, `openrouter:web_search`."""
+    type = as_text(item.get("type"))
+    speech = type in ("", "message", "reasoning") or type.endswith("compaction")
+    return not speech and not call_kind(item)
 
 
 def payload(item: Object) -> Json:
@@ -87,31 +94,3 @@ def _plain_content(content: Json) -> bool:
             return not any(rest.values())
         case _:
             return False
-
-
-def text_of(item: Object) -> str:
-    """The text of a message item, refusals included."""
-    return "".join(part.text for part in parts_of(item.get("content")) if isinstance(part, Text))
-
-
-def parts_of(content: Json) -> tuple[Part, ...]:
-    if isinstance(content, str):
-        return (Text(content),) if content else ()
-    parts: list[Part] = []
-    for part in dicts(content):
-        match part:
-            case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
-                parts.append(Text(text))
-            case {"type": "refusal", "refusal": str(text)}:
-                parts.append(Text(text))
-            case {"type": "input_file", "file_data": str(data)} if data and not data.startswith("data:"):
-                parts.append(Media(mime="application/octet-stream", data=data))
-            case {"type": "input_image", "image_url": str(url)} | {"type": "input_file", "file_data": str(url)} if url:
-                parts.append(from_data_url(url))
-            case {"type": "input_file", "file_url": str(url)} if url:
-                parts.append(Media(mime="application/octet-stream", url=url))
-            case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}} if data:
-                parts.append(Media(mime=f"audio/{form}", data=data))
-            case _:
-                pass
-    return tuple(parts)
