@@ -52,11 +52,11 @@ STOPS = [
 def main() -> None:
     console = Console(highlight=False)
     console.print("Unbroken reads any provider's response and tells you exactly what is in it.")
-    console.print("No model is asked here: these are recorded bytes, written for this tour.\n")
+    console.print("No model is asked here: the bytes were written for this tour, in the shapes that providers send.\n")
     for number, (title, file, options, lesson) in enumerate(STOPS, start=1):
         console.print(Rule(f"{number}. {title}", align="left"))
         command = ["decode", "--follow", "--chunk", "48", *options, f"examples/streams/{file}"]
-        console.print(f"$ unbroken {' '.join(command)}\n", style="bold")
+        console.print(f"$ unbroken {' '.join(command)}\n", style="bold", soft_wrap=True)
         done = subprocess.run([sys.executable, "-m", "unbroken.cli", *command], check=False, cwd=HERE.parent)
         console.print(f"exit code {done.returncode}. {lesson}\n", style="italic")
     console.print(
