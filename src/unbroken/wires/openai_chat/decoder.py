@@ -229,6 +229,8 @@ class ChatDecoder:
                 self._to.text(content)
             elif isinstance(content, list):
                 self._content_parts(cast("list[Json]", content))
+            if len(message) == 1:
+                return
         told = self._reasoning(message)
         for detail in dicts(message.get("reasoning_details")):
             self._details.add(detail, apart=whole)
