@@ -129,6 +129,56 @@ def test_a_body_that_was_cut_is_unfinished_and_not_foreign() -> None:
         assert (response.verdict.kind, response.complete) == ("unfinished", False)
 
 
+PIECES = [piece(0, "a", "f", '{"x": "a'), piece(0, arguments="bbb"), piece(0, arguments='"}')]
+FINISHES = (None, None, "tool_calls")
+A, B, C = (json.dumps(calls_chunk(p, finish=f)).encode() for p, f in zip(PIECES, FINISHES, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"data: " + A + b"\n\ndata: " + B.replace(b"}", b"!", 1) + b"\ndata: " + C,
+        b"data: " + A + b"\n\ndat!: " + B + b"\n\ndata: " + C + b"\n\n",
+        A + b"\n" + B[1:] + b"\n" + C + b"\n",
+        A + b"\nxx\n" + C + b"\n",
+        b"[" + A + b",\n(" + B[1:] + b",\n" + C + b"]",
+        b"data: " + A + b"\n\ndata: " + B.replace(b"bbb", b"b\xffb") + b"\n\ndata: " + C + b"\n\n",
+    ],
+    ids=["before a cut end", "field name", "first brace", "a line of noise", "in an array", "not UTF-8"],
+)
+def test_a_damaged_piece_never_leaves_a_call_that_looks_whole(body: bytes, size: int) -> None:
+    decoder = Decoder("openai-chat")
+    for at in range(0, len(body), size):
+        decoder.feed(body[at : at + size])
+    response = decoder.response()
+    assert not any(call.complete for call in response.calls)
+    assert response.verdict.kind == "damaged"
+
+
+def test_a_word_that_keeps_the_connection_alive_is_no_damage() -> None:
+    body = sse(calls_chunk(piece(0, "a", "f", '{"x"')), done=False) + b"data: ping\n\ndata: [done]\n\n"
+    assert decode(body + sse(calls_chunk(piece(0, arguments=": 1}"), finish="tool_calls"))).verdict.whole
+
+
+@pytest.mark.parametrize("tail", [b"data: " + b"x" * 1000, b'data: {"a": ' + b"[" * 600])
+def test_a_limit_that_is_met_at_the_end_is_remembered(tail: bytes) -> None:
+    decoder = Decoder("openai-chat", max_event=900)
+    with pytest.raises(StreamError):  # noqa: PT012 - whichever of the two meets it
+        decoder.feed(sse(chunk({"content": "hi"}, "stop"), done=False) + tail)
+        decoder.end()
+    assert decoder.response().verdict.kind == "damaged"
+
+
+def test_a_gap_in_a_form_that_is_read_from_the_text_is_seen() -> None:
+    before, after = '<tool_call>{"name": "f", "arguments": {"a": "x', 'y"}}</tool_call>'
+    body = (
+        sse(chunk({"content": before}), done=False) + b'data: {"choi\x00\n\n' + sse(chunk({"content": after}, "stop"))
+    )
+    response = decode(body, tools=["f"])
+    assert (response.calls, response.text) == ((), before + after)
+
+
 def test_html_in_the_middle_of_a_stream_is_damage() -> None:
     body = chat(piece(0, "a", "f", "{}"), finish=None, done=False) + HTML
     assert decode(body).verdict.kind == "unfinished"

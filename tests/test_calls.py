@@ -10,8 +10,10 @@ from streams import calls_chunk, calls_of, chat, chunk, feed, piece, sse
 
 from unbroken import (
     Assistant,
+    CallOpened,
     CallReady,
     CallSpoiled,
+    CallWithdrawn,
     Decoder,
     Ended,
     Request,
@@ -403,6 +405,66 @@ def test_a_finish_that_speaks_of_calls_without_any_is_broken() -> None:
 def test_empty_arguments_need_an_end_that_is_known_to_be_good(reason: str) -> None:
     assert not decode(chat(piece(0, "a", "f", ""), finish=reason)).calls[0].complete
     assert decode(chat(piece(0, "a", "f", "{}"), finish=reason)).calls[0].complete
+
+
+def test_several_pieces_of_one_call_in_one_event_are_one_call() -> None:
+    body = sse(
+        calls_chunk(piece(0, "a", "f", '{"p'), piece(0, "a", "f", 'ath": 1, "q')),
+        calls_chunk(piece(0, "a", "f", '": 2}')),
+        chunk({}, "tool_calls"),
+    )
+    assert calls_of(decode(body)) == [("a", "f", {"path": 1, "q": 2})]
+
+
+def test_a_position_means_nothing_once_the_call_there_has_closed() -> None:
+    more = calls_chunk(piece(arguments="x"), piece(arguments='": 1}'))
+    body = sse(
+        calls_chunk(piece(0, "a", "f", "{}")), calls_chunk(piece(1, "b", "g", '{"')), more, chunk({}, "tool_calls")
+    )
+    assert decode(body).calls[0].complete
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        [piece(0, "a", "f", {"x": 1}), piece(0, "a", "f", {"x": 1})],
+        [piece(0, "a", "f", '{"x":1}'), piece(0, "a", "f", '{"x": 1}')],
+        [piece(0, "a", "f", '{"x":1}\n'), piece(0, "a", "f", '{"x":1}')],
+        [piece(0, "a", "f", '{"x":1}'), piece(0, "a", "f", ""), piece(0, "a", None, '{"x":1}')],
+    ],
+)
+def test_an_echo_is_an_echo_however_it_is_spelled(echo: list[dict[str, Any]]) -> None:
+    assert calls_of(decode(chat(*echo))) == [("a", "f", {"x": 1})]
+
+
+def test_calls_with_indexes_of_their_own_are_echoed_without_ids() -> None:
+    pieces = [piece(n, None, "f", json.dumps({"x": n})) for n in (0, 1)]
+    assert [c.arguments for c in decode(chat(*pieces, *pieces)).calls] == [{"x": 0}, {"x": 1}]
+
+
+def test_one_id_for_a_call_with_and_one_without_arguments() -> None:
+    response = decode(chat(piece(0, "s", "f", '{"x": 1}'), piece(0, "s", "g", "")))
+    assert [(c.name, c.arguments) for c in response.calls] == [("f", {"x": 1}), ("g", {})]
+
+
+def test_offered_names_under_one_id_do_not_fuse() -> None:
+    response = decode(chat(piece(0, "s", "f", ""), piece(0, "s", "g", '{"x": 1}')), tools=["f", "g"])
+    assert [(c.name, c.arguments) for c in response.calls] == [("f", {}), ("g", {"x": 1})]
+
+
+def test_calls_are_opened_in_the_order_in_which_they_begin() -> None:
+    deltas = feed(chat(piece(0, "a", "f", ""), piece(1, "b", "g", '{"x": 1}')), 10_000)
+    assert [d.name for d in deltas if isinstance(d, CallOpened)] == ["f", "g"]
+
+
+def test_a_call_that_the_server_read_and_left_in_the_text_is_one_call() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
+    own = piece(0, "a", "f", '{"x":1}')
+    before = sse(chunk({"content": text}), calls_chunk(own), chunk({}, "tool_calls"))
+    after = sse(calls_chunk(own), chunk({"content": text}), chunk({}, "tool_calls"))
+    for body in (before, after):
+        assert calls_of(decode(body, tools=["f"])) == [("a", "f", {"x": 1})]
+    assert CallWithdrawn(0) in feed(before, 10_000, tools=["f"])
 
 
 # What is its id

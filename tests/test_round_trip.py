@@ -16,6 +16,8 @@ from unbroken import (
     CallArguments,
     CallOpened,
     CallReady,
+    CallSpoiled,
+    CallWithdrawn,
     Decoder,
     Delta,
     Ended,
@@ -25,9 +27,11 @@ from unbroken import (
     ReasoningDelta,
     Request,
     Response,
+    Restarted,
     Sampling,
     Text,
     TextDelta,
+    ToolCall,
     ToolMessage,
     ToolSpec,
     Usage,
@@ -103,6 +107,30 @@ def test_a_response_of_any_wire_can_be_written_for_any_other(wire: str, body: by
                 (c.id, c.name, c.arguments) for c in first.calls
             ]
             assert second.verdict.whole
+
+
+@every_wire
+def test_a_body_takes_back_what_a_stream_could_not(wire: str) -> None:
+    a, b = ToolCall("call_a", "f", {"x": 1}, '{"x": 1}', 0), ToolCall("call_b", "g", {}, "{}", 1)
+    spoiled = replace(a, arguments=None, complete=False, problem="more text came")
+    for undone in (CallSpoiled(spoiled), CallWithdrawn(0), Restarted(("call_a",))):
+        deltas = [CallOpened(0, "f", "call_a"), CallReady(a), undone, CallOpened(1, "g", "call_b"), CallReady(b)]
+        _, body = written(wire, [*deltas, Ended(Verdict("whole"))])
+        assert [call.id for call in decode(body, wire=wire).calls] == ["call_b"]
+
+
+@every_wire
+@pytest.mark.parametrize("kind", ["error", "unfinished", "damaged"])
+def test_a_response_that_failed_is_written_as_an_error(wire: str, kind: str) -> None:
+    for body in written(wire, [TextDelta("Let me"), Ended(Verdict(kind, "it broke", finish="stop"))]):
+        verdict = decode(body, wire=wire).verdict
+        assert (verdict.kind, "it broke" in verdict.reason) == ("error", True)
+
+
+@every_wire
+def test_a_cut_call_is_written_as_a_cut_answer(wire: str) -> None:
+    for body in written(wire, [TextDelta("Let me"), Ended(Verdict("cut_call", meaning="done"))]):
+        assert decode(body, wire=wire).verdict.meaning == "length"
 
 
 def carried(message: Message, wire: str) -> Message:

@@ -185,7 +185,7 @@ def test_a_blocked_prompt_is_a_refusal() -> None:
 @pytest.mark.parametrize("candidates", [{}, {"candidates": []}])
 def test_a_prompt_that_is_blocked_in_words_only_is_a_refusal(candidates: dict[str, Any]) -> None:
     r = gemini({**candidates, "promptFeedback": {"blockReasonMessage": "No."}})
-    assert (r.finish, r.verdict.meaning, r.complete) == ("BLOCK_REASON_UNSPECIFIED", "refused", True)
+    assert (r.finish, r.verdict.meaning, r.complete) == (None, "refused", True)
     answered = gemini(chunk({"text": "a"}, finish="STOP", promptFeedback={"blockReasonMessage": "No."}))
     assert (answered.finish, answered.verdict.meaning) == ("STOP", "done")
 

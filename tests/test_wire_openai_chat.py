@@ -201,6 +201,29 @@ def test_a_whole_body_without_choices_says_nothing() -> None:
     assert decode(b'{"object": "chat.completion", "choices": []}').verdict.kind == "empty"
 
 
+def test_a_tool_that_zhipu_runs_is_no_call_of_ours() -> None:
+    run = {"id": "call_1", "index": 0, "type": "code_interpreter", "code_interpreter": {"input": "1+1"}}
+    shown = {**run, "code_interpreter": {"outputs": [{"logs": "2"}]}}
+    response = decode(sse(calls_chunk(run), calls_chunk(shown), chunk({"content": "2"}, "stop")))
+    assert (response.calls, response.text, response.verdict.kind) == ((), "2", "whole")
+    assert [(c.type, c.id, c.arguments) for c in response.server_calls] == [
+        ("code_interpreter", "call_1", {"input": "1+1"})
+    ]
+
+
+def test_the_choice_of_index_0_is_preferred_where_several_come_at_once() -> None:
+    choices = [
+        {"index": 1, "message": {"content": "B"}, "finish_reason": "stop"},
+        {"index": 0, "message": {"content": "A"}, "finish_reason": "length"},
+    ]
+    response = decode(json.dumps({"object": "chat.completion", "choices": choices}).encode())
+    assert (response.text, response.finish) == ("A", "length")
+
+
+def test_content_that_is_neither_text_nor_parts_is_damage() -> None:
+    assert decode(sse(chunk({"content": 123}), chunk({}, "stop"))).verdict.kind == "damaged"
+
+
 # What must travel back
 
 

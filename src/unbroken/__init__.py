@@ -52,7 +52,19 @@ from unbroken.messages import (
     Usage,
     User,
 )
-from unbroken.transcript import Drop, Edit, Insert, Move, Rename, Transcript, from_json, repair, to_json
+from unbroken.transcript import (
+    NO_RESULT,
+    Drop,
+    Edit,
+    Insert,
+    Move,
+    Place,
+    Rename,
+    Transcript,
+    from_json,
+    repair,
+    to_json,
+)
 from unbroken.wires import WIRES, Wire, find_wire
 from unbroken.wires.chain import repair_raw
 from unbroken.wires.writer import ResponseWriter
@@ -60,6 +72,7 @@ from unbroken.wires.writer import ResponseWriter
 __version__ = "0.1.0"
 
 __all__ = [
+    "NO_RESULT",
     "WIRES",
     "Assistant",
     "CallArguments",
@@ -81,6 +94,7 @@ __all__ = [
     "Native",
     "NotAResponse",
     "OneTool",
+    "Place",
     "ReasoningDelta",
     "Rename",
     "Request",

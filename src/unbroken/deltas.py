@@ -58,7 +58,8 @@ class CallSpoiled:
 
 @dataclass(slots=True)
 class CallWithdrawn:
-    """What had begun at this index is no call of the client's: the provider ran it itself."""
+    """What had begun at this index is no call of its own: the provider ran it itself, or it came a second time, as
+    text and as a call. Cancel it if it runs."""
 
     index: int
 

@@ -30,6 +30,8 @@ class Assembler:
         # The calls' part of `Receiver`, bound here once: a stream calls them for every few bytes.
         self.piece = self.calls.piece
         self.entry = self.calls.entry
+        self.again = self.calls.again
+        self.loose = self.calls.loose
         self.open = self.calls.open
         self.arguments = self.calls.arguments
         self.close = self.calls.close
@@ -96,7 +98,7 @@ class Assembler:
         # says the answer was cut outweighs an earlier "done": old Gemini models say STOP in every chunk.
         self.terminal = True
         if self.finish_reason is None or (self.meaning == "done" and meaning == "length"):
-            self.finish_reason = reason
+            self.finish_reason = reason or None
             self.meaning = meaning
 
     def ended(self) -> None:
@@ -114,6 +116,10 @@ class Assembler:
         """An event could not be read."""
         self.damaged = self.damaged or reason
         self.calls.damage()
+        if self._prose is not None:
+            # What was lost may have been a part of a form that is open: what is held of it is text for good.
+            self._said([_as_it_was(item) for item in self._prose.end()])
+            self._prose = Prose(self._prose.names)
 
     def flush(self) -> None:
         """The body has ended: nothing is held back any longer, and the calls that are still open are decided."""
@@ -127,7 +133,7 @@ class Assembler:
         if self._prose is not None:
             found = self._prose.end()
             # A form that ends with the text is only whole if the text is.
-            self._said(found if well else [item if isinstance(item, str) else item.text for item in found])
+            self._said(found if well else [_as_it_was(item) for item in found])
         self.calls.flush(well)
 
     def _said(self, found: list[str | ProseCall]) -> None:
@@ -137,3 +143,7 @@ class Assembler:
                 self.deltas.append(TextDelta(item))
             else:
                 self.calls.recovered(item.name, item.arguments)
+
+
+def _as_it_was(item: str | ProseCall) -> str:
+    return item if isinstance(item, str) else item.text

@@ -52,6 +52,7 @@ class Calls:
         self._calls: list[Pending] = []
         self._taken: set[int] = set()
         self._next_place = 0
+        self._own_indexes = 0
         self._by_index: dict[int, Pending] = {}
         self._by_id: dict[str, Pending] = {}
         self._by_key: dict[Json, Pending] = {}
@@ -109,14 +110,16 @@ class Calls:
 
     def withdraw(self, key: Json) -> None:
         call = self._by_key.get(key)
-        if call is None or call not in self._calls:
-            return
+        if call is not None and call in self._calls:
+            self._take_back(call)
+
+    def _take_back(self, call: Pending) -> None:
         self._calls.remove(call)
         self._undecided.pop(call, None)
         if call.done is not None:
             self._used.discard(call.done.id)
         # What still comes for it belongs to nothing; its index is not given to another.
-        call.done = self._call(call, Parsed(None, "the provider ran it itself"), id=call.id)
+        call.done = self._call(call, Parsed(None, "it was no call of its own"), id=call.id)
         if call.opened:
             self._deltas.append(CallWithdrawn(call.index))
 
@@ -157,6 +160,19 @@ class Calls:
         elif arguments is not None:
             self._object_piece(call, arguments)
 
+    def again(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
+        """A second piece with a name and the same index and id in one list: the same call only if that is under way."""
+        call = self._by_id.get(_as_text(id)) or self._by_index.get(_as_index(index) or 0)
+        if call is not None and call.done is None and not call.empty and call.name == name:
+            self.piece(index, id, name, arguments, kind)
+        else:
+            self.entry(id, name, arguments, kind)
+
+    def loose(self, position: int, arguments: Json) -> None:
+        """A piece that nothing but its position in a list tells apart: meant so only while the call there is open."""
+        call = self._by_index.get(position)
+        self.piece(position if call is not None and call.done is None else None, None, None, arguments)
+
     def _find(self, index: int | None, id: str, name: str, arguments: Json, kind: str) -> Pending | None:
         """The open call that a piece belongs to, made if the piece starts one; None if there is nothing to add."""
         blank = arguments is None or (isinstance(arguments, str) and not arguments.strip(_BLANK))
@@ -180,7 +196,7 @@ class Calls:
             return call
         if blank:
             call.announced_again = name
-        elif call.announced_again and _starts_object(arguments):
+        elif call.announced_again and _starts_object(arguments) and not (id and _is_echo(call.done, arguments)):
             # The name came again, alone, after the close: only what follows tells an echo from another call.
             return self._begin(index, "", call.announced_again, kind)
         else:
@@ -193,12 +209,12 @@ class Calls:
             return True
         if index is not None and call.own_index and index != call.index:
             return False
-        if call.done is None or blank:
-            return True
+        if call.done is None:
+            return not self._are_two_names(call.name, name)
         if name != call.name:
             return False
-        # Closed, and the same name again: an echo of this call (the very same text), or another call.
-        return arguments == call.done.raw or not _starts_object(arguments)
+        # Closed, and the same name again: an echo of this call, or another call.
+        return blank or not _starts_object(arguments) or _is_echo(call.done, arguments)
 
     def _goes_on(self, call: Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
         """Does a piece without a known id belong to the call at its place?"""
@@ -210,14 +226,22 @@ class Calls:
         if not name:
             return True
         if closed:
-            return name == call.name and (blank or not _starts_object(arguments))
+            if name != call.name:
+                return False
+            if blank or not _starts_object(arguments):
+                return True
+            # Where each call has an index of its own, the very same call at the same index is an echo.
+            return call.done is not None and self._own_indexes > 1 and _is_echo(call.done, arguments)
         if call.name and index is None:
             return name == call.name  # without index and id only the name tells calls apart
-        return not (call.name in self._names and name in self._names and name != call.name)
+        return not self._are_two_names(call.name, name)
+
+    def _are_two_names(self, name: str, other: str) -> bool:
+        return name != other and name in self._names and other in self._names
 
     def _after_the_end(self, call: Pending, arguments: Json) -> None:
         done = call.done
-        if done is None or done.problem or arguments in (done.raw, done.arguments):
+        if done is None or done.problem or _is_echo(done, arguments):
             return  # some servers send the whole call once more with the finish
         self._spoil(call, "more text came after the arguments had closed")
 
@@ -243,6 +267,9 @@ class Calls:
                 place += 1
             self._next_place = place + 1
         self._taken.add(place)
+        self._own_indexes += own_index
+        for earlier in [one for one in (self._last,) if one is not None and one.name]:
+            self._open(earlier)  # a consumer hears of calls in the order in which they began
         call = Pending(place, own_index, id, name, kind)
         self._calls.append(call)
         self._undecided[call] = None
@@ -298,6 +325,10 @@ class Calls:
 
     def _conclude(self, call: Pending, parsed: Parsed) -> None:
         self._undecided.pop(call, None)
+        if self._recovered and parsed.arguments is not None and call not in self._recovered:
+            for twin in [one for one in self._recovered if _is_twin(one, call.name, parsed.arguments)][:1]:
+                self._recovered.discard(twin)
+                self._take_back(twin)
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
         self._deltas.append(CallSpoiled(call.done) if parsed.problem else CallReady(call.done))
 
@@ -332,7 +363,10 @@ class Calls:
     # Outside the wires
 
     def recovered(self, name: str, arguments: str) -> None:
-        """A whole call that stood in the text."""
+        """A whole call that stood in the text. Some servers read a call and leave its text too: that is one call."""
+        arguments_read = parse_arguments(arguments).arguments
+        if any(_is_twin(call, name, arguments_read) for call in self._calls):
+            return
         call = self._begin(None, "", name, "function")
         self._recovered.add(call)
         self._open(call)
@@ -373,6 +407,17 @@ class Calls:
                 return parsed
             return Parsed(None, f"{CUT} ({parsed.problem})")
         return parsed if well else Parsed(None, "the stream broke before the call was known to be complete")
+
+
+def _is_echo(done: ToolCall, arguments: Json) -> bool:
+    """Are these the arguments of the call once more, however they are spaced?"""
+    if isinstance(arguments, str):
+        return arguments == done.raw or parse_arguments(arguments).arguments == done.arguments is not None
+    return arguments == done.arguments
+
+
+def _is_twin(call: Pending, name: str, arguments: dict[str, Json] | None) -> bool:
+    return call.done is not None and call.name == name and call.done.arguments == arguments is not None
 
 
 def _as_index(index: Json) -> int | None:

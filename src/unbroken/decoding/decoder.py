@@ -98,20 +98,32 @@ class Decoder:
                 except MISSHAPEN as error:
                     self._misshapen(error)
         except StreamError as error:
-            # Beyond a limit something was not read: from here on nothing that is open may count as whole.
-            self._failure = error
-            self._assembler.damage(str(error))
+            self._fail(error)
             raise
         return self._assembler.take()
 
     def end(self) -> list[Delta]:
         if self._response is None:
-            unfinished = self._framer.unfinished
-            for data in self._framer.end() if self._failure is None else ():
-                self._read_slowly(data, last=unfinished)
+            try:
+                if self._failure is None:
+                    self._read_the_rest()
+            except StreamError as error:
+                self._fail(error)
+                raise
             self._response = self._conclude()
             self._assembler.deltas.append(Ended(self._response.verdict))
         return self._assembler.take()
+
+    def _read_the_rest(self) -> None:
+        unfinished = self._framer.unfinished
+        rest = self._framer.end()
+        for number, data in enumerate(rest, start=1):
+            self._read_slowly(data, last=unfinished and number == len(rest))
+
+    def _fail(self, error: StreamError) -> None:
+        # Beyond a limit something was not read: from here on nothing that is open may count as whole.
+        self._failure = error
+        self._assembler.damage(str(error))
 
     def response(self) -> Response:
         """Everything that was received. Ends the decoder if nobody has."""
@@ -121,7 +133,9 @@ class Decoder:
 
     def _read_slowly(self, data: bytes, last: bool = False) -> None:
         """An event that the fast parser refuses, or the last one, which may have been cut."""
-        if data.strip() == b"[DONE]":
+        if b"{" not in data:
+            if data.strip().upper() != b"[DONE]":
+                return  # a word to keep the connection alive: nothing of a call can stand in it
             if self.wire.done_ends:
                 self._reader.recognised = True
                 self._assembler.ended()

@@ -13,6 +13,18 @@ from unbroken.wires.jsontext import Damaged, loads
 from unbroken.wires.sse import Framer
 
 EVENTS_LOOKED_AT = 50
+HEAD = 4096
+
+_MARKS = (
+    (b"chat.completion", "openai-chat"),
+    (b'"choices"', "openai-chat"),
+    (b'"candidates"', "gemini"),
+    (b'"message_start"', "anthropic-messages"),
+    (b'"content_block', "anthropic-messages"),
+    (b'"response.', "openai-responses"),
+    (b'"object":"response"', "openai-responses"),
+    (b'"object": "response"', "openai-responses"),
+)
 
 _ANTHROPIC_EVENTS = {
     "message_start",
@@ -30,6 +42,14 @@ def guess_wire(body: bytes) -> str | None:
     for event in _events(body):
         wire = _wire_of(event)
         if wire is not None:
+            return wire
+    return _guess_from_a_cut(body[:HEAD])
+
+
+def _guess_from_a_cut(head: bytes) -> str | None:
+    """A body that was cut in its first event has no event at all: what can be read of it still says what it was."""
+    for mark, wire in _MARKS:
+        if mark in head:
             return wire
     return None
 

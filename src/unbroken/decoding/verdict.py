@@ -6,6 +6,7 @@ the token count. The verdict is data (`deltas.Verdict`); what to do about it is 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import cast
 
@@ -45,6 +46,7 @@ class Witnesses:
     max_tokens: int | None
 
 
+_HTML = re.compile(r"\s*<[!/a-zA-Z]")
 _SAY_CALLS = ("tool_calls", "function_call", "tool_use")
 
 
@@ -60,14 +62,14 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
         return "error", f"the provider sent an error: {error_text(seen.error)}"
     if seen.bytes_seen == 0:
         return "foreign", "the body is empty"
-    if not seen.recognised and not seen.damaged and not seen.cut:
+    if not seen.recognised and not seen.cut and (seen.noise or not seen.damaged):
         return "foreign", _foreign(seen)
     if seen.damaged:
         return "damaged", seen.damaged
     if not seen.terminal:
         calls = f"; calls not complete: {names}" if names else ""
         return "unfinished", f"the body ended without the terminal sign of its wire{calls}"
-    if seen.noise.lstrip().startswith("<"):
+    if _HTML.match(seen.noise):
         return "damaged", f"the stream contains HTML: {seen.noise}"
     if seen.broken_calls:
         if seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens):
@@ -79,14 +81,14 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
         return "cut_call", f"{said} not every call can run: {names}: {problem}"
     if seen.finish in _SAY_CALLS and not (seen.calls or seen.server_calls):
         return "cut_call", f"the finish reason is {seen.finish!r}, but no call came"
-    if seen.blank and not (seen.calls or seen.server_calls or seen.other) and seen.meaning == "done":
+    if seen.blank and not (seen.calls or seen.server_calls or seen.other) and seen.meaning in ("done", "other"):
         what = "only reasoning" if seen.reasoning else "nothing"
         return "empty", f"the response ended as it should and says {what}"
     return "whole", ""
 
 
 def _foreign(seen: Witnesses) -> str:
-    if seen.noise.lstrip().startswith("<"):
+    if _HTML.match(seen.noise):
         return f"the body is HTML, not a response: {seen.noise}"
     if seen.noise:
         return f"the body is not a response of this wire: {seen.noise}"

@@ -24,8 +24,8 @@ class Damaged(StreamError):
 
 
 def loads(data: bytes) -> Json:
-    """Parse one event. orjson where it can, the standard parser where orjson refuses (half a surrogate pair, NaN,
-    bytes that are not UTF-8); raises `Damaged` for what is not JSON and `TooDeep` before anything could recurse."""
+    """Parse one event. orjson where it can, the standard parser where orjson refuses (half a surrogate pair, NaN);
+    raises `Damaged` for what is not JSON and `TooDeep` before anything could recurse."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -37,7 +37,7 @@ def loads_exact(data: bytes) -> Json:
     if not shallow(data):
         raise too_deep()
     try:
-        return json.loads(data.decode("utf-8", "replace"))
+        return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise Damaged(f"an event is not JSON: {error}") from None
 

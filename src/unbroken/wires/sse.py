@@ -102,15 +102,15 @@ class Framer:
         data = self._data
         for line in lines:
             if line.startswith(b"data:"):
+                self._data_size += len(line)
+                if self._data_size > self.max_event:
+                    self._too_large("one event", self.max_event, "max_event")
                 line = line[5:]
                 if data and _is_another(data[-1], line):
                     events.append(data[0] if len(data) == 1 else b"\n".join(data))
                     data.clear()
-                    self._data_size = 0
+                    self._data_size = len(line)
                 data.append(line)
-                self._data_size += len(line)
-                if self._data_size > self.max_event:
-                    self._too_large("one event", self.max_event, "max_event")
             elif not line:
                 if data:
                     event = data[0] if len(data) == 1 else b"\n".join(data)
@@ -118,16 +118,22 @@ class Framer:
                         events.append(event)
                     data.clear()
                 self._data_size = 0
-            elif line[:1] in (b"{", b"["):
-                # A proxy's JSON error, or a chunk without its field name, in the middle of a stream.
-                if len(line) > self.max_event:
-                    self._too_large("one event", self.max_event, "max_event")
-                events.append(line)
-            elif line[:1] == b" " and line.strip():
-                events += self._take([line.lstrip()])  # a field that was indented is still a field
-            elif not self.noise and not line.startswith((b":", b"event", b"id", b"retry", b"data")):
-                self.noise = line[:200]
+            else:
+                events += self._take_other(line)
         return events
+
+    def _take_other(self, line: bytes) -> list[bytes]:
+        if len(line) > self.max_event:
+            self._too_large("one line", self.max_event, "max_event")
+        if line[:1] in (b"{", b"["):
+            return [line]  # a proxy's JSON error, or a chunk without its field name, in the middle of a stream
+        if line.startswith((b":", b"event", b"id", b"retry", b"data")):
+            return []
+        if line[:1] == b" " and line.strip():
+            return self._take([line.lstrip()])  # a field that was indented is still a field
+        self.noise = self.noise or line[:200]
+        # A field name that was damaged may have held a part of a call: give it to the parser, which refuses it.
+        return [line] if b"{" in line else []
 
     def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
         raise TooLarge(
@@ -145,16 +151,26 @@ _MARKS = re.compile(rb'["{}]')
 _STRING_END = re.compile(rb'["\\\n]')
 
 
+_SEPARATORS = b" \t\r\n,"
+_BETWEEN = re.compile(rb"(?:[\s,\[\]]|data:|event:[^\n]*|id:[^\n]*|:[^\n]*)*")
+"""What may stand between two objects: the marks of an array, and the fields of events."""
+
+_UNREADABLE = b"{\x00"
+"""Before noise that came where an object should: so it looks like an event, and like one that no parser takes."""
+
+
 class JsonSplitter:
     """Cuts a sequence of top-level JSON objects (one a line, or an array, or one body) where each of them closes.
 
-    Commas, brackets and white space between the objects are dropped. One pass: no byte is looked at twice.
+    Separators between the objects are dropped; anything else there is given as an event of its own, for the parser to
+    refuse, because it may be an object that lost its first brace. One pass: no byte is looked at twice.
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         self.max_event = max_event
         self.inside = False
         self._begun = bytearray()
+        self._between = bytearray()
         self._depth = 0
         self._in_string = False
         self._escaped = False
@@ -164,50 +180,67 @@ class JsonSplitter:
         at = start = 0
         end = len(chunk)
         while at < end:
-            if self._in_string:
-                if self._escaped:
-                    self._escaped = False
-                    at += 1
-                    continue
-                found = _STRING_END.search(chunk, at)
-                if found is None:
+            if not self.inside:
+                at = chunk.find(b"{", start)
+                if at < 0:
                     break
-                at = found.end()
-                if found.group() == b"\\":
-                    self._escaped = True
-                    continue
-                self._in_string = False
-                if found.group() == b"\n":
-                    # No string goes on over a line end: this object was cut, and what follows is another.
-                    objects.append(self._close(chunk[start : at - 1]))
-                    start = at
+                objects += self._separator(chunk[start:at])
+                self.inside = True
+                self._depth = 1
+                start = at
+                at += 1
                 continue
-            found = _MARKS.search(chunk, at)
-            if found is None:
-                break
-            at = found.end()
-            mark = found.group()
-            if mark == b'"':
-                # Between the objects a quote is noise; it must not swallow what follows.
-                self._in_string = self.inside
-            elif mark == b"{":
-                if not self.inside:
-                    self.inside = True
-                    start = at - 1
-                self._depth += 1
-                if self._depth > MAX_DEPTH:
-                    raise too_deep()
-            elif self.inside:
-                self._depth -= 1
-                if self._depth == 0:
-                    objects.append(self._close(chunk[start:at]))
+            at, closed = self._follow(chunk, at, end)
+            if closed:
+                objects.append(self._close(chunk[start:at]))
+                start = at
+        rest = chunk[start:]
         if self.inside:
-            self._begun += chunk[start:]
+            self._begun += rest
             self._check(len(self._begun))
+        else:
+            self._between += rest if self._between else rest.lstrip(_SEPARATORS)
+            self._check(len(self._between))
         return objects
 
+    def _follow(self, chunk: bytes, at: int, end: int) -> tuple[int, bool]:
+        """Go on inside an object to its next mark; true where the object ends."""
+        if self._in_string:
+            if self._escaped:
+                self._escaped = False
+                return at + 1, False
+            found = _STRING_END.search(chunk, at)
+            if found is None:
+                return end, False
+            if found.group() == b"\\":
+                self._escaped = True
+                return found.end(), False
+            self._in_string = False
+            # No string goes on over a line end: this object was cut there, and what follows is another.
+            return found.end(), found.group() == b"\n"
+        found = _MARKS.search(chunk, at)
+        if found is None:
+            return end, False
+        mark = found.group()
+        if mark == b'"':
+            self._in_string = True
+        elif mark == b"{":
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise too_deep()
+        else:
+            self._depth -= 1
+        return found.end(), self._depth == 0
+
     def end(self) -> list[bytes]:
-        return [self._close(b"")] if self.inside else []
+        return [self._close(b"")] if self.inside else self._separator(b"")
+
+    def _separator(self, last: bytes) -> list[bytes]:
+        between = (bytes(self._between) + last).strip(_SEPARATORS)
+        self._between.clear()
+        if _BETWEEN.fullmatch(between):
+            return []
+        return [between if between.upper() == b"[DONE]" else _UNREADABLE + between]
 
     def _close(self, last: bytes) -> bytes:
         whole = bytes(self._begun) + last if self._begun else last

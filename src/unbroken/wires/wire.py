@@ -30,6 +30,14 @@ class Receiver(Protocol):
         """A call that stands whole in a list of calls, apart from all others there."""
         ...
 
+    def again(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
+        """A second piece with a name, and with the same index and id, in one list of pieces."""
+        ...
+
+    def loose(self, position: int, arguments: Json) -> None:
+        """A piece that has neither index, id nor name, at this position in a list of several."""
+        ...
+
     def open(self, key: Json, id: str, name: str, kind: str = "function") -> None:
         """A call begins, on a wire that also says where it ends. `key` is the wire's own handle until `close`."""
         ...
@@ -53,7 +61,7 @@ class Receiver(Protocol):
     def usage(self, usage: Usage) -> None: ...
 
     def finish(self, reason: str, meaning: Meaning = "done") -> None:
-        """A finish reason as the provider spells it, and what it means on any wire."""
+        """A finish reason as the provider spells it (empty if it gave none), and what it means on any wire."""
         ...
 
     def ended(self) -> None:

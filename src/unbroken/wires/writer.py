@@ -9,43 +9,70 @@ from __future__ import annotations
 
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Ended, Restarted
 from unbroken.wires import find_wire
-from unbroken.wires.wire import Wire
+from unbroken.wires.wire import ResponseEncoder, Wire
 
 
 class ResponseWriter:
     """`wire` is the client's; `id` names the response there."""
 
     def __init__(self, wire: Wire | str, model: str, id: str) -> None:
-        self._encoder = (find_wire(wire) if isinstance(wire, str) else wire).encoder(model, id)
+        self._wire = find_wire(wire) if isinstance(wire, str) else wire
+        self._model = model
+        self._id = id
+        self._encoder = self._new_encoder()
         self._waiting: dict[int, CallReady | None] = {}
         """Calls that have begun and were not written, in the order of their beginning."""
+        self._said: list[Delta] = []
+        self._calls: dict[int, CallReady] = {}
 
     def feed(self, delta: Delta) -> bytes:
         match delta:
             case CallOpened(index, _, _):
                 self._waiting.setdefault(index, None)
-            case CallReady(call) if call.index in self._waiting:
+                return b""
+            case CallReady(call):
+                self._calls[call.index] = delta
+                if call.index not in self._waiting:
+                    return self._encoder.feed(delta)
                 self._waiting[call.index] = delta
                 return self._write_next()
             case CallSpoiled(call):
-                self._waiting.pop(call.index, None)
-                return self._write_next()
+                return self._forget(call.index)
             case CallWithdrawn(index):
-                self._waiting.pop(index, None)
-                return self._write_next()
+                return self._forget(index)
             case Restarted(_):
                 self._waiting.clear()  # what had begun will not be finished, and must not hold back what comes now
+                self._calls.clear()
             case Ended(_):
                 held = [ready for ready in self._waiting.values() if ready is not None]
                 self._waiting.clear()
+                self._said.append(delta)
                 return b"".join(self._encoder.feed(ready) for ready in held) + self._encoder.feed(delta)
             case _:
-                pass
+                self._said.append(delta)
         return self._encoder.feed(delta)
 
     def body(self) -> bytes:
-        """After the last delta: the same response as one whole body."""
-        return self._encoder.body()
+        """After the last delta: the same response as one whole body. It can take back what a stream could not: calls
+        that were spoiled, withdrawn or dropped after they had been announced."""
+        encoder = self._new_encoder()
+        said, ends = self._said, [delta for delta in self._said if isinstance(delta, Ended)]
+        for delta in said:
+            if not isinstance(delta, Ended):
+                encoder.feed(delta)
+        for _, ready in sorted(self._calls.items()):
+            encoder.feed(ready)
+        for end in ends:
+            encoder.feed(end)
+        return encoder.body()
+
+    def _new_encoder(self) -> ResponseEncoder:
+        return self._wire.encoder(self._model, self._id)
+
+    def _forget(self, index: int) -> bytes:
+        self._waiting.pop(index, None)
+        self._calls.pop(index, None)
+        return self._write_next()
 
     def _write_next(self) -> bytes:
         written = b""

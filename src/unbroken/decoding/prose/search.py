@@ -51,7 +51,7 @@ class Prose:
     """Feed it the text in any pieces. `names` are the offered tools: a form with another name stays text."""
 
     def __init__(self, names: Collection[str], *, max_held: int = MAX_HELD) -> None:
-        self._names = frozenset(names)
+        self.names = frozenset(names)
         self._reader = Reader(max_held)
         self._steps: Steps[None] | None = None
         self._dialect: Dialect = DIALECTS[0]
@@ -130,7 +130,7 @@ class Prose:
             self._dialect = next(
                 dialect for dialect in dialects if next_character in dialect.starts or not dialect.starts
             )
-        yield from self._dialect.read(self._reader, self._names, mark)
+        yield from self._dialect.read(self._reader, self.names, mark)
 
     def _advance(self, out: list[str | ProseCall]) -> bool:
         """Let the open form go on; false when it waits for more text."""

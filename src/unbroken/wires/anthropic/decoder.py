@@ -18,6 +18,10 @@ from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dic
 from unbroken.wires.wire import Receiver
 
 _MEANINGS: dict[str, Meaning] = {
+    "end_turn": "done",
+    "tool_use": "done",
+    "stop_sequence": "done",
+    "stop": "done",  # ollama
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "refused",
@@ -89,7 +93,9 @@ class MessagesDecoder:
             block = self._at.get(event.get("index")) or self._stray(event.get("index"), kind)
             if kind == "input_json_delta":
                 text = delta["partial_json"]
-                if text.__class__ is str and text:
+                if text:
+                    if text.__class__ is not str:
+                        raise ValueError("a piece of the arguments is not text")
                     block.json.append(text)
                     self._arguments(block.key, text)
             else:
@@ -266,7 +272,7 @@ class MessagesDecoder:
 
 
 def _meaning(reason: Json) -> Meaning:
-    return _MEANINGS.get(as_text(reason), "done")
+    return _MEANINGS.get(as_text(reason), "other")
 
 
 def _usage(raw: Object) -> Usage:

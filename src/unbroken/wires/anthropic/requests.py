@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count
 
 from unbroken.messages import (
     Assistant,
@@ -78,8 +79,12 @@ def _with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:
     renamed: dict[str, str] = {}
     for number, message in enumerate(messages):
         if isinstance(message, Assistant) and message.calls:
-            renamed = {call.id: f"{call.id}_{number}" for call in message.calls if call.id in used}
-            used |= {call.id for call in message.calls}
+            own = {call.id for call in message.calls}
+            renamed = {}
+            for id in sorted(own & used):
+                renamed[id] = next(f"{id}_{n}" for n in count(number) if f"{id}_{n}" not in used | own)
+                used.add(renamed[id])
+            used |= own
             if renamed:
                 calls = tuple(replace(call, id=renamed.get(call.id, call.id)) for call in message.calls)
                 native = message.native

@@ -33,6 +33,8 @@ _REFUSALS = (
     "IMAGE_RECITATION IMAGE_OTHER NO_IMAGE MODEL_ARMOR"
 )
 _MEANINGS: dict[str, Meaning] = {
+    "STOP": "done",
+    "1": "done",
     "MAX_TOKENS": "length",
     "2": "length",  # Vertex has been seen to send the numbers of the enum; 3 to 9 all say that it refused
     **dict.fromkeys(_REFUSALS.split(), cast("Meaning", "refused")),
@@ -55,19 +57,26 @@ _SERVER_CALLS = ("executableCode", "codeExecutionResult", "toolCall")
 class _Streamed:
     """A call whose arguments come in `partialArgs`, over many chunks. `arguments` is None once they cannot be read."""
 
-    __slots__ = ("arguments", "id", "key", "name", "part")
+    __slots__ = ("arguments", "id", "key", "name", "nameless", "part")
 
     def __init__(self, key: int, id: str, name: str, part: Object) -> None:
         self.key = key
         self.id = id
         self.name = name
+        self.nameless = False
+        """It has gone on without its name: then a name is that of another call."""
         self.arguments: PartialArguments | None = PartialArguments()
         self.part = {**part, "functionCall": {"name": name, "args": self.arguments.value}}
         if id:
             self.part["functionCall"]["id"] = id
 
-    def goes_on_in(self, id: str, name: str) -> bool:
-        return name in ("", self.name) and (not id or not self.id or id == self.id)
+    def goes_on_in(self, call: Object, id: str, name: str) -> bool:
+        if id and self.id and id != self.id:
+            return False
+        if name:
+            return name == self.name and not self.nameless and not call.get("args")
+        self.nameless = True
+        return True
 
 
 class GeminiDecoder:
@@ -128,14 +137,14 @@ class GeminiDecoder:
             if reason in _FAILURES:
                 words = camel(candidate).get("finishMessage") or "the model's answer could not be used"
                 self._to.error({"status": reason, "message": f"{reason}: {words}"})
-            self._to.finish(reason, _MEANINGS.get(reason, "done"))
+            self._to.finish(reason, _MEANINGS.get(reason.upper(), "other"))
 
     def _feedback(self, feedback: Object, answered: bool) -> None:
         reason = feedback.get("blockReason")
         if isinstance(reason, str | int) and reason not in _NO_REASON:
             self._to.finish(str(reason), "refused")
         elif feedback.get("blockReasonMessage") and not answered:
-            self._to.finish("BLOCK_REASON_UNSPECIFIED", "refused")
+            self._to.finish("", "refused")
 
     def _part(self, part: Object) -> None:
         text = part.get("text")
@@ -177,7 +186,7 @@ class GeminiDecoder:
     def _call(self, call: Object, part: Object) -> None:
         id, name, arguments = as_text(call.get("id")), as_text(call.get("name")), call.get("args")
         if self._streamed is not None:
-            if self._streamed.goes_on_in(id, name):
+            if self._streamed.goes_on_in(call, id, name):
                 self._go_on(self._streamed, call, part)
                 return
             self._streamed = None  # it was promised to go on and did not: never closed, so never complete

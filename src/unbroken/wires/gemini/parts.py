@@ -126,8 +126,8 @@ class PartialArguments:
         goes_on = partial.get("willContinue") is True
         text = ""
         if self._string is None or path != self._last:
-            # Another path has begun: the model writes one value after another, so the string before it has ended.
-            text = self._end_string()
+            if self._string is not None:
+                raise ValueError(f"the string at {self._path_text} said that it would go on, but another value began")
             value = _value(partial)
             text += self._put(path, value, "" if isinstance(value, str) else json.dumps(value, allow_nan=False))
             self._path_text = cast("str", path_text)
@@ -149,7 +149,9 @@ class PartialArguments:
 
     def feed_object(self, arguments: Object) -> str:
         """Arguments given whole in a part of a streamed call."""
-        text = self._end_string()
+        text = ""
+        if self._string is not None:
+            raise ValueError(f"the string at {self._path_text} said that it would go on, but it did not")
         for key, value in arguments.items():
             if key not in self.value:
                 text += self._put((key,), value, dump_arguments(value) or "")

@@ -74,6 +74,7 @@ class ChatDecoder:
         self._thinking = _Pieces(("type",), ("thinking",))
         self._extras = _Extras()
         self._choice: Json = _UNSEEN
+        self._server_ids: set[str] = set()
         self._streamed = False
         self._called = False
         self._bent: Object = {}
@@ -81,10 +82,13 @@ class ChatDecoder:
 
     def feed(self, event: Object, data: bytes) -> None:
         choices = event.get("choices")
+        if choices is not None:
+            self.recognised = True
         if not choices or "error" in event:
             self._without_choices(event)
         if choices:
-            self.recognised = True
+            if self._choice is _UNSEEN and len(choices) > 1 and any(c.get("index") == 0 for c in dicts(choices)):
+                self._choice = 0
             for choice in choices:
                 if choice.__class__ is dict and (choice.get("index") == self._choice or self._is_ours(choice)):
                     delta = choice.get("delta")
@@ -105,7 +109,6 @@ class ChatDecoder:
                     break
         usage = event.get("usage")
         if usage:
-            self.recognised = True
             self._to.usage(_usage(usage))
 
     def _is_ours(self, choice: Object) -> bool:
@@ -181,6 +184,9 @@ class ChatDecoder:
             function = call.get("function")
             index, id, kind = call.get("index"), call.get("id"), "function"
             if function.__class__ is not dict:
+                if call.get("type") in _RUN_BY_PROVIDER:
+                    self._server_call(call, {"arguments": call.get(call["type"])})
+                    continue
                 kind, function = _other_function(call)
             name, arguments = function.get("name"), function.get("arguments")
             if arguments.__class__ is dict:
@@ -190,12 +196,16 @@ class ChatDecoder:
                     self._server_call(call, function)
                     continue
                 self._extras.add(call, name, apart=whole)
-                if whole or (name and len(calls) > 1 and (index, id) in named):
-                    self._to.entry(id, name, arguments, kind)  # two names in one list are two calls
+                if whole:
+                    self._to.entry(id, name, arguments, kind)
+                    continue
+                if name and len(calls) > 1 and (index, id) in named:
+                    self._to.again(index, id, name, arguments, kind)
                     continue
                 named.add((index, id))
             elif index is None and len(calls) > 1 and not id:
-                index = position  # Kimi has been seen to go on with several calls by their place alone
+                self._to.loose(position, arguments)  # Kimi has been seen to go on with several calls so
+                continue
             self._piece(index, id, name, arguments, kind)
 
     def _exact_arguments(self, calls: list[Json], position: int, event: Object, data: bytes) -> Object:
@@ -215,6 +225,10 @@ class ChatDecoder:
 
     def _server_call(self, call: Object, function: Object) -> None:
         id, name = as_text(call.get("id")), as_text(function.get("name"))
+        if id in self._server_ids:
+            return  # Zhipu sends the same call once more with its output
+        if id:
+            self._server_ids.add(id)
         arguments = call_from_text(id, name, function.get("arguments"), 0).arguments
         self._to.server_call(ServerCall(str(call["type"]), id or None, name or None, arguments, item=call))
 
@@ -229,6 +243,8 @@ class ChatDecoder:
                 self._to.text(content)
             elif isinstance(content, list):
                 self._content_parts(cast("list[Json]", content))
+            else:
+                raise ValueError("the content is neither text nor a list of parts")
             if len(message) == 1:
                 return
         told = self._reasoning(message)

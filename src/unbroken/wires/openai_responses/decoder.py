@@ -104,7 +104,9 @@ class ResponsesDecoder:
         if kind is not None:
             item = self._by_id.get(event.get("item_id", "")) or self._find(event, kind)
             delta = event.get("delta")
-            if delta and delta.__class__ is str:
+            if delta:
+                if delta.__class__ is not str:
+                    raise ValueError("a piece of the arguments is not text")
                 item.pieces.append(delta)
                 if item.opened:
                     self._to.arguments(item.key, delta)
@@ -150,7 +152,7 @@ class ResponsesDecoder:
                 item.told.add((index, event.get(index) or 0))
                 self._say(item, index, _text_in(event.get(field)))
         elif type == "response.function_call_arguments.done":
-            self._arguments_done(self._find(event, "function_call"), as_text(event.get("arguments")))
+            self._arguments_done(self._find(event, "function_call"), _arguments_text(event.get("arguments")))
         elif type == "response.custom_tool_call_input.done":
             self._find(event, "custom_tool_call").whole = as_text(event.get("input"))
         elif type in _ENDS:
@@ -160,6 +162,9 @@ class ResponsesDecoder:
             self._to.error(read_error(event))
         elif not type and (event.get("object") == "response" or isinstance(event.get("output"), list)):
             self._response(_exact(event, data, event.get("output")), "")
+        elif not type and isinstance(as_dict(event.get("response")).get("output"), list):  # as some proxies wrap it
+            event = _exact(event, data, event.get("response"))
+            self._response(as_dict(event.get("response")), "")
         elif not type.startswith("response."):
             error = stray_error(event)
             if not error:
@@ -286,6 +291,8 @@ class ResponsesDecoder:
             whole = told.get("arguments")
         else:
             whole = told.get("input") if kind == "custom" else payload(told)
+            if whole is None:  # a built-in call that does not say what to do
+                whole = "null"
             if cut:  # nothing in free text, or in an object, tells a part from the whole
                 if isinstance(whole, str) and not item.pieces:
                     self._to.arguments(item.key, whole)
@@ -294,13 +301,17 @@ class ResponsesDecoder:
         if isinstance(whole, dict):
             self._to.close(item.key, cast("Object", whole))
         else:
-            self._to.close(item.key, as_text(whole) or ("" if cut else item.whole))
+            self._to.close(item.key, _arguments_text(whole) or ("" if cut else item.whole))
 
     # The response
 
     def _response(self, response: Object, sign: str) -> None:
         """The last event, or a whole body: says what was not said before."""
         output = dicts(response.get("output"))
+        if not output and sign == "" and as_text(response.get("status")) not in _TERMINAL:
+            return  # queued, in progress: nothing is told yet
+        if not self._items:
+            self._to.reasoning(as_text(response.get("reasoning")))  # mistral.rs puts it beside the items
         self._last_output(output)
         status = as_text(response.get("status"))
         if status not in _TERMINAL:
@@ -312,6 +323,8 @@ class ResponsesDecoder:
                 if item.held:
                     item.replaced = item.replaced or instead
                 self._end_unended(item, status == "completed")
+            elif not item.done and run_by_provider(item.item):  # announced, and never spoken of again
+                self._done(item, item.item)
         usage = response.get("usage")
         if isinstance(usage, dict) and usage:
             self._to.usage(read_usage(cast("Object", usage)))
@@ -372,8 +385,8 @@ class ResponsesDecoder:
             meaning = _REASONS.get(as_text(reason), "length")  # of whatever reason: it was cut
         else:
             meaning = "refused"
-        if status == "failed":
-            self._to.error(response.get("error") or {"code": "failed", "message": "the response failed"})
+        if status in ("failed", "cancelled"):
+            self._to.error(response.get("error") or {"code": status, "message": f"the response was {status}"})
         self._to.finish(status, meaning)
 
 
@@ -385,9 +398,9 @@ def _text_in(part: Json) -> str:
 
 def _arguments_text(arguments: Json) -> str:
     """Some servers send the object itself; what JSON cannot say (NaN) becomes a text that will be refused."""
-    if isinstance(arguments, str) or not arguments:
+    if isinstance(arguments, str) or arguments is None:
         return as_text(arguments)
-    return dump_arguments(arguments) or repr(arguments)
+    return dump_arguments(arguments) or "NaN"
 
 
 def _speaks(item: Object) -> bool:

@@ -33,7 +33,10 @@ def call_kind(item: Object) -> str:
         case "function_call":
             return "function"
         case "custom_tool_call":
-            return "" if item.get("name") in _XAI_SEARCHES else "custom"
+            # xAI runs its own searches so and gives them ids of their own; a client's tool may bear the same name.
+            id = as_text(item.get("call_id"))
+            own = id.startswith("xs_") or (item.get("name") in _XAI_SEARCHES and not id.startswith("call_"))
+            return "" if own else "custom"
         case "tool_search_call":
             return "tool_search_call" if item.get("execution") == "client" else ""
         case "shell_call":

@@ -29,7 +29,7 @@ def _count(counts: Object, *names: str) -> int:
 
 
 def read_server_call(type: str, item: Object) -> ServerCall:
-    arguments = item.get("arguments", item.get("action"))
+    arguments = next((item[key] for key in ("arguments", "action", "input") if key in item), None)
     if isinstance(arguments, str):
         arguments = call_from_text("", "", arguments, 0).arguments
     return ServerCall(
