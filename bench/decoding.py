@@ -123,10 +123,12 @@ def main() -> None:
         9,
         small=lambda: with_unbroken(small_reads),
         floor=lambda: with_orjson_alone(small),
+        # As long as the large one, so that the luck of a short run does not count as growth.
+        four=lambda: sum(with_unbroken(small_reads) for _ in range(4)),
         large=lambda: with_unbroken(large_reads),
     )
     line("unbroken / splitting + orjson.loads of the same events", sizes["small"] / sizes["floor"], "<= 3.2")
-    line("unbroken, 1 MB / 256 KB", sizes["large"] / sizes["small"], "<= 4.4")
+    line("unbroken, 1 MB / 256 KB", 4 * sizes["large"] / sizes["four"], "<= 4.4")
     peers = best(2, ours=lambda: with_unbroken(small_reads), openai=lambda: with_openai(small_reads))
     line("openai package / unbroken, the same bytes", peers["openai"] / peers["ours"], ">= 15")
     imports = {"unbroken": [], "openai": [], "sys": []}

@@ -179,7 +179,13 @@ def test_each_kind_of_responses_call_gets_its_own_kind_of_answer(call: str, fiel
 
 
 def test_calls_that_the_provider_ran_itself_are_left_alone() -> None:
-    raw: Raw = [{"type": "web_search_call", "id": "ws_1"}, {"type": "shell_call", "call_id": None}, {"role": "user"}]
+    raw: Raw = [
+        {"type": "web_search_call", "id": "ws_1"},
+        {"type": "shell_call", "call_id": None},
+        {"type": "shell_call", "call_id": "c", "environment": {"type": "container_reference"}},
+        {"type": "custom_tool_call", "call_id": "xs_call-1", "name": "x_keyword_search", "input": "{}"},
+        {"role": "user"},
+    ]
     assert repair_raw("openai-responses", raw) == (raw, [])
 
 

@@ -15,6 +15,7 @@ from unbroken import (
     Request,
     Sampling,
     Text,
+    ToolCall,
     ToolMessage,
     ToolResult,
     ToolSpec,
@@ -269,3 +270,23 @@ def test_settings_that_only_this_wire_has_stay_with_the_request() -> None:
     for wire in WIRES:
         if wire != WIRE.name:
             assert extra.keys().isdisjoint(find_wire(wire).encode_request(request))
+
+
+def test_a_choice_among_tools_that_the_provider_runs_survives() -> None:
+    body: dict[str, Any] = ask("x", tool_choice={"type": "any"})
+    body["tools"] = [{"type": "web_search_20250305", "name": "web_search"}]
+    again = WIRE.encode_request(WIRE.decode_request(body))
+    assert (again["tool_choice"], again["tools"]) == (body["tool_choice"], body["tools"])
+
+
+def test_ids_that_come_back_in_a_later_round_stay_apart_from_all_others() -> None:
+    def round_of(*ids: str) -> tuple[Message, ...]:
+        calls = tuple(ToolCall(id, "f", {}, "{}", n) for n, id in enumerate(ids))
+        return Assistant("", calls), ToolMessage(tuple(ToolResult(id, (Text("ok"),)) for id in ids))
+
+    messages = (User.of("x"), *round_of("c0", "c0_3"), *round_of("c0"))
+    turns = WIRE.encode_request(Request(messages, model="m"))["messages"][1:]
+    used = [block["id"] for turn in turns for block in turn["content"] if block["type"] == "tool_use"]
+    answered = [block["tool_use_id"] for turn in turns for block in turn["content"] if block["type"] == "tool_result"]
+    assert len(set(used)) == 3
+    assert used == answered

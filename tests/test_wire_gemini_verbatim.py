@@ -301,3 +301,19 @@ def test_a_request_of_any_depth_is_read_and_written_without_an_exception(key: st
         {"contents": deep, "systemInstruction": deep, "toolConfig": deep, "generationConfig": deep, "tools": deep},
     ):
         WIRE.encode_request(WIRE.decode_request(body))
+
+
+@pytest.mark.parametrize(
+    "calling",
+    [
+        {"mode": "VALIDATED"},
+        {"mode": "VALIDATED", "allowedFunctionNames": ["a", "b"]},
+        {"mode": "ANY", "allowedFunctionNames": ["a", "b"]},
+        {"mode": "ANY", "allowedFunctionNames": ["a"]},
+    ],
+)
+def test_a_choice_that_only_this_wire_knows_survives(calling: dict[str, Any]) -> None:
+    body: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "x"}]}]}
+    body |= {"tools": [{"googleSearch": {}}], "toolConfig": {"functionCallingConfig": calling}}
+    again = WIRE.encode_request(WIRE.decode_request(body))
+    assert (again["toolConfig"], again["tools"]) == (body["toolConfig"], body["tools"])

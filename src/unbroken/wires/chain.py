@@ -11,6 +11,7 @@ from collections.abc import Callable
 from unbroken.errors import UnknownWire
 from unbroken.messages import Json
 from unbroken.transcript import Edit, History, Piece, repair_with
+from unbroken.wires.openai_responses.items import call_kind
 from unbroken.wires.values import Object, as_dict, as_list, as_text
 
 
@@ -102,7 +103,6 @@ _PAIRS: dict[str, tuple[str, Callable[[str], Object]]] = {
     "tool_search_call": ("tool_search_output", lambda text: {"execution": "client", "tools": []}),
 }
 _OUTPUTS = {output for output, _ in _PAIRS.values()}
-_ALWAYS_CLIENTS = ("function_call", "custom_tool_call")
 
 
 class ResponsesHistory:
@@ -122,8 +122,9 @@ class ResponsesHistory:
     def pieces(self, message: Json) -> list[Piece]:
         fields = as_dict(message)
         type, id = _text(fields, "type"), _text(fields, "call_id")
-        # Without a call_id, the rest of the types are calls that the provider runs itself.
-        if type in _ALWAYS_CLIENTS or (type in _PAIRS and id):
+        # Without a call_id, the built-in calls are those that the provider runs itself.
+        kind = call_kind({"execution": "client", **fields}) if type in _PAIRS else ""
+        if kind and (id or kind in ("function", "custom")):
             return [Piece("call", message, id, _text(fields, "name"))]
         if type in _OUTPUTS and (id or type != "tool_search_output"):
             return [Piece("result", message, id or _text(fields, "id"), _text(fields, "name"))]

@@ -60,14 +60,15 @@ def encode_request(request: Request) -> Object:
             turn["content"] = _short(turn["content"])
     if system:
         body["system"] = _short(system)
+    extra = own_extra(request, NAME)
     if tools:
         body["tools"] = tools
-        if choice := _encode_choice(request):
-            body["tool_choice"] = choice
+    if (tools or extra.get("tools")) and (choice := _encode_choice(request)):
+        body["tool_choice"] = choice
     _set_sampling(body, request)
     if request.stream:
         body["stream"] = True
-    body = with_extra(body, own_extra(request, NAME))
+    body = with_extra(body, extra)
     if request.final and body.get("tools"):
         body["tool_choice"] = {"type": "none"}
     return body

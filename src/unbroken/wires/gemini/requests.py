@@ -41,14 +41,15 @@ def encode_request(request: Request) -> Object:
     body: Object = {"contents": encode_contents(request.messages[len(leading) :], request.model)}
     if system:
         body["systemInstruction"] = {"parts": system}
+    extra = own_extra(request, NAME)
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_encode_tool(tool) for tool in request.tools]}]
-        if request.choice is not None:
-            body["toolConfig"] = {"functionCallingConfig": _encode_choice(request.choice)}
+    if request.choice is not None and (request.tools or extra.get("tools")):
+        body["toolConfig"] = {"functionCallingConfig": _encode_choice(request.choice)}
     config = _encode_config(request)
     if config:
         body["generationConfig"] = config
-    body = _with_extra(body, own_extra(request, NAME))
+    body = _with_extra(body, extra)
     if request.final and body.get("tools"):
         body["toolConfig"] = _merged(as_dict(body.get("toolConfig")), {"functionCallingConfig": {"mode": "NONE"}})
         as_dict(body["toolConfig"])["functionCallingConfig"].pop("allowedFunctionNames", None)
@@ -163,10 +164,14 @@ def _decode_thinking(value: Json) -> tuple[Effort | None, Object]:
 
 
 def _decode_choice(value: Json) -> tuple[Choice | None, Object]:
-    """The choice, and the settings beside it. Of several allowed names only that one of them is required remains."""
+    """The choice, and what it does not say: that goes into `extra`, so that this wire gets back what was asked for."""
     config = camel(as_dict(value))
     calling = camel(as_dict(config.pop("functionCallingConfig", None)))
     mode, names = calling.pop("mode", None), listed(calling.pop("allowedFunctionNames", None))
+    if mode == "VALIDATED":
+        calling["mode"] = mode
+    if names and not (mode == "ANY" and len(names) == 1):
+        calling["allowedFunctionNames"] = names
     if calling:
         config["functionCallingConfig"] = calling
     choice: Choice | None = None
