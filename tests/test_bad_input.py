@@ -134,6 +134,9 @@ FINISHES = (None, None, "tool_calls")
 A, B, C = (json.dumps(calls_chunk(p, finish=f)).encode() for p, f in zip(PIECES, FINISHES, strict=True))
 
 
+BENT_FIELDS = [b"data; ", b"data ", b"dataz: ", b"datadata: ", b"event: xdata: ", b"id: 1data: "]
+
+
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize(
     "body",
@@ -142,10 +145,12 @@ A, B, C = (json.dumps(calls_chunk(p, finish=f)).encode() for p, f in zip(PIECES,
         b"data: " + A + b"\n\ndat!: " + B + b"\n\ndata: " + C + b"\n\n",
         A + b"\n" + B[1:] + b"\n" + C + b"\n",
         A + b"\nxx\n" + C + b"\n",
+        *(b"data: " + A + b"\n\n" + field + B + b"\n\ndata: " + C + b"\n\n" for field in BENT_FIELDS),
+        b"data: " + A + b"\n\n" + B[-30:] + b"\n\ndata: " + C + b"\n\n",
+        b"data: " + A + b"\n\ndata: " + B[-30:] + b"\n\ndata: " + C + b"\n\n",
         b"[" + A + b",\n(" + B[1:] + b",\n" + C + b"]",
         b"data: " + A + b"\n\ndata: " + B.replace(b"bbb", b"b\xffb") + b"\n\ndata: " + C + b"\n\n",
     ],
-    ids=["before a cut end", "field name", "first brace", "a line of noise", "in an array", "not UTF-8"],
 )
 def test_a_damaged_piece_never_leaves_a_call_that_looks_whole(body: bytes, size: int) -> None:
     decoder = Decoder("openai-chat")
@@ -181,7 +186,7 @@ def test_a_gap_in_a_form_that_is_read_from_the_text_is_seen() -> None:
 
 def test_html_in_the_middle_of_a_stream_is_damage() -> None:
     body = chat(piece(0, "a", "f", "{}"), finish=None, done=False) + HTML
-    assert decode(body).verdict.kind == "unfinished"
+    assert decode(body).verdict.kind == "damaged"
     assert decode(body + sse(chunk({}, "tool_calls"))).verdict.kind == "damaged"
 
 

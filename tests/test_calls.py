@@ -467,6 +467,41 @@ def test_a_call_that_the_server_read_and_left_in_the_text_is_one_call() -> None:
     assert CallWithdrawn(0) in feed(before, 10_000, tools=["f"])
 
 
+def test_names_in_pieces_may_be_interleaved() -> None:
+    body = chat(
+        piece(0, "a", "get_w"),
+        piece(1, "b", "get_"),
+        piece(0, None, "eather"),
+        piece(1, None, "time"),
+        piece(0, arguments='{"x": 1}'),
+        piece(1, arguments='{"y": 1}'),
+    )
+    assert calls_of(decode(body)) == [("a", "get_weather", {"x": 1}), ("b", "get_time", {"y": 1})]
+
+
+def test_two_calls_of_one_name_without_index_and_id_in_one_list_stay_apart() -> None:
+    begun = calls_chunk(piece(None, None, "f", '{"x": "a'), piece(None, None, "f", "{"))
+    more = calls_chunk(piece(arguments='b"}'), piece(arguments='"x": 3}'))
+    response = decode(sse(begun, more, chunk({}, "tool_calls")))
+    assert [c.arguments for c in response.calls] == [{"x": "ab"}, {"x": 3}]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        calls_chunk({"index": 0, "function": "bbb"}),
+        chunk({"tool_calls": ["bbb"]}),
+        {"choices": {"0": 1}},
+        {"choices": ["x"]},
+    ],
+)
+def test_a_piece_of_the_wrong_shape_spoils_the_call_that_is_open(event: Any) -> None:
+    body = sse(
+        calls_chunk(piece(0, "a", "f", '{"x": "a')), event, calls_chunk(piece(0, arguments='"}'), finish="tool_calls")
+    )
+    assert (decode(body).calls[0].complete, decode(body).verdict.kind) == (False, "damaged")
+
+
 # What is its id
 
 

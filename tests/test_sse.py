@@ -69,6 +69,23 @@ def test_a_line_that_was_cut_inside_a_string_does_not_swallow_the_next() -> None
         assert frames(body, size) == [b'{"a": "cut', b'{"b": "x"}', b'{"c": 1}']
 
 
+def test_a_bare_line_does_not_overtake_the_event_before_it() -> None:
+    body = b"data: " + A + b"\n" + B + b"\ndata: " + A + b"\n\n"
+    for size in range(1, len(body) + 1):
+        assert frames(body, size) == [A, B, A]
+
+
+def test_comments_before_a_pretty_printed_body_hide_nothing() -> None:
+    body = b": PROCESSING\n\n: PROCESSING\n\n" + json.dumps(json.loads(B), indent=2).encode()
+    for size in range(1, len(body) + 1):
+        assert [json.loads(event) for event in frames(body, size)] == [json.loads(B)]
+
+
+def test_the_fields_of_events_after_a_first_line_of_json_are_no_noise() -> None:
+    body = A + b"\r\n" + b": ping\r\n" * 40 + b"retry: 100\r\ndata: " + B + b"\r\ndata: [DONE]\r\n"
+    assert frames(body, 5) == frames(body, len(body)) == [A, B, b"[DONE]"]
+
+
 def test_utf8_cut_in_the_middle_of_a_character_is_whole_again() -> None:
     body = 'data: {"a": "é中😀"}\n\n'.encode()
     for size in range(1, len(body)):

@@ -46,6 +46,7 @@ class Assembler:
         self.last_usage: Usage | None = None
         self._halves = False
         self._prose = prose
+        self.calls.watch_twins = prose is not None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._text_half = ""

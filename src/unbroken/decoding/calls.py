@@ -11,6 +11,7 @@ scanned in blocks, when a closing brace has arrived, so a fragment costs the sam
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import cast
 
@@ -60,17 +61,21 @@ class Calls:
         self._last: Pending | None = None
         self._recovered: set[Pending] = set()
         self._undecided: dict[Pending, None] = {}
+        self.watch_twins = False
+        """Calls may also be recovered from the text: then the same call must not count twice."""
+        self._twins: dict[tuple[str, str], Pending] = {}
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
-        calls = self._calls
+        calls = [call for call in self._calls if not call.withdrawn]
         if all(call.own_index for call in calls):
             calls = sorted(calls, key=lambda call: call.index)
         return [call.done for call in calls if call.done is not None]
 
     def native_ids(self) -> tuple[str, ...]:
         """The ids of the calls that the wire itself spoke of, by arrival."""
-        return tuple(call.done.id for call in self._calls if call.done is not None and call not in self._recovered)
+        calls = [call for call in self._calls if not call.withdrawn and call not in self._recovered]
+        return tuple(call.done.id for call in calls if call.done is not None)
 
     # Wires that say where a call begins and ends
 
@@ -110,11 +115,11 @@ class Calls:
 
     def withdraw(self, key: Json) -> None:
         call = self._by_key.get(key)
-        if call is not None and call in self._calls:
+        if call is not None and not call.withdrawn:
             self._take_back(call)
 
     def _take_back(self, call: Pending) -> None:
-        self._calls.remove(call)
+        call.withdrawn = True
         self._undecided.pop(call, None)
         if call.done is not None:
             self._used.discard(call.done.id)
@@ -163,7 +168,8 @@ class Calls:
     def again(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
         """A second piece with a name and the same index and id in one list: the same call only if that is under way."""
         call = self._by_id.get(_as_text(id)) or self._by_index.get(_as_index(index) or 0)
-        if call is not None and call.done is None and not call.empty and call.name == name:
+        under_way = call is not None and call.done is None and not call.empty and call.name == name
+        if under_way and not _starts_object(arguments):
             self.piece(index, id, name, arguments, kind)
         else:
             self.entry(id, name, arguments, kind)
@@ -190,7 +196,7 @@ class Calls:
             call.id = id
         if id:
             self._by_id[id] = call
-        if name and name != call.name and (not call.opened or not call.name) and len(call.name) < LONGEST_NAME:
+        if name and name != call.name and (call.empty or not call.name) and len(call.name) < LONGEST_NAME:
             call.name += name  # a name in pieces; once arguments have come the first value stands
         if call.done is None:
             return call
@@ -325,10 +331,12 @@ class Calls:
 
     def _conclude(self, call: Pending, parsed: Parsed) -> None:
         self._undecided.pop(call, None)
-        if self._recovered and parsed.arguments is not None and call not in self._recovered:
-            for twin in [one for one in self._recovered if _is_twin(one, call.name, parsed.arguments)][:1]:
-                self._recovered.discard(twin)
+        if self.watch_twins and parsed.arguments is not None:
+            fingerprint = self._fingerprint(call.name, parsed.arguments)
+            twin = self._twins.get(fingerprint)
+            if twin is not None and twin in self._recovered and call not in self._recovered:
                 self._take_back(twin)
+            self._twins[fingerprint] = call
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
         self._deltas.append(CallSpoiled(call.done) if parsed.problem else CallReady(call.done))
 
@@ -364,8 +372,7 @@ class Calls:
 
     def recovered(self, name: str, arguments: str) -> None:
         """A whole call that stood in the text. Some servers read a call and leave its text too: that is one call."""
-        arguments_read = parse_arguments(arguments).arguments
-        if any(_is_twin(call, name, arguments_read) for call in self._calls):
+        if self._fingerprint(name, parse_arguments(arguments).arguments) in self._twins:
             return
         call = self._begin(None, "", name, "function")
         self._recovered.add(call)
@@ -376,6 +383,9 @@ class Calls:
     @property
     def recovered_any(self) -> bool:
         return bool(self._recovered)
+
+    def _fingerprint(self, name: str, arguments: dict[str, Json] | None) -> tuple[str, str]:
+        return name, json.dumps(arguments, sort_keys=True)
 
     def damage(self) -> None:
         """An event could not be read: what it held is unknown, so no call that is open may ever count as complete."""
@@ -414,10 +424,6 @@ def _is_echo(done: ToolCall, arguments: Json) -> bool:
     if isinstance(arguments, str):
         return arguments == done.raw or parse_arguments(arguments).arguments == done.arguments is not None
     return arguments == done.arguments
-
-
-def _is_twin(call: Pending, name: str, arguments: dict[str, Json] | None) -> bool:
-    return call.done is not None and call.name == name and call.done.arguments == arguments is not None
 
 
 def _as_index(index: Json) -> int | None:

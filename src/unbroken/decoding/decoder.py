@@ -20,7 +20,7 @@ from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import Damaged, loads_exact
-from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer
+from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
 
 _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
@@ -133,12 +133,12 @@ class Decoder:
 
     def _read_slowly(self, data: bytes, last: bool = False) -> None:
         """An event that the fast parser refuses, or the last one, which may have been cut."""
-        if b"{" not in data:
-            if data.strip().upper() != b"[DONE]":
-                return  # a word to keep the connection alive: nothing of a call can stand in it
+        if data.strip().upper() == b"[DONE]":
             if self.wire.done_ends:
                 self._reader.recognised = True
                 self._assembler.ended()
+            return
+        if is_word(data):
             return
         try:
             event = loads_exact(data)

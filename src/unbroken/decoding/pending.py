@@ -25,6 +25,7 @@ class Pending:
         "opened",
         "own_index",
         "scanner",
+        "withdrawn",
     )
 
     def __init__(self, index: int, own_index: bool, id: str, name: str, kind: str) -> None:
@@ -43,6 +44,7 @@ class Pending:
         self.half = ""
         self.announced_again = ""
         """Its name once more, alone, after the close."""
+        self.withdrawn = False
         self.done: ToolCall | None = None
 
     @property

@@ -38,6 +38,8 @@ class Framer:
         self._splitter: JsonSplitter | None = None
         self._sniffed = False
         self._after_cr = False
+        self._given = False
+        self._switched = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         self.bytes_seen += len(chunk)
@@ -45,10 +47,12 @@ class Framer:
             self._too_large("the body", self.max_body, "max_body")
         if not self._sniffed:
             chunk = self._sniff(chunk)
-        if self._splitter is not None:
+        if self._splitter is not None and not self._switched:
             return self._splitter.feed(chunk)
         if b"\r" in chunk or self._after_cr:
             chunk = self._unify_line_ends(chunk)
+        if self._splitter is not None:
+            return self._splitter.feed(chunk)
         if b"\n" not in chunk:
             self._tail += chunk
             if len(self._tail) > self.max_event:
@@ -100,40 +104,56 @@ class Framer:
     def _take(self, lines: list[bytes]) -> list[bytes]:
         events: list[bytes] = []
         data = self._data
-        for line in lines:
+        for number, line in enumerate(lines):
             if line.startswith(b"data:"):
                 self._data_size += len(line)
                 if self._data_size > self.max_event:
                     self._too_large("one event", self.max_event, "max_event")
                 line = line[5:]
                 if data and _is_another(data[-1], line):
-                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
-                    data.clear()
+                    events += self._give()
                     self._data_size = len(line)
                 data.append(line)
             elif not line:
                 if data:
-                    event = data[0] if len(data) == 1 else b"\n".join(data)
-                    if len(event) > 8 or event.strip():  # `data:` alone is how some servers keep a connection alive
-                        events.append(event)
-                    data.clear()
+                    events += self._give()
                 self._data_size = 0
+            elif not (self._given or data) and line[:1] in (b"{", b"["):
+                return events + self._switch(lines[number:])
             else:
-                events += self._take_other(line)
+                other = self._take_other(line)
+                if other and data:
+                    events += self._give()
+                events += other
         return events
+
+    def _give(self) -> list[bytes]:
+        """The event that has been collected; `data:` alone is how some servers keep a connection alive."""
+        event = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+        self._data.clear()
+        self._given = True
+        return [event] if len(event) > 8 or event.strip() else []
+
+    def _switch(self, lines: list[bytes]) -> list[bytes]:
+        """Nothing but comments have come, and now JSON: it was no stream of events after all."""
+        self._splitter = JsonSplitter(self.max_event)
+        self._switched = True
+        rest = b"\n".join([*lines, bytes(self._tail)])
+        self._tail.clear()
+        return self._splitter.feed(rest)
 
     def _take_other(self, line: bytes) -> list[bytes]:
         if len(line) > self.max_event:
             self._too_large("one line", self.max_event, "max_event")
         if line[:1] in (b"{", b"["):
             return [line]  # a proxy's JSON error, or a chunk without its field name, in the middle of a stream
-        if line.startswith((b":", b"event", b"id", b"retry", b"data")):
+        if line[:1] == b":" or (_FIELD.match(line) and b"{" not in line):
             return []
         if line[:1] == b" " and line.strip():
             return self._take([line.lstrip()])  # a field that was indented is still a field
         self.noise = self.noise or line[:200]
         # A field name that was damaged may have held a part of a call: give it to the parser, which refuses it.
-        return [line] if b"{" in line else []
+        return [] if is_word(line) else [line]
 
     def _too_large(self, what: str, limit: int, setting: str) -> NoReturn:
         raise TooLarge(
@@ -141,10 +161,21 @@ class Framer:
         )
 
 
+_FIELD = re.compile(rb"(?:event|id|retry|data)(?::|$)")
+_WORD = re.compile(rb"[\w\s.:;!?*-]*")
+
+
+def is_word(data: bytes) -> bool:
+    """Plain words, as servers send them to keep a connection alive: nothing of an event can stand in them."""
+    return _WORD.fullmatch(data) is not None
+
+
 def _is_another(line: bytes, following: bytes) -> bool:
     """Are two `data:` lines without a blank line between them two events? Some servers leave it out, and no JSON text
-    has a line that ends in a brace before one that starts with a brace."""
-    return line.rstrip().endswith(b"}") and following.lstrip().startswith((b"{", b"[DONE]"))
+    has a line that ends in a bracket before one that starts with a bracket."""
+    if not following.lstrip().startswith((b"{", b"[{", b"[DONE]")):
+        return False
+    return line.rstrip().endswith((b"}", b"]")) or is_word(line)
 
 
 _MARKS = re.compile(rb'["{}]')
@@ -152,8 +183,6 @@ _STRING_END = re.compile(rb'["\\\n]')
 
 
 _SEPARATORS = b" \t\r\n,"
-_BETWEEN = re.compile(rb"(?:[\s,\[\]]|data:|event:[^\n]*|id:[^\n]*|:[^\n]*)*")
-"""What may stand between two objects: the marks of an array, and the fields of events."""
 
 _UNREADABLE = b"{\x00"
 """Before noise that came where an object should: so it looks like an event, and like one that no parser takes."""
@@ -238,9 +267,14 @@ class JsonSplitter:
     def _separator(self, last: bytes) -> list[bytes]:
         between = (bytes(self._between) + last).strip(_SEPARATORS)
         self._between.clear()
-        if _BETWEEN.fullmatch(between):
-            return []
-        return [between if between.upper() == b"[DONE]" else _UNREADABLE + between]
+        found: list[bytes] = []
+        for line in between.split(b"\n"):
+            line = line.strip(_SEPARATORS).removeprefix(b"data:").strip(_SEPARATORS)
+            if line.upper() == b"[DONE]":
+                found.append(line)
+            elif line.strip(b"[] \t,") and line[:1] != b":" and not _FIELD.match(line):
+                return [_UNREADABLE + between]
+        return found
 
     def _close(self, last: bytes) -> bytes:
         whole = bytes(self._begun) + last if self._begun else last

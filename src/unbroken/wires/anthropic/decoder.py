@@ -94,8 +94,8 @@ class MessagesDecoder:
             if kind == "input_json_delta":
                 text = delta["partial_json"]
                 if text:
-                    if text.__class__ is not str:
-                        raise ValueError("a piece of the arguments is not text")
+                    if text.__class__ is not str or not block.kind.endswith("tool_use"):
+                        raise ValueError("a piece of arguments is not text, or stands in a block that is no call")
                     block.json.append(text)
                     self._arguments(block.key, text)
             else:
@@ -178,6 +178,8 @@ class MessagesDecoder:
         return block
 
     def _delta(self, block: _Block, kind: Json, delta: Object) -> None:
+        if block.kind == "tool_use" and kind in ("text_delta", "thinking_delta"):
+            raise ValueError(f"a {kind} stands in a block that is a call")
         if kind == "text_delta":
             text = delta["text"]
             if text.__class__ is str and text:

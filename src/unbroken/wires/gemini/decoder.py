@@ -101,7 +101,7 @@ class GeminiDecoder:
         candidates = event.get("candidates")
         if isinstance(candidates, list):
             for position, candidate in enumerate(cast("list[Json]", candidates)):
-                if isinstance(candidate, dict) and not cast("Object", candidate).get("index"):
+                if isinstance(candidate, dict) and cast("Object", candidate).get("index") in (None, 0, "0"):
                     self._candidate(cast("Object", candidate), position, event, data)
                     break
         feedback = event.get("promptFeedback") or event.get("prompt_feedback")
@@ -120,6 +120,8 @@ class GeminiDecoder:
 
     def _candidate(self, candidate: Object, position: int, event: Object, data: bytes) -> None:
         parts = as_dict(candidate.get("content")).get("parts")
+        if parts and not isinstance(parts, list):
+            raise ValueError("the parts of the content are not a list")
         if isinstance(parts, list):
             parts = cast("list[Json]", parts)
             if any("functionCall" in part or "function_call" in part for part in parts if isinstance(part, dict)):

@@ -89,6 +89,8 @@ class ChatDecoder:
         if choices:
             if self._choice is _UNSEEN and len(choices) > 1 and any(c.get("index") == 0 for c in dicts(choices)):
                 self._choice = 0
+            if choices.__class__ is not list or choices[0].__class__ is not dict:
+                raise ValueError("the choices are not a list of objects")
             for choice in choices:
                 if choice.__class__ is dict and (choice.get("index") == self._choice or self._is_ours(choice)):
                     delta = choice.get("delta")
@@ -180,13 +182,15 @@ class ChatDecoder:
         named: set[tuple[Json, Json]] = set()
         for position, call in enumerate(calls):
             if call.__class__ is not dict:
-                continue
+                raise ValueError("a call is not an object")
             function = call.get("function")
             index, id, kind = call.get("index"), call.get("id"), "function"
             if function.__class__ is not dict:
                 if call.get("type") in _RUN_BY_PROVIDER:
                     self._server_call(call, {"arguments": call.get(call["type"])})
                     continue
+                if function:
+                    raise ValueError("the function of a call is not an object")
                 kind, function = _other_function(call)
             name, arguments = function.get("name"), function.get("arguments")
             if arguments.__class__ is dict:
