@@ -87,6 +87,34 @@ def test_a_leaked_call_is_recovered_for_offered_tools() -> None:
     assert b"call: get_weather" not in unbroken("decode", file).stdout
 
 
+def test_a_pipe_is_followed_while_it_is_written() -> None:
+    body = (STREAMS / "three_calls.sse").read_bytes()
+    middle = body.index(b"jing") + 200
+    command = [sys.executable, "-u", "-m", "unbroken.cli", "decode", "--follow", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(body[:middle])
+        process.stdin.flush()
+        seen = b""
+        while b"Beijing" not in seen:  # it comes although the rest has not been written
+            seen += process.stdout.readline()
+        process.stdin.write(body[middle:])
+        process.stdin.close()
+        rest = process.stdout.read()
+    assert b"Shanghai" not in seen
+    assert b"Shanghai" in rest
+
+
+def test_json_and_follow_exclude_each_other() -> None:
+    done = unbroken("decode", "--json", "--follow", str(STREAMS / "three_calls.sse"))
+    assert (done.returncode, b"choose one of them" in done.stderr) == (2, True)
+
+
+def test_a_bare_error_body_is_read_without_naming_the_wire() -> None:
+    assert unbroken("decode", "-", stdin=b'{"error": {"message": "overloaded"}}').returncode == 1
+
+
 def test_standard_input_is_read() -> None:
     done = unbroken("decode", "-", stdin=(STREAMS / "one_json_array.json").read_bytes())
     assert done.returncode == 0

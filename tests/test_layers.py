@@ -1,4 +1,4 @@
-"""Imports go down only: the table of DESIGN, kept by reading every import in the tree."""
+"""Imports go down only: the table of docs/architecture.md, kept by reading every import in the tree."""
 
 from __future__ import annotations
 

@@ -18,9 +18,11 @@ from unbroken import (
     CallReady,
     CallSpoiled,
     CallWithdrawn,
+    CannotEncode,
     Decoder,
     Delta,
     Ended,
+    InvalidRequest,
     Media,
     Message,
     OneTool,
@@ -250,3 +252,17 @@ def test_half_a_surrogate_pair_does_not_kill_a_request(wire: str) -> None:
     messages = (User.of("a \ud83d b", Media(mime="image/png", data="iVBORw0KGgo=")), Assistant("c \ude00"))
     body = dumps(find_wire(wire).encode_request(Request(messages, model="m")))
     assert "\ufffd" in body.decode()
+
+
+@every_wire
+@pytest.mark.parametrize("body", [[], None, "x", 5])
+def test_a_request_that_is_no_object_is_refused_in_words(wire: str, body: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"reading a request of {wire} failed"):
+        find_wire(wire).decode_request(body)
+
+
+@every_wire
+def test_a_message_of_no_known_kind_is_refused_in_words(wire: str) -> None:
+    odd: Any = User("plain text where parts should stand")  # pyright: ignore[reportArgumentType] - that is the point
+    with pytest.raises(CannotEncode, match=f"writing a request for {wire} failed"):
+        find_wire(wire).encode_request(Request((odd,), model="m"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unbroken.decoding.scanner import MAX_DEPTH, Scanner
@@ -53,6 +53,7 @@ def test_a_proper_prefix_never_closes(value: dict[str, object], data: st.DataObj
 
 
 @given(MARKS, st.integers(1, 9))
+@example("{]}", 1)
 def test_every_split_scans_alike(text: str, size: int) -> None:
     whole, pieces = scan(text, len(text) + 1), scan(text, size)
     assert (whole.closed, whole.spoiled, whole.foreign) == (pieces.closed, pieces.spoiled, pieces.foreign)

@@ -1,4 +1,4 @@
-"""Unbroken runs tool calls for language models: every call answered exactly once, in order, no chain left broken.
+"""Unbroken reads the tool calls of language models: any provider's response in, complete calls out, none half received.
 
 ```python
 response = decode(body, wire="openai-chat")
@@ -25,6 +25,7 @@ from unbroken.deltas import (
 )
 from unbroken.errors import (
     CannotEncode,
+    InvalidRequest,
     InvalidStep,
     NotAResponse,
     StreamError,
@@ -87,6 +88,7 @@ __all__ = [
     "Edit",
     "Ended",
     "Insert",
+    "InvalidRequest",
     "InvalidStep",
     "Media",
     "Message",

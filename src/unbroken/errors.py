@@ -4,6 +4,7 @@
     ├── UserError                 the caller asked for something that cannot be
     │   ├── UnknownWire           no wire of that name
     │   ├── CannotEncode          a request that its wire cannot carry
+    │   ├── InvalidRequest        a client's request that is not one of its wire
     │   └── InvalidStep           a message that would break the chain of calls
     └── StreamError               what came from the provider cannot be read
         ├── NotAResponse          an empty body, HTML, noise: nothing of the wire is in it
@@ -30,6 +31,10 @@ class UnknownWire(UserError):
 
 
 class CannotEncode(UserError):
+    pass
+
+
+class InvalidRequest(UserError):
     pass
 
 

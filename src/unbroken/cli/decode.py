@@ -5,7 +5,10 @@ Reads a file or standard input. Shows; decides nothing: all of it comes from `de
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +17,12 @@ from rich.console import Console
 
 from unbroken.cli.show import Live, as_json, show_plain, show_pretty
 from unbroken.decoding import Decoder, guess_wire
+from unbroken.deltas import Delta
 from unbroken.errors import NotAResponse, UserError
 from unbroken.wires import WIRES, find_wire
+
+GUESSED_FROM = 65536
+"""Bytes within which the wire should show; a body that does not tell by then is read to its end first."""
 
 
 def decode_command(
@@ -25,32 +32,34 @@ def decode_command(
         str, typer.Option(help="Offered tool names, comma-separated: recovers calls that leaked into text.")
     ] = "",
     follow: Annotated[bool, typer.Option(help="Print each call in the moment its last byte has arrived.")] = False,
-    chunk: Annotated[int, typer.Option(min=1, help="Bytes that are fed at a time.")] = 65536,
+    chunk: Annotated[int, typer.Option(min=0, help="Bytes that are fed at a time; 0 chooses.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Show what is in a response: text, reasoning, every tool call, and whether it is whole.
 
-    Exits with 0 when the response is whole, with 1 when it is broken (the reason is printed), with 2 when the file is
-    not a response.
+    Exit codes: 0 the response is whole; 1 it is broken, and the reason is printed; 2 there is no response, or the
+    command was used wrongly.
     """
+    if json and follow:
+        raise UserError("--json and --follow cannot be used together: choose one of them")
     if wire:
         find_wire(wire)
-    body = _read(file)
-    name = wire or guess_wire(body)
+    pieces = _read(file, chunk or (64 if follow else 65536))
+    head = _until_guessed(pieces, wire)
+    name = wire or guess_wire(head)
     if name is None:
-        if not body.strip():
+        if not head.strip():
             raise NotAResponse(f"decoding {file} failed: the body is empty")
         raise NotAResponse(f"decoding {file} failed: it looks like none of the wires; say which it is with --wire")
     decoder = Decoder(name, [tool.strip() for tool in tools.split(",") if tool.strip()] or None)
     console = Console(highlight=False)
-    live = Live(console) if follow and not json else None
-    for start in range(0, len(body), chunk):
-        for delta in decoder.feed(body[start : start + chunk]):
-            if live is not None:
-                live.show(delta, min(start + chunk, len(body)))
-    for delta in decoder.end():
-        if live is not None:
-            live.show(delta, len(body))
+    live = Live(console) if follow else None
+    size = chunk or (64 if follow else 65536)
+    position = 0
+    for piece in chain((head[at : at + size] for at in range(0, len(head), size)), pieces):
+        position += len(piece)
+        _show(live, decoder.feed(piece), position)
+    _show(live, decoder.end(), position)
     response = decoder.response()
     if response.verdict.kind == "foreign":
         raise NotAResponse(f"decoding {file} as {name} failed: {response.verdict.reason}")
@@ -66,13 +75,37 @@ def decode_command(
         raise typer.Exit(1)
 
 
-def _read(file: str) -> bytes:
+def _show(live: Live | None, deltas: list[Delta], position: int) -> None:
+    if live is not None:
+        for delta in deltas:
+            live.show(delta, position)
+
+
+def _until_guessed(pieces: Iterator[bytes], wire: str) -> bytes:
+    """As much as it takes to know the wire: all of it, if nothing tells."""
+    head, tried = bytearray(), 1
+    if not wire:
+        for piece in pieces:
+            head += piece
+            if 2 * tried <= len(head) < GUESSED_FROM:
+                tried = len(head)
+                if guess_wire(bytes(head)) is not None:
+                    break
+    return bytes(head)
+
+
+def _read(file: str, size: int) -> Iterator[bytes]:
+    """The bytes as they come, so that a pipe can be followed while it is written."""
     try:
         if file == "-":
             if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
                 raise UserError("reading standard input failed: it is closed; name a file instead")
-            return sys.stdin.buffer.read()
-        return Path(file).read_bytes()
+            while piece := os.read(sys.stdin.fileno(), size):
+                yield piece
+            return
+        with Path(file).open("rb") as body:
+            while piece := body.read(size):
+                yield piece
     except FileNotFoundError:
         raise UserError(f"reading {file} failed: there is no such file") from None
     except IsADirectoryError:

@@ -13,7 +13,7 @@ from unbroken.errors import UnbrokenError
 
 app = typer.Typer(
     name="unbroken",
-    help="Tool calls of language models: decoded, run, never left broken.",
+    help="Tool calls of language models, read from any provider and never half received.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,7 +30,7 @@ def _version(value: bool) -> None:
 def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Tool calls of language models: decoded, run, never left broken."""
+    """Tool calls of language models, read from any provider and never half received."""
 
 
 app.command("decode")(decode_command)

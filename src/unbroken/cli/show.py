@@ -15,7 +15,16 @@ from rich.table import Table
 from rich.text import Text as RichText
 
 from unbroken.decoding import Response
-from unbroken.deltas import CallOpened, CallReady, CallSpoiled, Delta, ReasoningDelta, TextDelta
+from unbroken.deltas import (
+    CallOpened,
+    CallReady,
+    CallSpoiled,
+    CallWithdrawn,
+    Delta,
+    ReasoningDelta,
+    ServerCallSeen,
+    TextDelta,
+)
 from unbroken.messages import Json, ToolCall
 
 _VISIBLE = (
@@ -58,6 +67,12 @@ class Live:
                 self._line(
                     f"[red]✘[/] [dim]byte {position:>6,}[/]  {escape(call.name)} will not run: {escape(call.problem)}"
                 )
+            case CallWithdrawn(index):
+                self._line(
+                    f"[yellow]↺[/] [dim]byte {position:>6,}[/]  call {index} is withdrawn: it is no call of its own"
+                )
+            case ServerCallSeen(seen):
+                self._line(f"[dim]⚙ byte {position:>6,}  run by the provider: {escape(seen.name or seen.type)}[/]")
             case _:
                 pass
 

@@ -1,7 +1,7 @@
 """The calls of one response: which call a piece belongs to, when a call is complete, what its id is.
 
-The state behind promise 2, never half a call. It never repairs and never guesses: a call is announced ready once, when
-the evidence is there, and spoiled if the evidence turns out false. It knows no provider and no wire.
+The state behind the promise that half a call never runs. It never repairs and never guesses: a call is announced ready
+once, when the evidence is there, and spoiled if the evidence turns out false. It knows no provider and no wire.
 
 Strategy. Two kinds of wires meet here. Those that say where a call begins and ends use `open`, `arguments`, `close`.
 openai-chat sends loose pieces and every server bends them in its own way, so `piece` decides by id first, then by

@@ -21,12 +21,10 @@ from unbroken.messages import Assistant, Json, Native, Request, ServerCall, Tool
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import Damaged, loads_exact
 from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
+from unbroken.wires.wire import MISSHAPEN
 
 _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
-
-# A wire reads values of any type that a provider may send; where one is not what the wire says, it is one of these.
-MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)

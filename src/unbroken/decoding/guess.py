@@ -84,6 +84,9 @@ def _wire_of(event: dict[str, Any]) -> str | None:
     inner = event.get("response")
     if isinstance(inner, dict) and "candidates" in inner:  # Code Assist
         return "gemini"
+    error = event.get("error")
+    if isinstance(error, dict) and error:
+        return "gemini" if "status" in error else "openai-chat"
     if "candidates" in event or "usageMetadata" in event or "promptFeedback" in event:
         return "gemini"
     return None

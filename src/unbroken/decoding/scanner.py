@@ -35,7 +35,9 @@ class Scanner:
     def feed(self, text: str) -> bool:
         """Returns `closed`."""
         at, end = 0, len(text)
-        if not self._open and not self.foreign:
+        if self.spoiled or self.too_deep or self.foreign:
+            return self.closed
+        if not self._open:
             at = end - len(text.lstrip(_BLANK))
             if at == end:
                 return self.closed
@@ -44,8 +46,7 @@ class Scanner:
                 return True
             if text[at] != "{":
                 self.foreign = True
-        if self.foreign or self.spoiled or self.too_deep:
-            return self.closed
+                return False
         while at < end:
             if self._in_string:
                 if self._escaped:

@@ -1,14 +1,15 @@
 """The chain of calls in a wire's own raw messages, mended without losing a field that we do not know.
 
-One small adaptor a wire says how its messages come apart into calls, results and the rest; what is wrong and how it is
-put right is decided by `transcript`, the same for all. Raw messages come from clients: anything may stand anywhere.
+For each wire one small adaptor says how its messages come apart into calls, results and the rest; what is wrong and
+how it is put right is decided by `transcript`, the same for all. Raw messages come from clients: anything may stand
+anywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from unbroken.errors import UnknownWire
+from unbroken.errors import InvalidRequest, UnknownWire
 from unbroken.messages import Json
 from unbroken.transcript import Edit, History, Piece, repair_with
 from unbroken.wires.openai_responses.items import call_kind
@@ -26,6 +27,8 @@ def repair_raw(
     history = HISTORIES.get(wire)
     if history is None:
         raise UnknownWire(f"there is no wire {wire!r}; there are: {', '.join(HISTORIES)}")
+    if not isinstance(raw, list):  # pyright: ignore[reportUnnecessaryIsInstance] - it is a client's JSON
+        raise InvalidRequest(f"repairing a history of {wire} failed: it is not a list of messages")
     # A reference of openai-responses stands for an item that only the provider sees, perhaps a call.
     whole = whole and not any(_text(as_dict(item), "type") == "item_reference" for item in raw)
     return repair_with(history, raw, answer_open=answer_open, whole=whole)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unbroken.deltas import Delta, Meaning
+from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Json, Request, ServerCall, Usage
 from unbroken.wires.jsontext import dumps
 
@@ -108,6 +109,40 @@ class Wire:
     native_has_text: bool = True
     """Does the native message hold the text too? Then it is void once a call was recovered from that text."""
 
+    def __post_init__(self) -> None:
+        # Frozen, and still the place to say it once for all wires: nothing but our own errors leaves these corners.
+        object.__setattr__(self, "encode_request", _guard_encoding(self.name, self.encode_request))
+        object.__setattr__(self, "decode_request", _guard_decoding(self.name, self.decode_request))
+
     def write_request(self, request: Request) -> bytes:
         """The body as it goes out: JSON that every parser takes, whatever stood in the messages."""
         return dumps(self.encode_request(request))
+
+
+MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
+"""What comes of a value that is not of the type it should be."""
+
+
+def _guard_encoding(name: str, encode: Callable[[Request], dict[str, Json]]) -> Callable[[Request], dict[str, Json]]:
+    def encode_request(request: Request) -> dict[str, Json]:
+        try:
+            return encode(request)
+        except MISSHAPEN as error:
+            what = f"{type(error).__name__}: {error}"
+            raise CannotEncode(
+                f"writing a request for {name} failed, a value in it is of no known kind: {what}"
+            ) from error
+
+    return encode_request
+
+
+def _guard_decoding(name: str, decode: Callable[[dict[str, Json]], Request]) -> Callable[[dict[str, Json]], Request]:
+    def decode_request(body: dict[str, Json]) -> Request:
+        if not isinstance(body, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - it is a client's JSON
+            raise InvalidRequest(f"reading a request of {name} failed: its body is not a JSON object")
+        try:
+            return decode(body)
+        except MISSHAPEN as error:
+            raise InvalidRequest(f"reading a request of {name} failed: {error}") from error
+
+    return decode_request
