@@ -115,7 +115,10 @@ class Framer:
                     self._data_size = len(line)
                 data.append(line)
             elif not line:
-                if data:
+                if len(data) == 1 and len(data[0]) > 8:  # nearly all events: without a call
+                    events.append(data.pop())
+                    self._given = True
+                elif data:
                     events += self._give()
                 self._data_size = 0
             elif not (self._given or data) and line[:1] in (b"{", b"["):

@@ -176,6 +176,14 @@ class ChatDecoder:
                 return
 
     def _calls(self, calls: Json, event: Object, data: bytes, whole: bool = False) -> None:
+        if self._called and calls.__class__ is list and len(calls) == 1 and calls[0].__class__ is dict:
+            call = calls[0]
+            function = call.get("function")
+            if function.__class__ is dict and not function.get("name") and "extra_content" not in call:
+                text = function.get("arguments")
+                if text.__class__ is str:  # nearly all pieces: a few more characters of a call that is under way
+                    self._piece(call.get("index"), call.get("id"), None, text)
+                    return
         if calls.__class__ is not list:
             calls = [calls]  # iFlytek sends the one call itself
         self._streamed = self._called = True
