@@ -502,6 +502,17 @@ def test_a_piece_of_the_wrong_shape_spoils_the_call_that_is_open(event: Any) -> 
     assert (decode(body).calls[0].complete, decode(body).verdict.kind) == (False, "damaged")
 
 
+@pytest.mark.parametrize("own", [0, 1, 3])
+@pytest.mark.parametrize("text_first", [True, False])
+def test_the_same_call_three_times_in_the_text_is_three_calls(own: int, text_first: bool) -> None:
+    text = chunk({"content": '<tool_call>{"name": "roll", "arguments": {}}</tool_call>' * 3})
+    calls = [calls_chunk(piece(n, f"c{n}", "roll", "{}")) for n in range(own)]
+    events = [text, *calls] if text_first else [*calls, text]
+    response = decode(sse(*events, chunk({}, "stop")), tools=["roll"])
+    assert [c.arguments for c in response.calls] == [{}] * 3
+    assert {f"c{n}" for n in range(own)} <= {c.id for c in response.calls}
+
+
 # What is its id
 
 

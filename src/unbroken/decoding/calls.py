@@ -12,6 +12,7 @@ scanned in blocks, when a closing brace has arrived, so a fragment costs the sam
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection
 from typing import cast
 
@@ -63,7 +64,8 @@ class Calls:
         self._undecided: dict[Pending, None] = {}
         self.watch_twins = False
         """Calls may also be recovered from the text: then the same call must not count twice."""
-        self._twins: dict[tuple[str, str], Pending] = {}
+        self._twins: defaultdict[tuple[str, str], list[Pending]] = defaultdict(list)
+        """By name and arguments: calls of the one kind that have not met one of the other kind yet."""
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
@@ -274,8 +276,8 @@ class Calls:
             self._next_place = place + 1
         self._taken.add(place)
         self._own_indexes += own_index
-        for earlier in [one for one in (self._last,) if one is not None and one.name]:
-            self._open(earlier)  # a consumer hears of calls in the order in which they began
+        if self._last is not None and self._last.name:
+            self._open(self._last)  # a consumer hears of calls in the order in which they began
         call = Pending(place, own_index, id, name, kind)
         self._calls.append(call)
         self._undecided[call] = None
@@ -331,12 +333,12 @@ class Calls:
 
     def _conclude(self, call: Pending, parsed: Parsed) -> None:
         self._undecided.pop(call, None)
-        if self.watch_twins and parsed.arguments is not None:
-            fingerprint = self._fingerprint(call.name, parsed.arguments)
-            twin = self._twins.get(fingerprint)
-            if twin is not None and twin in self._recovered and call not in self._recovered:
-                self._take_back(twin)
-            self._twins[fingerprint] = call
+        if self.watch_twins and parsed.arguments is not None and call not in self._recovered:
+            twins = self._twins[_fingerprint(call.name, parsed.arguments)]
+            if twins and twins[-1] in self._recovered:
+                self._take_back(twins.pop())
+            else:
+                twins.append(call)
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
         self._deltas.append(CallSpoiled(call.done) if parsed.problem else CallReady(call.done))
 
@@ -372,10 +374,13 @@ class Calls:
 
     def recovered(self, name: str, arguments: str) -> None:
         """A whole call that stood in the text. Some servers read a call and leave its text too: that is one call."""
-        if self._fingerprint(name, parse_arguments(arguments).arguments) in self._twins:
+        twins = self._twins[_fingerprint(name, parse_arguments(arguments).arguments)]
+        if twins and twins[-1] not in self._recovered:
+            twins.pop()
             return
         call = self._begin(None, "", name, "function")
         self._recovered.add(call)
+        twins.append(call)
         self._open(call)
         self._append(call, arguments)
         self._complete(call)
@@ -383,9 +388,6 @@ class Calls:
     @property
     def recovered_any(self) -> bool:
         return bool(self._recovered)
-
-    def _fingerprint(self, name: str, arguments: dict[str, Json] | None) -> tuple[str, str]:
-        return name, json.dumps(arguments, sort_keys=True)
 
     def damage(self) -> None:
         """An event could not be read: what it held is unknown, so no call that is open may ever count as complete."""
@@ -424,6 +426,10 @@ def _is_echo(done: ToolCall, arguments: Json) -> bool:
     if isinstance(arguments, str):
         return arguments == done.raw or parse_arguments(arguments).arguments == done.arguments is not None
     return arguments == done.arguments
+
+
+def _fingerprint(name: str, arguments: dict[str, Json] | None) -> tuple[str, str]:
+    return name, json.dumps(arguments, sort_keys=True)
 
 
 def _as_index(index: Json) -> int | None:

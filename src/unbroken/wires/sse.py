@@ -77,12 +77,10 @@ class Framer:
         return bool(self._tail or self._data)
 
     def _sniff(self, chunk: bytes) -> bytes:
-        head = bytes(self._tail) + chunk
+        head = (bytes(self._tail) + chunk).lstrip(_BLANK)
         self._tail.clear()
-        rest = head.lstrip(_BLANK)
-        while rest.startswith(_BOM):
-            rest = rest.removeprefix(_BOM).lstrip(_BLANK)
-        head = rest
+        while head.startswith(_BOM):
+            head = head.removeprefix(_BOM).lstrip(_BLANK)
         if len(head) < 3 and _BOM.startswith(head):
             self._tail += head
             return b""
