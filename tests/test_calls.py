@@ -622,3 +622,38 @@ def test_every_stream_ends_with_one_verdict() -> None:
     deltas = decoder.feed(chat(piece(0, "a", "f", "{}"))) + decoder.end() + decoder.end()
     assert [type(d) for d in deltas].count(Ended) == 1
     assert isinstance(deltas[-1], Ended)
+
+
+NEVER_ENDED: list[tuple[str, list[dict[str, Any]]]] = [
+    (
+        "openai-responses",
+        [
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {"type": "function_call", "id": "fc", "call_id": "a", "name": "f", "arguments": ""},
+            },
+            {"type": "response.completed", "response": {"status": "completed", "output": []}},
+        ],
+    ),
+    (
+        "anthropic-messages",
+        [
+            {"type": "message_start", "message": {"content": []}},
+            {
+                "type": "content_block_start",
+                "index": 0,
+                "content_block": {"type": "tool_use", "id": "a", "name": "f", "input": {}},
+            },
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+            {"type": "message_stop"},
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("wire", "events"), NEVER_ENDED, ids=[wire for wire, _ in NEVER_ENDED])
+def test_a_wire_that_has_its_own_end_of_a_call_waits_for_it(wire: str, events: list[dict[str, Any]]) -> None:
+    response = decode(sse(*events, done=False), wire=wire)
+    assert [(call.name, call.complete) for call in response.calls] == [("f", False)]
+    assert response.verdict.kind == "cut_call"

@@ -85,6 +85,7 @@ class Calls:
         if key in self._by_key:
             return
         call = self._by_key[key] = self._begin(None, id, name, kind)
+        call.waits = True
         self._open(call)
         if key in self._strays:
             self._spoil(call, "a part of its arguments came before the call began")
@@ -104,6 +105,7 @@ class Calls:
         call = self._by_key.get(key)
         if call is None or call.done is not None:
             return
+        call.waits = False
         if isinstance(whole, dict):
             if not self._take_object(call, whole):
                 return
@@ -412,6 +414,7 @@ class Calls:
             return Parsed(None) if well else Parsed(None, "the stream ended before its input was complete")
         raw = call.raw
         if not raw.strip(_BLANK):
+            well = well and not call.waits
             return Parsed({}) if well else Parsed(None, "the stream ended before its arguments arrived")
         parsed = parse_arguments(raw)
         if parsed.problem:

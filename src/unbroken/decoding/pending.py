@@ -25,6 +25,7 @@ class Pending:
         "opened",
         "own_index",
         "scanner",
+        "waits",
         "withdrawn",
     )
 
@@ -45,6 +46,8 @@ class Pending:
         self.announced_again = ""
         """Its name once more, alone, after the close."""
         self.withdrawn = False
+        self.waits = False
+        """Its wire says where calls end, and has not said it yet."""
         self.done: ToolCall | None = None
 
     @property

@@ -233,8 +233,10 @@ class MessagesDecoder:
         blocks = self._blocks[self._ends_told :]
         self._ends_told = len(self._blocks)
         for block in blocks:
-            # A call in pieces is left to the end of the stream, and so is the one that the limit fell into.
-            if block.kind == "tool_use" and (block.json or (self._cut and block is blocks[-1])):
+            # A call in pieces is left to the end of the stream, and so is the one that the limit fell into. One that
+            # has shown nothing yet is not known to have no arguments: they may be what was lost.
+            whole = block.value.get("input") and not block.json
+            if block.kind == "tool_use" and (not whole or (self._cut and block is blocks[-1])):
                 continue
             self._stop(block)
 
