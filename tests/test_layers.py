@@ -19,10 +19,10 @@ LAYERS = [
     {"wires", "tools"},
     {"transcript", "events"},
     {"deltas"},
-    {"messages", "errors", "clock"},
+    {"messages", "errors", "clock", "verdicts"},
 ]
 """From the top down. A room may import what stands below it; rooms side by side do not see each other, but for the
-lowest row, where messages, errors and clock are plain vocabulary."""
+lowest row, where messages, verdicts, errors and clock are plain vocabulary."""
 
 HEIGHT = {room: len(LAYERS) - row for row, rooms in enumerate(LAYERS) for room in rooms}
 

@@ -29,7 +29,8 @@ from unbroken import (
     Verdict,
     decode,
 )
-from unbroken.deltas import Delta, Meaning
+from unbroken.deltas import Delta
+from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic import WIRE, MessagesEncoder
 
 Event = dict[str, Any]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streams import calls_of
 
 from unbroken import Assistant, CallReady, Response, TextDelta, decode
-from unbroken.deltas import Delta, Ended, Meaning, ReasoningDelta, UsageReported, Verdict
+from unbroken.deltas import Delta, Ended, ReasoningDelta, UsageReported
 from unbroken.messages import (
     Choice,
     Effort,
@@ -33,6 +33,7 @@ from unbroken.messages import (
     Usage,
     User,
 )
+from unbroken.verdicts import Meaning, Verdict
 from unbroken.wires.gemini import WIRE, GeminiEncoder
 from unbroken.wires.gemini.schemas import json_schema
 

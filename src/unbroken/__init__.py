@@ -21,7 +21,6 @@ from unbroken.deltas import (
     ServerCallSeen,
     TextDelta,
     UsageReported,
-    Verdict,
 )
 from unbroken.errors import (
     CannotEncode,
@@ -66,6 +65,7 @@ from unbroken.transcript import (
     repair,
     to_json,
 )
+from unbroken.verdicts import Verdict
 from unbroken.wires import WIRES, Wire, find_wire
 from unbroken.wires.chain import repair_raw
 from unbroken.wires.writer import ResponseWriter

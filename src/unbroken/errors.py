@@ -3,23 +3,46 @@
     UnbrokenError
     ├── UserError                 the caller asked for something that cannot be
     │   ├── UnknownWire           no wire of that name
+    │   ├── UnknownProvider       no provider of that name
+    │   ├── MissingKey            a provider wants a key and there is none
     │   ├── CannotEncode          a request that its wire cannot carry
     │   ├── InvalidRequest        a client's request that is not one of its wire
-    │   └── InvalidStep           a message that would break the chain of calls
-    └── StreamError               what came from the provider cannot be read
-        ├── NotAResponse          an empty body, HTML, noise: nothing of the wire is in it
-        ├── TooLarge              an event or a body beyond its limit
-        └── TooDeep               JSON nested beyond any honest depth
+    │   ├── InvalidStep           a message that would break the chain of calls
+    │   └── InvalidTool           a function that cannot become a tool, two tools of one name, a file without tools
+    ├── ProviderError             the provider did not answer, or answered with an error
+    │   ├── Unauthorized          401, 403: the key is wrong, or may not do this
+    │   ├── ModelNotFound         404: no such model, or no such address
+    │   ├── RequestRefused        400, 422 and the like: this request will never do
+    │   ├── RateLimited           429
+    │   ├── Unavailable           5xx, 408, 409, 425, 529: another try may do
+    │   ├── Unreachable           no connection
+    │   └── TimedOut              no connection, no first byte or no end in time
+    ├── StreamError               what came from the provider cannot be read
+    │   ├── NotAResponse          an empty body, HTML, noise: nothing of the wire is in it
+    │   ├── TooLarge              an event or a body beyond its limit
+    │   ├── TooDeep               JSON nested beyond any honest depth
+    │   └── ChainBroken           the answer broke off, or stayed empty: `verdicts` say how
+    └── AnswerInvalid             the model's answer does not fit the type that was asked for, also when told so
 
-A response that is readable but broken (cut, without its end, with an error inside) is not an exception: it is a
-`Verdict` beside whatever was received. A tool's failure is a `ToolResult`.
+A response that is readable but broken (cut, without its end, with an error inside) is a `Verdict` beside whatever was
+received; the loop makes `ChainBroken` of it when it cannot go on. A tool's failure is a `ToolResult`. An error that
+ends a run carries the history up to there in `messages`: valid, ready to go on with.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unbroken.messages import Message
+    from unbroken.verdicts import Verdict
+
 
 class UnbrokenError(Exception):
     """The root: `except UnbrokenError` catches all of ours and nothing else."""
+
+    messages: tuple[Message, ...] = ()
+    """If a run ended with this error: its history, every call answered."""
 
 
 class UserError(UnbrokenError):
@@ -27,6 +50,14 @@ class UserError(UnbrokenError):
 
 
 class UnknownWire(UserError):
+    pass
+
+
+class UnknownProvider(UserError):
+    pass
+
+
+class MissingKey(UserError):
     pass
 
 
@@ -39,6 +70,47 @@ class InvalidRequest(UserError):
 
 
 class InvalidStep(UserError):
+    pass
+
+
+class InvalidTool(UserError):
+    pass
+
+
+class ProviderError(UnbrokenError):
+    """`status` is the HTTP status (0 if there was no answer), `retry_after` the seconds that the provider asked for."""
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Unauthorized(ProviderError):
+    pass
+
+
+class ModelNotFound(ProviderError):
+    pass
+
+
+class RequestRefused(ProviderError):
+    pass
+
+
+class RateLimited(ProviderError):
+    pass
+
+
+class Unavailable(ProviderError):
+    pass
+
+
+class Unreachable(ProviderError):
+    pass
+
+
+class TimedOut(ProviderError):
     pass
 
 
@@ -55,4 +127,14 @@ class TooLarge(StreamError):
 
 
 class TooDeep(StreamError):
+    pass
+
+
+class ChainBroken(StreamError):
+    def __init__(self, message: str, verdicts: tuple[Verdict, ...] = ()) -> None:
+        super().__init__(message)
+        self.verdicts = verdicts
+
+
+class AnswerInvalid(UnbrokenError):
     pass

@@ -11,8 +11,9 @@ from collections.abc import Collection
 from unbroken.decoding.calls import Calls
 from unbroken.decoding.halves import join_halves
 from unbroken.decoding.prose import Prose, ProseCall
-from unbroken.deltas import Delta, Meaning, ReasoningDelta, ServerCallSeen, TextDelta, UsageReported
+from unbroken.deltas import Delta, ReasoningDelta, ServerCallSeen, TextDelta, UsageReported
 from unbroken.messages import Json, ServerCall, Usage
+from unbroken.verdicts import Meaning
 
 
 class Assembler:

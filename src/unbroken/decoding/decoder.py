@@ -15,9 +15,10 @@ import orjson
 from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
 from unbroken.decoding.verdict import Witnesses, judge
-from unbroken.deltas import Delta, Ended, Verdict
+from unbroken.deltas import Delta, Ended
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
+from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import Damaged, loads_exact
 from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
@@ -100,7 +101,8 @@ class Decoder:
             raise
         return self._assembler.take()
 
-    def end(self) -> list[Delta]:
+    def end(self, cause: str = "") -> list[Delta]:
+        """No more bytes will come. `cause` says why, where it was not the provider who ended the body."""
         if self._response is None:
             try:
                 if self._failure is None:
@@ -108,8 +110,8 @@ class Decoder:
             except StreamError as error:
                 self._fail(error)
                 raise
-            self._response = self._conclude()
-            self._assembler.deltas.append(Ended(self._response.verdict))
+            self._response = self._conclude(cause)
+            self._assembler.deltas.append(Ended(self._response.verdict, self._response.message))
         return self._assembler.take()
 
     def _read_the_rest(self) -> None:
@@ -165,7 +167,7 @@ class Decoder:
                 if isinstance(item, dict):
                     self._read(cast("dict[str, Json]", item), b"")
 
-    def _conclude(self) -> Response:
+    def _conclude(self, cause: str) -> Response:
         a = self._assembler
         a.flush()
         calls = tuple(a.calls.in_order())
@@ -176,6 +178,7 @@ class Decoder:
                 recognised=self._reader.recognised,
                 noise=self._framer.noise.decode("utf-8", "replace"),
                 cut=self._cut,
+                cause=cause,
                 damaged=a.damaged,
                 terminal=a.terminal,
                 finish=a.finish_reason,

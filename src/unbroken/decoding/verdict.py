@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from unbroken.decoding.calls import CUT
-from unbroken.deltas import Meaning, Verdict
 from unbroken.messages import Json, ToolCall
+from unbroken.verdicts import Meaning, Verdict
 from unbroken.wires.jsontext import dump_arguments
 
 
@@ -27,6 +27,8 @@ class Witnesses:
     """The first line that was no event, for instance of an HTML page."""
     cut: bool
     """The body ended in the middle of an event."""
+    cause: str
+    """Why the bytes ended, where it was not the provider who ended them."""
     damaged: str
     terminal: bool
     finish: str | None
@@ -61,14 +63,15 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
     if seen.error is not None:
         return "error", f"the provider sent an error: {error_text(seen.error)}"
     if seen.bytes_seen == 0:
-        return "foreign", "the body is empty"
+        return "foreign", f"the body is empty{f': {seen.cause}' if seen.cause else ''}"
     if not seen.recognised and not seen.cut and (seen.noise or not seen.damaged):
         return "foreign", _foreign(seen)
     if seen.damaged:
         return "damaged", seen.damaged
     if not seen.terminal:
         calls = f"; calls not complete: {names}" if names else ""
-        return "unfinished", f"the body ended without the terminal sign of its wire{calls}"
+        end = seen.cause or "the body ended without the terminal sign of its wire"
+        return "unfinished", f"{end}{calls}"
     if _HTML.match(seen.noise):
         return "damaged", f"the stream contains HTML: {seen.noise}"
     if seen.broken_calls:

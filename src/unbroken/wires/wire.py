@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from unbroken.deltas import Delta, Meaning
+from unbroken.deltas import Delta
 from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Json, Request, ServerCall, Usage
+from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import dumps
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
+from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic.parts import blocks_of
 from unbroken.wires.anthropic.requests import plain
 from unbroken.wires.jsontext import dump_arguments, exact

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
+from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import exact
 from unbroken.wires.openai_chat.requests import OPAQUE_TEXTS
 from unbroken.wires.parts import call_from_text

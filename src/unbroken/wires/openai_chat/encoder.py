@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Usage
+from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_chat.history import encode_call
 from unbroken.wires.values import Object

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from unbroken.deltas import Meaning
 from unbroken.messages import Json
+from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.openai_responses.items import as_input, call_kind, payload, run_by_provider, says_more
 from unbroken.wires.openai_responses.parts import text_of

@@ -6,8 +6,9 @@ client never sees half of one. What a provider ran by itself, and what is encryp
 
 from __future__ import annotations
 
-from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
+from unbroken.verdicts import Verdict
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.outgoing import encode_call
 from unbroken.wires.values import Object

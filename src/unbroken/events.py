@@ -1,0 +1,214 @@
+"""What a run says while it goes: one small class per event, in the order in which things happen, JSON both ways.
+
+Every event has the run, the turn (the number of the request, from 0), its own number and the time. Events are not
+deltas (those are what a decoder says of one response) and hold nothing but JSON, so a sink may keep, send or print
+them as they are. Plain slotted classes: one is built for every few characters that a model says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeAlias
+
+from unbroken.errors import UserError
+from unbroken.messages import Json
+
+
+@dataclass(slots=True)
+class Event:
+    run: str
+    turn: int
+    seq: int
+    time: float
+    """Seconds since the epoch."""
+
+
+Sink: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(slots=True)
+class RunStarted(Event):
+    model: str
+    schedule: str
+
+
+@dataclass(slots=True)
+class RequestSent(Event):
+    messages: int
+    tools: int
+    final: bool
+    """In a final request nothing can be called."""
+
+
+@dataclass(slots=True)
+class TextAdded(Event):
+    text: str
+
+
+@dataclass(slots=True)
+class ReasoningAdded(Event):
+    text: str
+
+
+@dataclass(slots=True)
+class ToolCallsDetected(Event):
+    """The response has ended and these calls were in it, in call order."""
+
+    count: int
+    names: list[str]
+
+
+@dataclass(slots=True)
+class CallStarted(Event):
+    call_id: str
+    name: str
+    arguments: dict[str, Json]
+    early: bool = False
+    """It started while the response was still being written."""
+
+
+@dataclass(slots=True)
+class CallProgress(Event):
+    call_id: str
+    name: str
+    message: str
+    done: float | None = None
+    """From 0 to 1, where the tool knows."""
+
+
+@dataclass(slots=True)
+class CallFinished(Event):
+    """A call has its result. `seconds` is how long its tool ran; a call that never ran took none."""
+
+    call_id: str
+    name: str
+    seconds: float
+    error: bool
+    text: str
+    """The result as the model will read it; media are left out."""
+    duplicate_of: str = ""
+    """The call whose execution it shared."""
+    executed: bool = True
+    """Its tool ran (or its twin's did); otherwise it was answered without one: refused, unknown, cut, over budget."""
+
+
+@dataclass(slots=True)
+class CallsIgnored(Event):
+    """Only one call at a time was asked for: these came beside it and are not in the history."""
+
+    names: list[str]
+
+
+@dataclass(slots=True)
+class ApprovalAsked(Event):
+    call_id: str
+    name: str
+    arguments: dict[str, Json]
+
+
+@dataclass(slots=True)
+class TodoUpdated(Event):
+    call_id: str
+    todos: list[dict[str, Json]]
+
+
+@dataclass(slots=True)
+class LimitReached(Event):
+    """`kind` is the stop reason that the run will have: round_limit, call_limit, token_limit, time_limit, cost_limit."""
+
+    kind: str
+    limit: float
+
+
+@dataclass(slots=True)
+class ToolLate(Event):
+    """A synchronous tool outlived its time-out. Its thread cannot be ended: `threads` such threads are running now."""
+
+    call_id: str
+    name: str
+    seconds: float
+    threads: int
+
+
+@dataclass(slots=True)
+class Said(Event):
+    """The text of one turn, whole. When calls follow it is a thought, not the answer: then it is not final."""
+
+    text: str
+    final: bool
+
+
+@dataclass(slots=True)
+class RoundFinished(Event):
+    calls: int
+    failed: int
+    seconds: float
+    """From the first start of a call to the last result."""
+
+
+@dataclass(slots=True)
+class RunFinished(Event):
+    text: str
+    stop_reason: str
+    rounds: int
+    requests: int
+    calls: int
+    usage: dict[str, Json]
+    seconds: float
+    pending: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+
+
+@dataclass(slots=True)
+class RunFailed(Event):
+    error: str
+    """The name of the error's type, or `CancelledError`."""
+    message: str
+
+
+KINDS: tuple[type[Event], ...] = (
+    RunStarted,
+    RequestSent,
+    TextAdded,
+    ReasoningAdded,
+    ToolCallsDetected,
+    CallStarted,
+    CallProgress,
+    CallFinished,
+    CallsIgnored,
+    ApprovalAsked,
+    TodoUpdated,
+    LimitReached,
+    ToolLate,
+    Said,
+    RoundFinished,
+    RunFinished,
+    RunFailed,
+)
+"""Every kind of event."""
+
+NAMES: dict[type[Event], str] = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in KINDS}
+"""How each is called in JSON: `call_started`."""
+
+_KINDS_BY_NAME = {name: kind for kind, name in NAMES.items()}
+
+
+def event_to_json(event: Event) -> dict[str, Json]:
+    return {"event": NAMES[type(event)], **asdict(event)}
+
+
+def event_from_json(saved: dict[str, Json]) -> Event:
+    """The event again. Fields that this version does not know are left out: a newer one may have written them."""
+    name = saved.get("event")
+    kind = _KINDS_BY_NAME.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise UserError(
+            f"reading an event failed: {name!r} is no kind of event; there are: {', '.join(_KINDS_BY_NAME)}"
+        )
+    known = {field.name for field in fields(kind)}
+    given: dict[str, Any] = {key: value for key, value in saved.items() if key in known}
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise UserError(f"reading a {name} event failed: {error}") from error

@@ -1,0 +1,44 @@
+"""What a tool may know about the call that runs it. A tool takes it as a parameter that the model does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from unbroken.events import CallProgress, Event
+from unbroken.messages import Json, Usage
+
+Deps = TypeVar("Deps")
+
+
+def _to_nobody(kind: type[Event], *fields: Any) -> None:
+    pass
+
+
+def _uncounted(usage: Usage) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class CallContext(Generic[Deps]):
+    """`deps` is what was given to the run; `store` a dict that lives as long as the conversation. `key` is an
+    idempotency key: the same call of the same run has the same key on every attempt and after a resume.
+    """
+
+    run: str = ""
+    turn: int = 0
+    call_id: str = ""
+    name: str = ""
+    key: str = ""
+    attempt: int = 0
+    deps: Deps = None  # type: ignore[assignment] - a run without deps has none
+    store: dict[str, Json] = field(default_factory=dict[str, Json])
+    say: Callable[..., None] = _to_nobody
+    """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
+    spend: Callable[[Usage], None] = _uncounted
+    """Tokens that this call used (an agent as a tool): they count for the run."""
+
+    def report(self, message: str, done: float | None = None) -> None:
+        """Tell how far the work is: a `CallProgress` event. May be called from any thread."""
+        self.say(CallProgress, self.call_id, self.name, message, done)

@@ -1,0 +1,131 @@
+"""`@tool`: a Python function as something that a model can call. What it promises (effect, time-out, key) is data
+beside it; running it is `calling`, when it runs is `execution`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias, overload
+
+from unbroken.errors import InvalidTool
+from unbroken.messages import Json, ToolSpec
+from unbroken.tools.schema import Signature, read_signature
+
+Effect: TypeAlias = Literal["read", "write", "exclusive"]
+Arguments: TypeAlias = dict[str, Any]
+EFFECTS = ("read", "write", "exclusive")
+TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Called directly, it is the function it was made of.
+
+    - `effect`: a `read` changes nothing, so it may start early, be shared by identical calls and be tried again. A
+      `write` (the default) runs once for each call. An `exclusive` one runs alone.
+    - `timeout`: seconds, None for none.
+    - `key`: of the bound arguments; calls with equal keys run one after another, in call order.
+    - `dedupe`: share one execution among identical calls of one message; None means: reads do.
+    - `cache`: seconds for which a good result answers the same call again.
+    - `retries`: how often a read that raises is tried again.
+    - `repeat`: the same call again and again is meant (polling): the loop guard leaves it alone.
+    - `approve`: ask before it runs; a function of the bound arguments decides for each call.
+    - `function` is None for a tool that runs at the client: its call ends the run as `waiting`.
+    """
+
+    spec: ToolSpec
+    function: Callable[..., Any] | None
+    signature: Signature
+    effect: Effect = "write"
+    timeout: float | None = TIMEOUT
+    key: Callable[[Arguments], Any] | None = None
+    dedupe: bool | None = None
+    cache: float | None = None
+    retries: int = 0
+    repeat: bool = False
+    approve: bool | Callable[[Arguments], bool] = False
+
+    def __post_init__(self) -> None:
+        if self.effect not in EFFECTS:
+            raise InvalidTool(f"tool `{self.name}`: effect {self.effect!r} is none of {', '.join(EFFECTS)}")
+        if self.timeout is not None and self.timeout <= 0:
+            raise InvalidTool(f"tool `{self.name}`: timeout must be more than 0 seconds, or None for none")
+        if self.retries and self.effect != "read":
+            raise InvalidTool(f"tool `{self.name}`: only a read may be tried again; say effect='read' or retries=0")
+        if self.cache is not None and self.effect != "read":
+            raise InvalidTool(f"tool `{self.name}`: only a read may be cached; say effect='read' or cache=None")
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def shared(self) -> bool:
+        """Do identical calls of one message share one execution?"""
+        return self.effect == "read" if self.dedupe is None else self.dedupe
+
+    def needs_approval(self, arguments: Arguments) -> bool:
+        return self.approve(arguments) if callable(self.approve) else self.approve
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.function is None:
+            raise InvalidTool(f"tool `{self.name}` runs at the client; it has no function to call")
+        return self.function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+        """A method of an object is a tool that is bound to it."""
+        if instance is None or self.function is None:
+            return self
+        return replace(self, function=partial(self.function, instance))
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str = "",
+    description: str = "",
+    effect: Effect = "write",
+    timeout: float | None = TIMEOUT,
+    key: Callable[[Arguments], Any] | None = None,
+    dedupe: bool | None = None,
+    cache: float | None = None,
+    retries: int = 0,
+    repeat: bool = False,
+    approve: bool | Callable[[Arguments], bool] = False,
+    strict: bool | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str = "",
+    description: str = "",
+    strict: bool | None = None,
+    **promises: Any,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function: its parameters become a JSON Schema, its docstring the description.
+
+    See `Tool` for the promises (`effect`, `timeout`, `key`, `dedupe`, `cache`, `retries`, `repeat`, `approve`).
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        signature = read_signature(function, name=name, strict=bool(strict))
+        spec = ToolSpec(signature.name, description or signature.description, signature.parameters, strict)
+        return Tool(spec, function, signature, **promises)
+
+    return make if function is None else make(function)
+
+
+def client_tool(name: str, description: str, parameters: Mapping[str, Json], *, strict: bool | None = None) -> Tool:
+    """A tool that runs elsewhere (in the user's browser, say): its call ends the run with stop reason `waiting`, and
+    `agent.resume` goes on with its result."""
+    return Tool(
+        ToolSpec(name, description, parameters, strict), None, Signature.of_schema(name, description, parameters)
+    )

@@ -1,0 +1,47 @@
+"""What a response came to: data that decoders make, models pass on and errors carry. It is decided elsewhere, in
+`decoding.verdict`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from unbroken.messages import Json
+
+Meaning: TypeAlias = Literal["done", "length", "refused", "paused", "other"]
+"""What a finish reason means: the model was done (also: it calls tools), the token limit cut it, the provider refused
+to go on, it only paused and wants to be asked again with the same history, or we do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Is the response whole? Decided in one place (`decoding.verdict`), carried as data.
+
+    `kind` is one of: whole, unfinished (no terminal sign), cut_call (an end, but a call is not whole), error (an error
+    object inside), damaged (an event that cannot be read), empty (nothing was said), foreign (not a response at all).
+    """
+
+    kind: str
+    reason: str = ""
+    finish: str | None = None
+    meaning: Meaning = "done"
+    bytes_seen: int = 0
+    text_seen: int = 0
+    open_calls: tuple[str, ...] = ()
+    error: Json = None
+
+    @property
+    def whole(self) -> bool:
+        return self.kind == "whole"
+
+    @property
+    def failed(self) -> bool:
+        """There is no end to tell a client: what it has seen is not an answer. (A cut call has one, a cut one.)"""
+        return self.kind in ("error", "unfinished", "damaged", "foreign")
+
+    @property
+    def told(self) -> Meaning:
+        """What the finish means to a client that was not given the calls that are not whole."""
+        if self.kind == "cut_call":
+            return "length"
+        return "done" if self.meaning == "other" else self.meaning
