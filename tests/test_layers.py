@@ -19,10 +19,11 @@ LAYERS = [
     {"wires", "tools"},
     {"transcript", "events"},
     {"deltas"},
-    {"messages", "errors", "clock", "verdicts"},
+    {"errors"},
+    {"verdicts"},
+    {"messages", "clock"},
 ]
-"""From the top down. A room may import what stands below it; rooms side by side do not see each other, but for the
-lowest row, where messages, verdicts, errors and clock are plain vocabulary."""
+"""From the top down. A room may import what stands below it; rooms side by side do not see each other."""
 
 HEIGHT = {room: len(LAYERS) - row for row, rooms in enumerate(LAYERS) for room in rooms}
 

@@ -116,7 +116,7 @@ class TodoUpdated(Event):
 
 @dataclass(slots=True)
 class LimitReached(Event):
-    """`kind` is the stop reason that the run will have: round_limit, call_limit, token_limit, time_limit, cost_limit."""
+    """`kind` is the stop reason that the run will have: round_limit, call_limit, token_limit, and so on."""
 
     kind: str
     limit: float
@@ -206,8 +206,8 @@ def event_from_json(saved: dict[str, Json]) -> Event:
         raise UserError(
             f"reading an event failed: {name!r} is no kind of event; there are: {', '.join(_KINDS_BY_NAME)}"
         )
-    known = {field.name for field in fields(kind)}
-    given: dict[str, Any] = {key: value for key, value in saved.items() if key in known}
+    names = {field.name for field in fields(kind)}
+    given: dict[str, Any] = {key: value for key, value in saved.items() if key in names}
     try:
         return kind(**given)
     except TypeError as error:
