@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stories import JUDGES, Answer, Calls, Raw, Say, Story, broken, marks_of, stories, tell, with_ids_used_once
 
 from unbroken.errors import UnknownWire, UserError
-from unbroken.transcript import NO_RESULT, Drop, Edit, Insert, Move, Place, Rename, apply, links, repairs
+from unbroken.transcript import NO_RESULT, Drop, HistoryEdit, Insert, Move, Place, Rename, apply, links, repairs
 from unbroken.wires.chain import HISTORIES, repair_raw
 
 every_wire = pytest.mark.parametrize("wire", list(HISTORIES))
@@ -46,7 +46,7 @@ def test_broken_raw_messages_are_mended_and_keep_every_unknown_field(wire: str, 
             assert any(message is other for other in repaired)
 
 
-def _places(edit: Edit) -> list[Place]:
+def _places(edit: HistoryEdit) -> list[Place]:
     return [edit.place, edit.call] if isinstance(edit, Move) else [edit.place]
 
 

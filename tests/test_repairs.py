@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stories import Answer, Calls, Say, Story, broken, stories
 
 from unbroken.messages import Assistant, Message, Native, Text, ToolCall, ToolMessage, ToolResult, User
-from unbroken.transcript import NO_RESULT, Drop, Edit, Insert, Move, Place, Rename, Transcript, repair
+from unbroken.transcript import NO_RESULT, Drop, HistoryEdit, Insert, Move, Place, Rename, Transcript, repair
 
 
 def told_as_messages(story: Story, random: Random | None = None) -> list[Message]:
@@ -98,7 +98,7 @@ HI = User.of("hi")
         ([HI, ToolMessage(())], [Drop("", Place(1, 0), "orphan")]),
     ],
 )
-def test_each_fault_has_its_edit(messages: list[Message], expected: list[Edit]) -> None:
+def test_each_fault_has_its_edit(messages: list[Message], expected: list[HistoryEdit]) -> None:
     repaired, edits = repair(messages)
     assert edits == expected
     assert Transcript(repaired).closed

@@ -1,12 +1,21 @@
-"""Unbroken reads the tool calls of language models: any provider's response in, complete calls out, none half received.
+"""Unbroken runs tool calls for language models: every call answered exactly once, in order, as fast as the stream
+allows, and no chain of calls ever left broken.
 
 ```python
-response = decode(body, wire="openai-chat")
-for call in response.calls:
-    print(call.name, call.arguments, call.complete)
+@tool(effect="read")
+def get_weather(city: str) -> str:
+    '''What the weather is like in a city.'''
+    ...
+
+agent = Agent(connect("openai:gpt-5"), tools=[get_weather])
+print(agent.run_sync("Rome or Oslo, where should I go?").text)
 ```
 """
 
+from unbroken.agent import Agent, Conversation, Image, Limits, Prices, Result, RunStream
+from unbroken.agent.limits import StopReason
+from unbroken.agent.run import CallRecord
+from unbroken.clock import Clock, RealClock, VirtualClock
 from unbroken.decoding import Decoder, Response, Shown, StillToSay, decode, guess_wire
 from unbroken.deltas import (
     CallArguments,
@@ -23,16 +32,52 @@ from unbroken.deltas import (
     UsageReported,
 )
 from unbroken.errors import (
+    AnswerInvalid,
     CannotEncode,
+    ChainBroken,
     InvalidRequest,
     InvalidStep,
+    InvalidTool,
+    MissingKey,
+    ModelNotFound,
     NotAResponse,
+    ProviderError,
+    RateLimited,
+    RequestRefused,
     StreamError,
+    TimedOut,
     TooDeep,
     TooLarge,
+    Unauthorized,
+    Unavailable,
     UnbrokenError,
+    UnknownProvider,
     UnknownWire,
+    Unreachable,
     UserError,
+)
+from unbroken.events import (
+    ApprovalAsked,
+    CallFinished,
+    CallProgress,
+    CallsIgnored,
+    CallStarted,
+    Event,
+    LimitReached,
+    ReasoningAdded,
+    RequestSent,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    Said,
+    Sink,
+    TextAdded,
+    TodoUpdated,
+    ToolCallsDetected,
+    ToolLate,
+    event_from_json,
+    event_to_json,
 )
 from unbroken.messages import (
     Assistant,
@@ -52,10 +97,22 @@ from unbroken.messages import (
     Usage,
     User,
 )
+from unbroken.models.connect import connect
+from unbroken.models.http import HTTPModel
+from unbroken.models.model import Model
+from unbroken.models.scripted import ScriptedModel
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
+from unbroken.tools.calling import Caller
+from unbroken.tools.context import CallContext
+from unbroken.tools.execution import Schedule
+from unbroken.tools.results import ToolFailed
+from unbroken.tools.todo import todo_write
+from unbroken.tools.tool import Tool, client_tool, tool
+from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import (
     NO_RESULT,
     Drop,
-    Edit,
+    HistoryEdit,
     Insert,
     Move,
     Place,
@@ -75,64 +132,129 @@ __version__ = "0.1.0"
 __all__ = [
     "NO_RESULT",
     "WIRES",
+    "Agent",
+    "Allow",
+    "AnswerInvalid",
+    "Approval",
+    "ApprovalAsked",
     "Assistant",
     "CallArguments",
+    "CallContext",
+    "CallFinished",
     "CallOpened",
+    "CallProgress",
     "CallReady",
+    "CallRecord",
     "CallSpoiled",
+    "CallStarted",
     "CallWithdrawn",
+    "Caller",
+    "CallsIgnored",
     "CannotEncode",
+    "ChainBroken",
+    "Clock",
+    "Conversation",
     "Decoder",
     "Delta",
+    "Deny",
     "Drop",
     "Edit",
     "Ended",
+    "Event",
+    "HTTPModel",
+    "HistoryEdit",
+    "Image",
     "Insert",
     "InvalidRequest",
     "InvalidStep",
+    "InvalidTool",
+    "LimitReached",
+    "Limits",
     "Media",
     "Message",
+    "MissingKey",
+    "Model",
+    "ModelNotFound",
     "Move",
     "Native",
     "NotAResponse",
+    "OnApproval",
     "OneTool",
     "Place",
+    "Prices",
+    "ProviderError",
+    "RateLimited",
+    "RealClock",
+    "ReasoningAdded",
     "ReasoningDelta",
     "Rename",
     "Request",
+    "RequestRefused",
+    "RequestSent",
     "Response",
     "ResponseWriter",
     "Restarted",
+    "Result",
+    "RoundFinished",
+    "RunFailed",
+    "RunFinished",
+    "RunStarted",
+    "RunStream",
+    "Said",
     "Sampling",
+    "Schedule",
+    "ScriptedModel",
     "ServerCall",
     "ServerCallSeen",
     "Shown",
+    "Sink",
     "StillToSay",
+    "StopReason",
     "StreamError",
     "System",
     "Text",
+    "TextAdded",
     "TextDelta",
+    "TimedOut",
+    "TodoUpdated",
     "TooDeep",
     "TooLarge",
+    "Tool",
     "ToolCall",
+    "ToolCallsDetected",
+    "ToolFailed",
+    "ToolLate",
     "ToolMessage",
     "ToolResult",
     "ToolSpec",
+    "Toolbox",
     "Transcript",
+    "Unauthorized",
+    "Unavailable",
     "UnbrokenError",
+    "UnknownProvider",
     "UnknownWire",
+    "Unreachable",
     "Usage",
     "UsageReported",
     "User",
     "UserError",
     "Verdict",
+    "VirtualClock",
+    "Wait",
     "Wire",
     "__version__",
+    "client_tool",
+    "connect",
     "decode",
+    "event_from_json",
+    "event_to_json",
     "find_wire",
     "from_json",
     "guess_wire",
     "repair",
     "repair_raw",
     "to_json",
+    "todo_write",
+    "tool",
 ]

@@ -6,6 +6,7 @@ to the byte.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Protocol
 
@@ -29,7 +30,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """Starts at `start` and stands still until `advance`."""
+    """Starts at `start` and stands still until `advance`. It counts whole nanoseconds, so that 0.1 and 0.2 make 0.3."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._start = start
@@ -44,4 +45,16 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         if seconds < 0:
             raise ValueError(f"time cannot go back: advance({seconds})")
-        self._elapsed += seconds
+        self._elapsed = round(self._elapsed + seconds, 9)
+
+
+_REAL = RealClock()
+
+
+def current_clock() -> Clock:
+    """The clock of the running loop, if it brings one (a virtual loop has its own `clock`); else the real one."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return _REAL
+    return getattr(loop, "clock", _REAL)

@@ -74,8 +74,19 @@ class Decoder:
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
         self._cut = False
+        self._done = False
         self._failure: StreamError | None = None
         self._response: Response | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """A terminal sign of the wire was read. Usage may still follow it, up to `done`."""
+        return self._assembler.terminal
+
+    @property
+    def done(self) -> bool:
+        """`[DONE]` was read: only the end of the body can follow."""
+        return self._done
 
     def feed(self, chunk: bytes) -> list[Delta]:
         if self._response is not None:
@@ -137,6 +148,7 @@ class Decoder:
             if self.wire.done_ends:
                 self._reader.recognised = True
                 self._assembler.ended()
+                self._done = True
             return
         if is_word(data):
             return

@@ -34,6 +34,8 @@ class CallContext(Generic[Deps]):
     attempt: int = 0
     deps: Deps = None  # type: ignore[assignment] - a run without deps has none
     store: dict[str, Json] = field(default_factory=dict[str, Json])
+    arguments: dict[str, Any] | None = None
+    """The arguments as the tool gets them, where they are bound already."""
     say: Callable[..., None] = _to_nobody
     """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
     spend: Callable[[Usage], None] = _uncounted

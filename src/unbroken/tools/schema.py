@@ -1,12 +1,35 @@
-"""From a Python signature to a JSON Schema, and from a model's arguments to that signature."""
+"""From a Python signature to a JSON Schema, and from a model's arguments to that signature.
+
+pydantic makes both out of one model that is built when the function becomes a tool, so a signature that cannot be said
+in JSON is refused at that moment and not in the middle of a run. The only file of the library that validates anything.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Optional, TypeAlias, cast, get_args, get_origin
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from unbroken.errors import InvalidTool
 from unbroken.messages import Json
+from unbroken.tools.docstrings import Docstring, read_docstring
+from unbroken.tools.parameters import ABSENT, Parameter, innermost, read_parameters
+from unbroken.tools.strictness import Schema, each_schema, make_strict, without_omitted
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+ERRORS_TOLD = 3
+VALUE_TOLD = 50
+"""Characters of a value that did not fit."""
+
+
+Bind: TypeAlias = Callable[[dict[str, Json]], dict[str, Any]]
 
 
 class ArgumentsDoNotFit(Exception):
@@ -21,7 +44,7 @@ class Signature:
     name: str
     description: str
     parameters: Mapping[str, Json]
-    bind: Callable[[dict[str, Json]], dict[str, Any]]
+    bind: Bind
     context: str = ""
     is_async: bool = False
 
@@ -32,4 +55,165 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any], *, name: str = "", strict: bool = False) -> Signature:
-    raise NotImplementedError
+    inner = innermost(function)
+    name = name or _name_of(function, inner)
+    if not NAME.fullmatch(name):
+        raise InvalidTool(
+            f"tool `{name}`: a name is 1 to 64 letters, digits, `_` or `-` of ASCII; give it another with name='...'"
+        )
+    _refuse_what_cannot_be_called(name, function, inner)
+    doc = read_docstring(_docstring_of(function, inner))
+    parameters = read_parameters(name, function)
+    model = _make_model(name, parameters.shown, doc)
+    schema = _make_schema(model)
+    bind = _make_bind(model, parameters.shown)
+    if strict:
+        bind, schema = _bind_strictly(bind, schema), make_strict(name, schema)
+    return Signature(name, doc.description, schema, bind, parameters.context, inspect.iscoroutinefunction(inner))
+
+
+def _name_of(function: Callable[..., Any], inner: Callable[..., Any]) -> str:
+    called = getattr(inner, "__name__", "")
+    if called == "<lambda>":
+        raise InvalidTool("a lambda has no name that a model could call; give it one with name='...'")
+    # An object that is called like a function goes by the name of its class.
+    return type(function).__name__ if called in ("__call__", "") else called
+
+
+def _docstring_of(function: Callable[..., Any], inner: Callable[..., Any]) -> str | None:
+    if inner.__doc__ or inner.__name__ != "__call__":
+        return inner.__doc__
+    return type(function).__doc__
+
+
+def _refuse_what_cannot_be_called(name: str, function: Callable[..., Any], inner: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise InvalidTool(f"tool `{name}` is no function but of the type `{type(function).__name__}`; give a function")
+    if inspect.isclass(function):
+        raise InvalidTool(f"tool `{name}` is a class; mark its methods with @tool, and give an object of it")
+    if inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner):
+        raise InvalidTool(f"tool `{name}` is a generator and a call has one result; return a list, and report progress")
+
+
+def _make_model(name: str, parameters: tuple[Parameter, ...], doc: Docstring) -> type[BaseModel]:
+    """Its fields are numbered and have the parameters' names as aliases: a parameter may be called `schema` or `_x`,
+    which a field may not."""
+    fields = {f"p{at}": _field_of(parameter, doc) for at, parameter in enumerate(parameters)}
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **cast("dict[str, Any]", fields))
+        _make_schema(model)
+    except Exception as error:  # whatever a foreign type does while pydantic looks at it
+        raise _refusal(name, parameters, error) from error
+    return model
+
+
+def _field_of(parameter: Parameter, doc: Docstring) -> tuple[Any, Any]:
+    kind, given = parameter.type, parameter.default
+    if isinstance(given, FieldInfo):
+        kind, given = Annotated[kind, given], ABSENT
+    options: dict[str, Any] = {"alias": parameter.name}
+    if described := _description(kind, doc.of(parameter.name)):
+        options["description"] = described
+    if given is None and kind is not Any:
+        kind = _or_none(kind)
+    if given is not ABSENT:
+        options["default"] = given
+    return kind, Field(**options)
+
+
+def _or_none(kind: Any) -> Any:
+    """`x: int = None` means what it says: a model may send the null that is the default."""
+    if get_origin(kind) is Annotated:
+        inner, *extras = get_args(kind)
+        return Annotated[Optional[inner], *extras]  # noqa: UP045 - a value, and not every type knows `|`
+    return Optional[kind]  # noqa: UP045
+
+
+def _description(kind: Any, fallback: str) -> str:
+    """Said in the annotation, by a `Field`, a plain text or a `Doc`; otherwise in the docstring."""
+    for extra in get_args(kind)[1:] if get_origin(kind) is Annotated else ():
+        said = extra if isinstance(extra, str) else getattr(extra, "description", getattr(extra, "documentation", None))
+        if isinstance(said, str) and said:
+            return said
+    return fallback
+
+
+def _refusal(name: str, parameters: tuple[Parameter, ...], error: Exception) -> InvalidTool:
+    for parameter in parameters:
+        try:
+            TypeAdapter(parameter.type).json_schema(schema_generator=_Quiet)
+        except Exception as found:  # noqa: BLE001 - a foreign type again; it is named in the error that is raised
+            kind = f"`{getattr(parameter.type, '__name__', None) or parameter.type}`"
+            way_out = "use str, int, float, bool, list, dict, Literal, Enum, a dataclass or a pydantic model"
+            if "typing_extensions.TypedDict" in str(found):
+                way_out = "use typing_extensions.TypedDict: before Python 3.12 pydantic cannot read typing.TypedDict"
+            return InvalidTool(
+                f"tool `{name}`: parameter `{parameter.name}` has the type {kind}, "
+                f"which cannot become a JSON Schema; {way_out}"
+            )
+    return InvalidTool(f"tool `{name}`: its signature cannot become a JSON Schema: {str(error).splitlines()[0]}")
+
+
+class _Quiet(GenerateJsonSchema):
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+
+
+def _make_schema(model: type[BaseModel]) -> Schema:
+    schema = each_schema(model.model_json_schema(schema_generator=_Quiet), _without_title)
+    return {"type": "object", "properties": {}, **schema}
+
+
+def _without_title(schema: Schema) -> Schema:
+    schema.pop("title", None)
+    return schema
+
+
+def _make_bind(model: type[BaseModel], parameters: tuple[Parameter, ...]) -> Bind:
+    validate = model.__pydantic_validator__.validate_python
+    names = [(parameter.name, f"p{at}") for at, parameter in enumerate(parameters)]
+
+    def bind(arguments: dict[str, Json]) -> dict[str, Any]:
+        try:
+            bound = validate(arguments).__dict__
+        except ValidationError as error:
+            bound = _read_as_json(model, arguments)
+            if bound is None:
+                raise ArgumentsDoNotFit(_in_words(error, parameters)) from None
+        return {name: bound[field] for name, field in names}
+
+    return bind
+
+
+def _read_as_json(model: type[BaseModel], arguments: dict[str, Json]) -> dict[str, Any] | None:
+    """A strict model takes a date or an Enum from a string only where it knows that it reads JSON."""
+    try:
+        return model.__pydantic_validator__.validate_json(json.dumps(arguments)).__dict__
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _bind_strictly(bind: Bind, schema: Schema) -> Bind:
+    return lambda arguments: bind(without_omitted(arguments, schema, schema))
+
+
+def _in_words(error: ValidationError, parameters: tuple[Parameter, ...]) -> str:
+    found = error.errors(include_url=False, include_context=False)
+    told: list[str] = []
+    for one in found[:ERRORS_TOLD]:
+        where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in one["loc"]).lstrip(".")
+        match one["type"]:
+            case "missing":
+                told.append(f"`{where}`: {one['msg']}")
+            case "extra_forbidden" if len(one["loc"]) == 1:
+                told.append(f"`{where}`: there is no such parameter")
+            case _:
+                told.append(f"`{where}`: {one['msg']} (got {_shortened(one['input'])})")
+    if len(found) > ERRORS_TOLD:
+        told.append(f"and {len(found) - ERRORS_TOLD} more")
+    names = ", ".join(parameter.name for parameter in parameters)
+    return f"{'; '.join(told)}. Parameters: {names or 'none'}"
+
+
+def _shortened(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= VALUE_TOLD else f"{text[:VALUE_TOLD]}..."

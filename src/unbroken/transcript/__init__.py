@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from unbroken.transcript.histories import History, Piece, apply, links, repair, repair_with
-from unbroken.transcript.repairs import NO_RESULT, Drop, Edit, Insert, Link, Move, Place, Rename, repairs
+from unbroken.transcript.repairs import NO_RESULT, Drop, HistoryEdit, Insert, Link, Move, Place, Rename, repairs
 from unbroken.transcript.saved import from_json, to_json
 from unbroken.transcript.transcript import Transcript
 
 __all__ = [
     "NO_RESULT",
     "Drop",
-    "Edit",
+    "HistoryEdit",
     "History",
     "Insert",
     "Link",

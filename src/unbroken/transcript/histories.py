@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Message, Text, ToolCall, ToolMessage, ToolResult
-from unbroken.transcript.repairs import Drop, Edit, Insert, Kind, Link, Move, Place, Rename, repairs
+from unbroken.transcript.repairs import Drop, HistoryEdit, Insert, Kind, Link, Move, Place, Rename, repairs
 
 M = TypeVar("M")
 
@@ -66,7 +66,7 @@ def links(history: History[M], messages: Sequence[M]) -> list[Link]:
     return [link for link, _ in _apart(history, messages)]
 
 
-def apply(history: History[M], messages: Sequence[M], edits: Sequence[Edit]) -> list[M]:
+def apply(history: History[M], messages: Sequence[M], edits: Sequence[HistoryEdit]) -> list[M]:
     """The history with the edits of `repairs` applied. The messages that came in are not changed."""
     if not edits:
         return list(messages)
@@ -75,12 +75,12 @@ def apply(history: History[M], messages: Sequence[M], edits: Sequence[Edit]) -> 
 
 def repair_with(
     history: History[M], messages: Sequence[M], *, answer_open: bool = True, whole: bool = True
-) -> tuple[list[M], list[Edit]]:
+) -> tuple[list[M], list[HistoryEdit]]:
     edits = repairs(links(history, messages), answer_open=answer_open, whole=whole, unique=history.unique)
     return apply(history, messages, edits), edits
 
 
-def repair(messages: Iterable[Message], *, answer_open: bool = True) -> tuple[tuple[Message, ...], list[Edit]]:
+def repair(messages: Iterable[Message], *, answer_open: bool = True) -> tuple[tuple[Message, ...], list[HistoryEdit]]:
     """The history as `Transcript` takes it, and what had to be changed for that.
 
     `answer_open=False` leaves calls alone that stand open at the very end: they may still be run.
@@ -103,7 +103,7 @@ def _apart(history: History[M], messages: Sequence[M]) -> Iterable[tuple[Link, P
 class _Applying:
     """Edits sorted by what they do, then one pass over the turns."""
 
-    def __init__(self, history: History[M], messages: Sequence[M], edits: Sequence[Edit]) -> None:
+    def __init__(self, history: History[M], messages: Sequence[M], edits: Sequence[HistoryEdit]) -> None:
         self._history: History[Any] = history
         self._raw: Sequence[Any] = messages
         apart = list(_apart(history, messages))
@@ -117,7 +117,7 @@ class _Applying:
         except KeyError as error:
             raise UserError(f"an edit speaks of {error.args[0]}, which this history does not have") from None
 
-    def _sort(self, edits: Sequence[Edit], pieces: dict[Place, tuple[Link, Piece]]) -> None:
+    def _sort(self, edits: Sequence[HistoryEdit], pieces: dict[Place, tuple[Link, Piece]]) -> None:
         for edit in edits:
             if isinstance(edit, Rename):
                 self._values[edit.place] = self._history.renamed(pieces[edit.place][1], edit.to)

@@ -83,11 +83,11 @@ class Rename:
     reason: str
 
 
-Edit: TypeAlias = Drop | Insert | Move | Rename
+HistoryEdit: TypeAlias = Drop | Insert | Move | Rename
 """`id` is the id of the call in question, or its name where the wire gave no id. Places are those before any edit."""
 
 
-def repairs(links: Sequence[Link], *, answer_open: bool = True, whole: bool = True, unique: bool = False) -> list[Edit]:
+def repairs(links: Sequence[Link], *, answer_open: bool = True, whole: bool = True, unique: bool = False) -> list[HistoryEdit]:
     """The edits that make the chain valid, in the order of the history; none for a valid one.
 
     `answer_open=False` leaves open calls at the very end alone: they may still be executed. `whole=False` says that
@@ -97,7 +97,7 @@ def repairs(links: Sequence[Link], *, answer_open: bool = True, whole: bool = Tr
     turns = [list(turn) for _, turn in groupby(links, key=lambda link: link.turn)]
     call_of, strays = _match(links, whole)
     ids = _new_ids(turns, unique)
-    edits: list[Edit] = [Drop(_label(result), result.place, reason) for result, reason in strays.values()]
+    edits: list[HistoryEdit] = [Drop(_label(result), result.place, reason) for result, reason in strays.values()]
     edits.extend(_renames(links, call_of, ids))
     result_of = {call_of[link.place].place: link for link in links if link.place in call_of}
     tail = None if answer_open else _tail(turns)
@@ -126,7 +126,7 @@ def _placed(
     ids: Mapping[Place, str],
     *,
     answer: bool,
-) -> Iterable[Edit]:
+) -> Iterable[HistoryEdit]:
     """What one turn's results need. `heads` stand where results of this turn belong; those in call order stay."""
     order = {call.place: number for number, call in enumerate(calls)}
     line: list[tuple[int, Link | None]] = []  # number of the call, and the call if its result has yet to come here
@@ -190,7 +190,7 @@ def _free(id: str, used: set[str]) -> str:
     return id
 
 
-def _renames(links: Iterable[Link], call_of: Mapping[Place, Link], ids: Mapping[Place, str]) -> Iterable[Edit]:
+def _renames(links: Iterable[Link], call_of: Mapping[Place, Link], ids: Mapping[Place, str]) -> Iterable[HistoryEdit]:
     for link in links:
         call = call_of.get(link.place, link)
         id = ids.get(call.place, call.id)

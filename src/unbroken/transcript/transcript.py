@@ -37,6 +37,11 @@ class Transcript:
         return tuple(call for id, call in self._calls.items() if id not in self._results)
 
     @property
+    def answered(self) -> tuple[ToolResult, ...]:
+        """The results that an open round has so far, in call order."""
+        return tuple(self._results[id] for id in self._calls if id in self._results)
+
+    @property
     def closed(self) -> bool:
         """Every call has its result: the model may be asked."""
         return not self._calls

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from unbroken.errors import InvalidRequest, UnknownWire
 from unbroken.messages import Json
-from unbroken.transcript import Edit, History, Piece, repair_with
+from unbroken.transcript import HistoryEdit, History, Piece, repair_with
 from unbroken.wires.openai_responses.items import call_kind
 from unbroken.wires.values import Object, as_dict, as_list, as_text
 
 
 def repair_raw(
     wire: str, raw: list[Json], *, answer_open: bool = True, whole: bool = True
-) -> tuple[list[Json], list[Edit]]:
+) -> tuple[list[Json], list[HistoryEdit]]:
     """The messages (`messages`, `input`, `contents`) as their wire takes them, and what had to be changed for that.
 
     Pass `whole=False` when the provider holds an earlier part of the history (`previous_response_id`,

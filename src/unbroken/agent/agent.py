@@ -1,0 +1,263 @@
+"""`Agent`: a model and some tools, ready to be asked. It holds what is the same for every run and starts runs; the loop
+runs them (`loop`), and what a run came to is a `Result`."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+
+from unbroken.agent.background import BACKGROUND
+from unbroken.agent.inputs import Prompt, to_user
+from unbroken.agent.limits import Account, Limits
+from unbroken.agent.output import OutputType
+from unbroken.agent.performing import Performance
+from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
+from unbroken.agent.prompts import Language, guidance, language_of
+from unbroken.agent.result import Result
+from unbroken.agent.streaming import RunStream
+from unbroken.agent.toolset import Tools, ToolSet
+from unbroken.clock import Clock
+from unbroken.errors import UserError
+from unbroken.events import CallFinished, CallStarted, Event, Sink
+from unbroken.messages import Choice, Effort, Message, OneTool, Request, Sampling, System, ToolResult
+from unbroken.models.connect import connect
+from unbroken.models.model import Model
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
+from unbroken.tools.calling import Caller, ResultCache
+from unbroken.tools.context import CallContext
+from unbroken.tools.execution import Schedule
+from unbroken.tools.results import RESULT_LIMIT, to_parts
+from unbroken.tools.tool import Effect, Tool, tool
+from unbroken.transcript import Transcript, repair
+
+Guidance: TypeAlias = bool | Language
+Answers: TypeAlias = Mapping[str, Any]
+"""By call id: `Allow`, `Deny`, `Edit`, `Wait`, or the result of a call that ran at the client."""
+
+Saved: TypeAlias = Result | Mapping[str, Any] | str | bytes
+
+
+class Options(TypedDict, total=False):
+    """What one run may be given."""
+
+    history: Sequence[Message] | Transcript
+    """What was said before. A `Transcript` is continued in place; anything else is copied, and mended if need be."""
+    output: Any
+    """A type that the answer must have: it comes in `result.output`."""
+    deps: Any
+    """Whatever tools find in their `CallContext`."""
+    store: dict[str, Any]
+    """Lives on from run to run, for tools that remember something."""
+    trim: Trim | None
+    """What is sent of a long history, in place of the agent's own `history=`."""
+    limits: Limits
+    sinks: Sequence[Sink]
+    run_id: str
+
+
+LOG = logging.getLogger("unbroken.agent")
+
+
+class Agent:
+    """Give it a model and tools; `run` goes through as many rounds as it takes and ends with an answer.
+
+    - `tools`: functions, `Tool`s, objects, modules, files, MCP servers; or a function of turn and transcript.
+    - `schedule`, `several_calls`: how the calls of one response run, and whether there may be several.
+    - `limits`: how far a run may go. Limits do not raise, they end in an answer.
+    - `on_error`: after a tool failed, `"continue"` with the model told, or `"finish"` with a final answer.
+    - `on_all_failed`: when every call of a round failed, `"continue"`, or `"stop"` at once.
+    - `on_approval`: asked before a tool with `approve` runs. Without it such calls are denied.
+    - `guidance`: add how to call tools well to the instructions; the language is that of the instructions.
+    - `choice`: of the first request: `"required"`, `"none"`, or the name of the tool that must be called.
+    - `sinks`: get every event of every run. `history`: what is sent of a long history (see `Conversation`).
+    - `caller`: wraps what runs the tools. `share_all`: identical calls of any tool share one execution.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        tools: Tools = (),
+        instructions: str = "",
+        *,
+        name: str = "main",
+        schedule: Schedule = Schedule.EAGER,
+        limits: Limits | None = None,
+        several_calls: bool = True,
+        on_error: OnError = "continue",
+        on_all_failed: OnAllFailed = "continue",
+        on_approval: OnApproval | None = None,
+        guidance: Guidance = True,
+        choice: Literal["auto", "none", "required"] | str | None = None,
+        sampling: Sampling | None = None,
+        reasoning: Effort | None = None,
+        cache: bool = False,
+        sinks: Sequence[Sink] = (),
+        result_limit: int = RESULT_LIMIT,
+        history: Trim | None = None,
+        caller: Callable[[Caller], Caller] | None = None,
+        share_all: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.model: Model = connect(model) if isinstance(model, str) else model
+        self.name = name
+        self.instructions = instructions
+        self.schedule = schedule
+        self.limits = limits or Limits()
+        self._tools = ToolSet(tools)
+        self._several_calls = several_calls
+        self._on_error: OnError = _one_of("on_error", on_error, "continue", "finish")
+        self._on_all_failed: OnAllFailed = _one_of("on_all_failed", on_all_failed, "continue", "stop")
+        self._on_approval = on_approval
+        self._guidance = guidance
+        self._choice: Choice | None = _choice(choice)
+        self._template = Request((), reasoning=reasoning, cache=cache, sampling=sampling or Sampling())
+        self._sinks = tuple(sinks)
+        self._result_limit = result_limit
+        self._history = history
+        self._caller = caller
+        self._share_all = share_all
+        self._clock = clock
+        self._results = ResultCache()
+
+    async def run(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
+        """Ask, and run tools until there is an answer. What may be given besides the prompt stands in `Options`."""
+        return await self.prepare(prompt, options)()
+
+    def stream(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> RunStream:
+        """The same as `run`, as a stream of events: `async for event in agent.stream(…)`."""
+        performance = self.prepare(prompt, options)
+        return RunStream(lambda sink: performance((sink,)), performance.messages)
+
+    def run_sync(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
+        """`run` for programs that cannot await: scripts, notebooks, threads."""
+        return BACKGROUND.run(self.run(prompt, **options))
+
+    async def resume(self, result: Saved, answers: Answers, **options: Unpack[Options]) -> Result:
+        """Go on with a run that is `waiting`: from its result, or from what `result.to_json()` gave. `answers` says by
+        call id what was decided (`Allow`, `Deny`, `Edit`), or what a call gave that ran at the client."""
+        return await self.prepare_resume(result, answers, options)()
+
+    def stream_resume(self, result: Saved, answers: Answers, **options: Unpack[Options]) -> RunStream:
+        """The same as `resume`, as a stream of events."""
+        performance = self.prepare_resume(result, answers, options)
+        return RunStream(lambda sink: performance((sink,)), performance.messages)
+
+    def as_tool(self, name: str, description: str, *, effect: Effect = "write", timeout: float | None = None) -> Tool:
+        """This agent as a tool of another: it gets a task in words and gives its answer. What it used counts there."""
+
+        async def delegate(context: CallContext[Any], task: str) -> str:
+            def forward(event: Event) -> None:
+                if isinstance(event, CallStarted):
+                    context.report(f"{event.name} started")
+                elif isinstance(event, CallFinished):
+                    context.report(f"{event.name} {'failed' if event.error else 'done'}")
+
+            result = await self.run(task, deps=context.deps, sinks=(forward,), run_id=context.key)
+            context.spend(result.usage)
+            return result.text
+
+        return tool(name=name, description=description, effect=effect, timeout=timeout)(delegate)
+
+    async def __aenter__(self) -> Agent:
+        """Opens the MCP servers among its tools, so that runs share them."""
+        await self._tools.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tools.close()
+
+    def prepare(self, prompt: Prompt | None, options: Options) -> Performance:
+        """A run that is ready to go."""
+        history = options.get("history", ())
+        transcript = history if isinstance(history, Transcript) else _mended(history)
+        if prompt is not None:
+            transcript.add(to_user(prompt))
+        elif not transcript.messages:
+            raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
+        account = Account(options.get("limits") or self.limits)
+        return self._performance(options.get("run_id") or uuid.uuid4().hex[:12], transcript, account, options)
+
+    def prepare_resume(self, saved: Saved, answers: Answers, options: Options) -> Performance:
+        """The rest of a run that waits, ready to go."""
+        result = saved if isinstance(saved, Result) else Result.from_json(saved)
+        transcript = result.transcript()
+        limits = options.get("limits") or self.limits
+        account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
+        performance = self._performance(result.run, transcript, account, options)
+        performance.decisions = _decisions(transcript, answers)
+        return performance
+
+    def _performance(self, id: str, transcript: Transcript, account: Account, options: Options) -> Performance:
+        plan = partial(self._plan, options=options, rounds=account.limits.rounds)
+        sinks = (*self._sinks, *options.get("sinks", ()))
+        return Performance(id, plan, self._clock, self._tools, transcript, account, sinks)
+
+    def _plan(self, clock: Clock, options: Options, rounds: int | None) -> Plan:
+        wanted = self._guidance
+        language: Language = "zh" if wanted == "zh" else "en" if wanted == "en" else language_of(self.instructions)
+        system = self.instructions
+        if self._guidance and self._tools.offers_tools:
+            system = f"{system}\n\n{guidance(language, rounds)}".strip()
+        output = options.get("output")
+        return Plan(
+            model=self.model,
+            tools=self._tools.toolbox,
+            clock=clock,
+            system=System.of(system) if system else None,
+            template=self._template,
+            schedule=self.schedule,
+            several_calls=self._several_calls,
+            on_error=self._on_error,
+            on_all_failed=self._on_all_failed,
+            on_approval=self._on_approval,
+            share_all=self._share_all,
+            choice=self._choice,
+            output=None if output is None else OutputType(output),
+            language=language,
+            deps=options.get("deps"),
+            store=options.get("store", {}),
+            result_limit=self._result_limit,
+            cache=self._results,
+            caller=self._caller,
+            trim=options.get("trim") or self._history,
+        )
+
+
+def _mended(history: Sequence[Message]) -> Transcript:
+    messages, edits = repair(history)
+    if edits:
+        LOG.warning("The history that was handed in was broken and is mended: %s", "; ".join(map(str, edits)))
+    return Transcript(messages)
+
+
+def _decisions(transcript: Transcript, answers: Answers) -> dict[str, Approval | ToolResult]:
+    waiting = {call.id: call for call in transcript.open}
+    decisions: dict[str, Approval | ToolResult] = {}
+    for id, answer in answers.items():
+        call = waiting.get(id)
+        if call is None:
+            known = ", ".join(f"`{call.id}` ({call.name})" for call in waiting.values()) or "none"
+            raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
+        if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
+            decisions[id] = answer
+        else:
+            decisions[id] = ToolResult(id, to_parts(answer), name=call.name)
+    return decisions
+
+
+def _choice(choice: str | None) -> Choice | None:
+    if choice is None or choice == "auto" or choice == "none" or choice == "required":
+        return choice
+    return OneTool(choice)
+
+
+def _one_of(name: str, value: Any, *allowed: str) -> Any:
+    if value not in allowed:
+        raise UserError(f"Agent({name}={value!r}): it is one of {', '.join(map(repr, allowed))}")
+    return value

@@ -1,0 +1,152 @@
+"""`Conversation`: one history over many turns. It is valid at any time, also after a turn that was cancelled or failed,
+and can be saved and loaded as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+from unbroken.agent.agent import Agent, Answers, Options
+from unbroken.agent.background import BACKGROUND
+from unbroken.agent.inputs import Prompt
+from unbroken.agent.performing import Performance
+from unbroken.agent.plan import Trim
+from unbroken.agent.result import Result
+from unbroken.agent.streaming import RunStream
+from unbroken.errors import CannotEncode, UserError
+from unbroken.events import Sink
+from unbroken.messages import Json, Message, ToolCall
+from unbroken.tools.calling import failure
+from unbroken.transcript import Transcript, from_json, repair, to_json
+from unbroken.wires.jsontext import dumps
+
+SPOKE_INSTEAD = "not executed: the user spoke instead of answering it"
+
+
+class Conversation:
+    """`await chat.say("…")`; `chat.messages` is the history. `history=` is a function that says what of a long history
+    is sent; the history itself stays whole. `store` is what tools find in `CallContext.store`."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        messages: Sequence[Message] = (),
+        *,
+        history: Trim | None = None,
+        store: dict[str, Any] | None = None,
+    ) -> None:
+        self.agent = agent
+        self.store: dict[str, Any] = {} if store is None else store
+        self._transcript = Transcript(repair(messages)[0])
+        self._trim = history
+        self._waiting: Result | None = None
+        self._going = False
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The history. It ends in open calls while some are `pending`."""
+        return self._transcript.messages
+
+    @property
+    def pending(self) -> tuple[ToolCall, ...]:
+        """Calls of the last turn that wait for an approval or for the client: `resume` goes on."""
+        return self._waiting.pending if self._waiting else ()
+
+    async def say(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
+        """One turn. Without a prompt the last one is tried again, say after an error."""
+        return await self._perform(self._next(prompt, options))
+
+    def stream(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> RunStream:
+        """One turn as a stream of events."""
+        performance = self._next(prompt, options)
+        return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
+
+    def say_sync(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
+        return BACKGROUND.run(self.say(prompt, **options))
+
+    async def resume(self, answers: Answers, **options: Unpack[Options]) -> Result:
+        """Go on with the turn that is waiting."""
+        return await self._perform(self._rest(answers, options))
+
+    def stream_resume(self, answers: Answers, **options: Unpack[Options]) -> RunStream:
+        performance = self._rest(answers, options)
+        return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
+
+    def to_json(self) -> dict[str, Json]:
+        store = {key: value for key, value in self.store.items() if _is_json(value)}
+        waiting = self._waiting.to_json() if self._waiting else None
+        return {"version": 1, "messages": to_json(self.messages), "waiting": waiting, "store": store}
+
+    @classmethod
+    def from_json(cls, agent: Agent, saved: Json, *, history: Trim | None = None) -> Conversation:
+        if not isinstance(saved, dict) or "messages" not in saved:
+            raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json gives")
+        fields = cast("dict[str, Any]", saved)
+        waiting = Result.from_json(fields["waiting"]) if fields.get("waiting") else None
+        chat = cls(agent, () if waiting else from_json(fields["messages"]), history=history, store=fields.get("store"))
+        if waiting:
+            chat._wait(waiting)
+        return chat
+
+    def save(self, path: str | Path) -> None:
+        """Written whole or not at all: a crash in the middle leaves the old file."""
+        path = Path(path)
+        new = path.with_name(f"{path.name}.new")
+        new.write_bytes(dumps(self.to_json()))
+        new.replace(path)
+
+    @classmethod
+    def load(cls, agent: Agent, path: str | Path, *, history: Trim | None = None) -> Conversation:
+        try:
+            saved = json.loads(Path(path).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"the conversation {str(path)!r} cannot be loaded: {error}") from error
+        return cls.from_json(agent, saved, history=history)
+
+    def _next(self, prompt: Prompt | None, options: Options) -> Performance:
+        self._refuse_while_going()
+        for call in self._transcript.open:
+            self._transcript.answer(failure(call, SPOKE_INSTEAD))
+        self._waiting = None
+        return self.agent.prepare(prompt, {**self._own(), **options, "history": self._transcript})
+
+    def _rest(self, answers: Answers, options: Options) -> Performance:
+        self._refuse_while_going()
+        if self._waiting is None:
+            raise UserError("resume: no call of this conversation is waiting; go on with `say`")
+        performance = self.agent.prepare_resume(self._waiting, answers, {**self._own(), **options})
+        self._transcript = performance.transcript
+        self._waiting = None
+        return performance
+
+    def _own(self) -> Options:
+        return {"store": self.store, "trim": self._trim}
+
+    async def _perform(self, performance: Performance, *sinks: Sink) -> Result:
+        self._refuse_while_going()
+        self._going = True
+        try:
+            result = await performance(sinks)
+        finally:
+            self._going = False
+        if result.pending:
+            self._waiting = result
+        return result
+
+    def _wait(self, waiting: Result) -> None:
+        self._waiting = waiting
+        self._transcript = waiting.transcript()
+
+    def _refuse_while_going(self) -> None:
+        if self._going:
+            raise UserError("a turn of this conversation is still going: wait for its end, or use another Conversation")
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        dumps(value)
+    except CannotEncode:
+        return False
+    return True

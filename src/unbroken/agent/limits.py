@@ -1,0 +1,133 @@
+"""How far a run may go, and how far it has gone. Limits do not raise: they end in a final request and an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeAlias
+
+from unbroken.clock import Clock
+from unbroken.errors import UserError
+from unbroken.messages import Assistant, Request, Usage
+
+StopReason: TypeAlias = Literal[
+    "answered",
+    "round_limit",
+    "call_limit",
+    "token_limit",
+    "time_limit",
+    "cost_limit",
+    "loop",
+    "tool_failure",
+    "waiting",
+]
+
+CHARACTERS_PER_TOKEN = 4
+"""For estimates, where a provider reports no usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a million tokens cost, in any currency: `Limits.cost` is in the same one."""
+
+    input: float
+    output: float
+    cached: float | None = None
+    """Of input that came from the provider's cache; the price of input if not given."""
+    cache_write: float | None = None
+
+    def of(self, usage: Usage) -> float:
+        cached = self.input if self.cached is None else self.cached
+        written = self.input if self.cache_write is None else self.cache_write
+        fresh = max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
+        spent = fresh * self.input + usage.cached_tokens * cached + usage.cache_write_tokens * written
+        return (spent + usage.output_tokens * self.output) / 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A round is one assistant message with calls, plus their results. After `rounds` of them (or one of the others)
+    comes one final request in which nothing can be called, with `final_seconds` of its own."""
+
+    rounds: int | None = 16
+    calls: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+    final_seconds: float = 60.0
+    prices: Prices | None = None
+
+    def __post_init__(self) -> None:
+        for limit in ("rounds", "calls", "tokens", "seconds", "cost", "final_seconds"):
+            value = getattr(self, limit)
+            if value is not None and value < 0:
+                raise UserError(f"Limits({limit}={value}): a limit is 0 or more, or None for none")
+        if self.cost is not None and self.prices is None:
+            raise UserError("Limits(cost=…) needs to know what tokens cost: add prices=Prices(input=…, output=…)")
+
+
+@dataclass(slots=True)
+class Account:
+    """What one run has used so far. It goes on counting when a run is resumed."""
+
+    limits: Limits
+    rounds: int = 0
+    requests: int = 0
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    """Of earlier parts of a run that was resumed."""
+    started: float = 0.0
+
+    def start(self, clock: Clock) -> None:
+        self.started = clock.elapsed()
+
+    def elapsed(self, clock: Clock) -> float:
+        return round(self.seconds + clock.elapsed() - self.started, 9)
+
+    @property
+    def deadline(self) -> float | None:
+        """In the clock's own count."""
+        limit = self.limits.seconds
+        return None if limit is None else self.started + limit - self.seconds
+
+    @property
+    def calls_left(self) -> int | None:
+        return None if self.limits.calls is None else max(self.limits.calls - self.calls, 0)
+
+    @property
+    def cost(self) -> float:
+        return self.limits.prices.of(self.usage) if self.limits.prices else 0.0
+
+    def reached(self, clock: Clock) -> tuple[StopReason, float] | None:
+        """The limit that forbids another round, if there is one."""
+        limits = self.limits
+        counted: tuple[tuple[StopReason, float | None, float], ...] = (
+            ("round_limit", limits.rounds, self.rounds),
+            ("call_limit", limits.calls, self.calls),
+            ("token_limit", limits.tokens, self.usage.total_tokens),
+            ("cost_limit", limits.cost, self.cost),
+        )
+        for reason, limit, used in counted:
+            if limit is not None and used >= limit:
+                return reason, limit
+        if limits.seconds is not None and self.elapsed(clock) >= limits.seconds:
+            return "time_limit", limits.seconds
+        return None
+
+
+def estimate(request: Request, answer: Assistant) -> Usage:
+    """Tokens by their characters, marked as an estimate."""
+    asked = sum(_characters(message) for message in request.messages)
+    said = len(answer.text) + len(answer.reasoning) + sum(len(call.name) + len(call.raw) for call in answer.calls)
+    return Usage(asked // CHARACTERS_PER_TOKEN + 1, said // CHARACTERS_PER_TOKEN + 1, estimated=True)
+
+
+def _characters(message: object) -> int:
+    """All text in a message: it is made of frozen data, so what is text is found by walking it."""
+    if isinstance(message, str):
+        return len(message)
+    if isinstance(message, tuple | list):
+        return sum(map(_characters, message))  # pyright: ignore[reportUnknownArgumentType] - whatever is in it
+    if hasattr(message, "__dataclass_fields__"):
+        return sum(_characters(getattr(message, field.name)) for field in fields(message) if field.name != "data")  # pyright: ignore[reportArgumentType] - it has fields
+    return 0

@@ -1,0 +1,325 @@
+"""The loop: `play` asks until there is an answer, `play_round` asks once and runs the calls of that one response.
+
+Only `play_round` sees both the stream and the tools. It decides nothing about a provider (that is a model's row),
+nothing about when a call may start (that is the `Batch`), and nothing about limits (that is the `Account`). Whatever
+happens, the transcript is valid when they are left: every call in it has its result, unless the run waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import dataclass, replace
+from typing import TypeAlias, cast
+
+from unbroken.agent.heard import Heard
+from unbroken.agent.limits import StopReason, estimate
+from unbroken.agent.output import ANSWER
+from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER, TIME_IS_UP
+from unbroken.agent.repetition import REMINDER, REPEATED
+from unbroken.agent.run import CallRecord, Ending, Run
+from unbroken.agent.voice import RoundVoice
+from unbroken.deltas import (
+    CallOpened,
+    CallReady,
+    CallSpoiled,
+    CallWithdrawn,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    TextDelta,
+    UsageReported,
+)
+from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UnbrokenError
+from unbroken.events import CallsIgnored, ReasoningAdded, RequestSent, Said, TextAdded
+from unbroken.messages import Assistant, Request, ToolCall, ToolResult, Usage, User
+from unbroken.tools.approval import Approval
+from unbroken.tools.calling import Prepared, in_words, note, prepare
+from unbroken.tools.execution import Batch
+from unbroken.tools.schema import ArgumentsDoNotFit
+from unbroken.tools.toolbox import Toolbox
+from unbroken.verdicts import Verdict
+
+Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
+"""What was said outside about calls that waited, by call id."""
+
+PAUSES = 16
+"""How often a provider may pause one answer."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one request came to. `stop` says why no round may follow."""
+
+    message: Assistant
+    verdict: Verdict
+    stop: StopReason | None = None
+
+
+async def play(run: Run, decisions: Decisions | None = None) -> Ending:
+    """Rounds until the model answers, or until nothing may be called any more: then a final request, and its answer."""
+    stop: StopReason | None = None
+    if not run.transcript.closed:
+        stop = await finish_round(run, decisions or {})
+    while stop is None and (stop := run.limit()) is None:
+        turn = await play_round(run)
+        if turn.message.calls:
+            stop = turn.stop
+        elif turn.stop is not None:
+            return _give_what_there_is(run, turn.stop, turn.message.text)
+        elif _is_answer(run, turn):
+            return _give(run, turn, "answered")
+    return await conclude(run, stop)
+
+
+async def conclude(run: Run, stop: StopReason) -> Ending:
+    if run.output:
+        return _give_output(run)
+    if stop == "waiting":
+        return Ending("", stop, pending=run.transcript.open)
+    if stop == "tool_failure" and run.plan.on_all_failed == "stop":
+        run.transcript.add(Assistant(ALL_FAILED))
+        return Ending(ALL_FAILED, stop)
+    return await give_final_answer(run, stop)
+
+
+async def give_final_answer(run: Run, stop: StopReason) -> Ending:
+    """Nothing can be called any more. A call made anyway is refused, and the text asked for once more."""
+    said = ""
+    try:
+        async with asyncio.timeout(run.account.limits.final_seconds):
+            for _ in range(2):
+                turn = await play_round(run, final=True)
+                said = turn.message.text.strip() or said
+                if run.output:
+                    return _give_output(run, stop)
+                if not turn.message.calls and turn.message.text.strip() and _is_answer(run, turn):
+                    return _give(run, turn, stop)
+                run.nudge = True
+    except TimeoutError:
+        pass
+    return _give_what_there_is(run, stop, said)
+
+
+async def play_round(run: Run, final: bool = False) -> Turn:
+    """One request, and the calls of its response, each with its result, in call order."""
+    run.next_turn()
+    toolbox = run.toolbox()
+    request = run.request(toolbox, final)
+    run.voice.say(RequestSent, len(request.messages), len(request.tools), final)
+    heard, observer = Heard(), RoundVoice(run.voice, run.plan.clock, run.plan.schedule)
+    with run.batch(toolbox, observer) as batch:
+        try:
+            async with batch:
+                turn = await listen(run, request, toolbox, batch, heard, final)
+                message = turn.message
+                if message.text:
+                    run.voice.say(Said, message.text, not message.calls)
+                if not message.calls:
+                    return turn
+                run.nudge = False
+                run.transcript.add(message)
+                run.account.rounds += 1
+                observer.detected(message.calls)
+                prepared = _plan_round(run, toolbox, message.calls, heard, final)
+                stop = await _run_calls(run, batch, prepared, {})
+        except BaseException as error:
+            _leave_valid(run, batch, heard if isinstance(error, asyncio.CancelledError) else None)
+            raise
+    observer.ended(stop == "waiting")
+    return replace(turn, stop=stop)
+
+
+async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
+    """The calls that a run was left waiting for, with what was decided about them."""
+    run.voice.turn = max(run.account.requests - 1, 0)
+    toolbox = run.toolbox()
+    prepared = [prepare(call, toolbox) for call in run.transcript.open]
+    observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
+    with run.batch(toolbox, observer) as batch:
+        try:
+            async with batch:
+                stop = await _run_calls(run, batch, prepared, decisions)
+        except BaseException:
+            _leave_valid(run, batch, None)
+            raise
+    observer.ended(stop == "waiting")
+    return stop
+
+
+async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, heard: Heard, final: bool) -> Turn:
+    """The response to its end. Calls go to the batch as they become complete."""
+    plan, voice, allowed = run.plan, run.voice, run.account.calls_left
+    usage: Usage | None = None
+    ended: Ended | None = None
+    limit = asyncio.timeout(None if final else run.time_left())
+    try:
+        async with limit, _closing(plan.model.stream(request)) as deltas:
+            async for delta in deltas:
+                match delta:
+                    case TextDelta(text):
+                        heard.text.append(text)
+                        voice.say(TextAdded, text)
+                    case CallOpened(index, name, _):
+                        tool = toolbox.get(name)
+                        batch.open(index, tool is not None and tool.effect == "read" and tool.key is None)
+                    case CallReady(call):
+                        heard.calls[call.index] = call
+                        if final or (call.index and not plan.several_calls):
+                            continue
+                        prepared = prepare(call, toolbox)
+                        if run.repetition.verdict(prepared) != "refuse" and (allowed is None or call.index < allowed):
+                            heard.prepared[call.index] = prepared
+                            batch.submit(prepared)
+                    case CallSpoiled(call):
+                        heard.forget(call.index)
+                        batch.take_out(call.index, f"not executed: {call.problem}")
+                    case CallWithdrawn(index):
+                        heard.forget(index)
+                        batch.take_out(index, "it was no call of its own")
+                    case ReasoningDelta(text):
+                        heard.reasoning.append(text)
+                        voice.say(ReasoningAdded, text)
+                    case UsageReported(reported):
+                        usage = reported
+                    case Ended():
+                        ended = delta
+                    case _:
+                        pass
+    except TimeoutError as error:
+        if not limit.expired():
+            raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
+        message = replace(heard.message(), calls=())
+        run.spend(usage or estimate(request, message))
+        return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
+    except (UnbrokenError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
+    verdict = ended.verdict if ended else Verdict("whole")
+    message = ended.message if ended and ended.message else heard.message()
+    run.spend(usage or estimate(request, message))
+    run.verdicts.append(verdict)
+    if verdict.failed:
+        raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", (verdict,))
+    if not plan.several_calls and len(message.calls) > 1:
+        voice.say(CallsIgnored, [call.name for call in message.calls[1:]])
+        message = replace(message, calls=message.calls[:1])
+    return Turn(message, verdict)
+
+
+def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: Heard, final: bool) -> list[Prepared]:
+    """What each call is, in call order, and which of them may not run."""
+    allowed = run.account.calls_left
+    planned: list[Prepared] = []
+    for place, call in enumerate(calls):
+        prepared = heard.prepared.get(call.index)
+        if prepared is None or prepared.call is not call:
+            prepared = prepare(call, toolbox)
+        if final and call.name != ANSWER:
+            prepared.refusal = FINAL_REFUSED[run.plan.language]
+        elif allowed is not None and place >= allowed:
+            prepared.refusal = BUDGET_EXHAUSTED
+        elif run.repetition.verdict(prepared) == "refuse":
+            prepared.refusal = REPEATED
+        planned.append(prepared)
+    run.account.calls += len(calls) if allowed is None else min(len(calls), allowed)
+    return planned
+
+
+async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decisions: Decisions) -> StopReason | None:
+    """Every call answered in the transcript; or, if some wait for somebody outside, all the others."""
+    results = await batch.seal(prepared, decisions)
+    given = [result for result in results if result is not None]
+    for each, result in zip(prepared, results, strict=True):
+        if result is not None:
+            if not result.error and run.repetition.verdict(each) == "remind":
+                result = note(result, REMINDER.format(count=run.repetition.of(each)))
+            run.transcript.answer(result)
+            seconds = batch.seconds(each.call.index)
+            run.records.append(CallRecord(each.call, result, run.voice.turn, seconds))
+    repeated = any(run.repetition.verdict(each) == "refuse" for each in prepared)
+    run.repetition.next_round(prepared)
+    if len(given) < len(results):
+        return "waiting"
+    if run.output:
+        return "answered"
+    if run.plan.output is not None and any(r.error and r.name == ANSWER for r in given):
+        _correct(run, "its last answer did not fit")
+    if batch.failed and run.plan.on_error == "finish":
+        return "tool_failure"
+    if run.plan.on_all_failed == "stop" and all(result.error for result in given):
+        return "tool_failure"
+    return "loop" if repeated else None
+
+
+def _leave_valid(run: Run, batch: Batch, heard: Heard | None) -> None:
+    """The run ends here. What was heard until it was cancelled is kept, and every call gets its result."""
+    if heard is not None and run.transcript.closed:
+        message = heard.message()
+        if message.text or message.calls:
+            run.transcript.add(message)
+    for result in batch.settle(run.transcript.open):
+        run.transcript.answer(result)
+
+
+def _is_answer(run: Run, turn: Turn) -> bool:
+    """Takes an answer without calls into the history; false if the model has to be asked once more."""
+    message, output = turn.message, run.plan.output
+    if turn.verdict.meaning == "paused" and run.pauses < PAUSES:
+        run.pauses += 1
+        run.transcript.add(message)
+        return False
+    if not message.text.strip():
+        if run.nudge:
+            what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
+            raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, twice: {what}", tuple(run.verdicts))
+        run.nudge = True
+        return False
+    run.nudge = False
+    run.transcript.add(message)
+    if output is None:
+        return True
+    try:
+        run.output.append(output.read_text(message.text))
+    except ArgumentsDoNotFit as error:
+        _correct(run, str(error))
+        run.transcript.add(User.of(f"Your answer does not fit: {error}. Call `{ANSWER}` with the whole answer."))
+        return False
+    return True
+
+
+def _correct(run: Run, why: str) -> None:
+    if run.corrections:
+        raise AnswerInvalid(f"the answer of `{run.plan.model.name}` does not fit, also after it was told so: {why}")
+    run.corrections += 1
+
+
+def _give(run: Run, turn: Turn, stop: StopReason) -> Ending:
+    return Ending(turn.message.text, stop, turn.verdict.finish)
+
+
+def _give_what_there_is(run: Run, stop: StopReason, said: str) -> Ending:
+    """Time or patience is at its end. What was said is the answer; if that is nothing, we say so ourselves."""
+    last = run.transcript.messages[-1]
+    if isinstance(last, Assistant) and not last.calls:
+        text = last.text  # it was cut off and is in the history already
+    else:
+        text = said or NO_ANSWER[run.plan.language].format(reason=stop)
+        run.transcript.add(Assistant(text))
+    if run.plan.output is not None:
+        raise AnswerInvalid(f"the run ended ({stop}) without an answer of the type that was asked for: {text}")
+    return Ending(text, stop)
+
+
+def _give_output(run: Run, stop: StopReason = "answered") -> Ending:
+    assert run.plan.output is not None
+    return Ending(run.plan.output.text_of(run.output[0]), stop)
+
+
+def _closing(stream: AsyncIterator[Delta]) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
+    """A stream that is left early gives its connection back at once."""
+    if isinstance(stream, AsyncGenerator):
+        return aclosing(cast("AsyncGenerator[Delta]", stream))
+    return nullcontext(stream)

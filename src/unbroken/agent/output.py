@@ -1,0 +1,89 @@
+"""A structured answer: the type that is asked for becomes a tool that the model calls to answer, on every provider.
+
+If the model writes JSON as text instead, that is read too. What does not fit is told once, in words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+from unbroken.errors import UserError
+from unbroken.messages import Json, ToolSpec
+from unbroken.tools.schema import ArgumentsDoNotFit, Signature
+from unbroken.tools.tool import Tool
+
+T = TypeVar("T")
+
+ANSWER = "final_answer"
+DESCRIPTION = "Give the final answer. Call it alone, once you know everything you need."
+ACCEPTED = "The answer is accepted."
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
+
+
+class OutputType(Generic[T]):
+    def __init__(self, kind: type[T] | Any) -> None:
+        try:
+            self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+            schema = self._adapter.json_schema()
+        except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, TypeError) as error:
+            name = getattr(kind, "__name__", repr(kind))
+            raise UserError(
+                f"output={name} cannot become a JSON Schema; use a pydantic model, a dataclass, or types made of them"
+            ) from error
+        self._wrapped = schema.get("type") != "object"
+        if self._wrapped:
+            definitions = schema.pop("$defs", None)
+            schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
+            if definitions:
+                schema["$defs"] = definitions
+        self._schema = schema
+
+    def tool(self, take: Callable[[T], None]) -> Tool:
+        """The tool that the model calls to answer; `take` gets what fits."""
+
+        def bind(arguments: dict[str, Json]) -> dict[str, Any]:
+            return {"answer": self.read(arguments)}
+
+        async def answer(answer: T) -> str:
+            take(answer)
+            return ACCEPTED
+
+        signature = Signature(ANSWER, DESCRIPTION, self._schema, bind, is_async=True)
+        return Tool(ToolSpec(ANSWER, DESCRIPTION, self._schema), answer, signature)
+
+    def read(self, arguments: dict[str, Json]) -> T:
+        try:
+            return self._adapter.validate_python(arguments["value"] if self._wrapped else arguments)
+        except KeyError:
+            raise ArgumentsDoNotFit("`value` is missing") from None
+        except ValidationError as error:
+            raise ArgumentsDoNotFit(_in_words(error)) from error
+
+    def read_text(self, text: str) -> T:
+        """JSON that stands alone, in a fence, or within other words."""
+        for candidate in (text, *_FENCED.findall(text), text[text.find("{") : text.rfind("}") + 1]):
+            try:
+                value: Json = json.loads(candidate)
+            except ValueError:
+                continue
+            given = cast("dict[str, Json]", value if isinstance(value, dict) else {"value": value})
+            if self._wrapped and set(given) != {"value"}:
+                given = {"value": given}
+            if isinstance(value, dict) or self._wrapped:
+                return self.read(given)
+        raise ArgumentsDoNotFit(f"the answer is not JSON; call `{ANSWER}`")
+
+    def text_of(self, value: T) -> str:
+        return self._adapter.dump_json(value).decode()
+
+
+def _in_words(error: ValidationError) -> str:
+    errors = error.errors(include_url=False, include_context=False)
+    told = [f"`{'.'.join(map(str, each['loc'])) or 'answer'}`: {each['msg']}" for each in errors[:3]]
+    more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
+    return "; ".join(told) + more

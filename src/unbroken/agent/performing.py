@@ -1,0 +1,102 @@
+"""One run from its start to its result: says that it started, plays it, says how it ended, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from unbroken.agent.limits import Account
+from unbroken.agent.loop import Decisions, play
+from unbroken.agent.plan import Plan
+from unbroken.agent.result import Result
+from unbroken.agent.run import Ending, Run
+from unbroken.agent.toolset import ToolSet
+from unbroken.agent.voice import Voice
+from unbroken.clock import Clock, current_clock
+from unbroken.errors import UnbrokenError
+from unbroken.events import RunFailed, RunFinished, RunStarted, Sink
+from unbroken.messages import Message
+from unbroken.tools.calling import in_words
+from unbroken.transcript import Transcript, repair
+
+
+@dataclass(slots=True)
+class Performance:
+    """A run that is ready to go. Called with its sinks, it goes."""
+
+    id: str
+    plan: Callable[[Clock], Plan]
+    clock: Clock | None
+    tools: ToolSet
+    transcript: Transcript
+    account: Account
+    sinks: tuple[Sink, ...] = ()
+    decisions: Decisions | None = None
+
+    def messages(self) -> tuple[Message, ...]:
+        """The history as it is now, every call answered."""
+        messages = self.transcript.messages
+        return messages if self.transcript.closed else repair(messages)[0]
+
+    async def __call__(self, sinks: Sequence[Sink] = ()) -> Result:
+        plan = self.plan(self.clock or current_clock())
+        voice = Voice(self.id, plan.clock, (*self.sinks, *sinks))
+        run = Run(self.id, plan, self.transcript, self.account, voice)
+        self.account.start(plan.clock)
+        voice.say(RunStarted, plan.model.name, plan.schedule.value)
+        try:
+            async with self.tools.opened():
+                ending = await play(run, self.decisions)
+        except UnbrokenError as error:
+            error.messages = self.messages()
+            voice.say(RunFailed, type(error).__name__, str(error))
+            raise
+        except BaseException as error:
+            voice.say(RunFailed, type(error).__name__, in_words(error))
+            raise
+        result = _result(run, ending)
+        _say_end(voice, result)
+        return result
+
+
+def _result(run: Run, ending: Ending) -> Result:
+    account = run.account
+    return Result(
+        text=ending.text,
+        stop_reason=ending.stop_reason,
+        messages=run.transcript.messages,
+        calls=tuple(run.records),
+        rounds=account.rounds,
+        requests=account.requests,
+        usage=account.usage,
+        cost=account.cost,
+        seconds=account.elapsed(run.plan.clock),
+        output=run.output[0] if run.output else None,
+        pending=ending.pending,
+        answered=run.transcript.answered,
+        finish=ending.finish,
+        run=run.id,
+        call_count=account.calls,
+    )
+
+
+def _say_end(voice: Voice, result: Result) -> None:
+    if not voice.heard:
+        return
+    usage = asdict(result.usage)
+    del usage["raw"]
+    pending: list[dict[str, Any]] = [
+        {"id": call.id, "name": call.name, "arguments": call.arguments} for call in result.pending
+    ]
+    voice.say(
+        RunFinished,
+        result.text,
+        result.stop_reason,
+        result.rounds,
+        result.requests,
+        len(result.calls),
+        usage,
+        result.seconds,
+        pending,
+    )

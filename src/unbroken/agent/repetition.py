@@ -1,0 +1,37 @@
+"""Has the model lost its way? The same call in round after round is reminded of, then refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from unbroken.tools.calling import Prepared
+
+REMIND_AT = 3
+REFUSE_AT = 5
+
+REMINDER = (
+    "[You have made this same call {count} times in a row. Its result will not change: use what you have, or try "
+    "something else.]"
+)
+REPEATED = "not executed: repeated"
+
+
+class Repetition:
+    """Counts, for each call of the last round, in how many rounds in a row it stood."""
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, int] = {}
+
+    def of(self, prepared: Prepared) -> int:
+        """How many times in a row it will have been made, this time included."""
+        if prepared.tool is not None and prepared.tool.repeat:
+            return 1
+        return self._streaks.get(prepared.fingerprint, 0) + 1
+
+    def verdict(self, prepared: Prepared) -> Literal["", "remind", "refuse"]:
+        count = self.of(prepared)
+        return "refuse" if count >= REFUSE_AT else "remind" if count >= REMIND_AT else ""
+
+    def next_round(self, calls: Sequence[Prepared]) -> None:
+        self._streaks = {call.fingerprint: self.of(call) for call in calls if call.fingerprint}

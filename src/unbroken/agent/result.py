@@ -1,0 +1,99 @@
+"""What a run came to, and how it is saved: as JSON, so that a run that waits can go on in another process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import orjson
+
+from unbroken.agent.limits import StopReason
+from unbroken.agent.run import CallRecord
+from unbroken.errors import UserError
+from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage
+from unbroken.transcript import Transcript, from_json, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    text: str
+    stop_reason: StopReason
+    messages: tuple[Message, ...] = ()
+    """The whole history, without the agent's own instructions. It ends in open calls if the run is waiting."""
+    calls: tuple[CallRecord, ...] = ()
+    """Every call of this run with its result, in call order."""
+    rounds: int = 0
+    requests: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost: float = 0.0
+    seconds: float = 0.0
+    output: Any = None
+    """The structured answer, if one was asked for."""
+    pending: tuple[ToolCall, ...] = ()
+    """Calls that wait for an approval or for the client; `agent.resume(result, answers)` goes on."""
+    answered: tuple[ToolResult, ...] = ()
+    """While some are pending: the results of the same message that are there already."""
+    finish: str | None = None
+    """The provider's own word for how its last answer ended: `length` means that it was cut."""
+    run: str = ""
+    call_count: int = 0
+    """Calls that counted against `Limits.calls`."""
+
+    def to_json(self) -> dict[str, Json]:
+        """Everything but `output` and `calls`, to be saved: `agent.resume` takes it as it is."""
+        usage = asdict(self.usage)
+        usage.pop("raw")
+        return {
+            "version": 1,
+            "run": self.run,
+            "text": self.text,
+            "stop_reason": self.stop_reason,
+            "messages": to_json(self.messages),
+            "answered": to_json([ToolMessage(self.answered)]) if self.answered else [],
+            "pending": [call.id for call in self.pending],
+            "rounds": self.rounds,
+            "requests": self.requests,
+            "call_count": self.call_count,
+            "usage": usage,
+            "cost": self.cost,
+            "seconds": self.seconds,
+            "finish": self.finish,
+        }
+
+    @classmethod
+    def from_json(cls, saved: Json) -> Result:
+        """What `to_json` gave, as a dict or as its text."""
+        try:
+            if isinstance(saved, str | bytes):
+                saved = orjson.loads(saved)
+            if not isinstance(saved, dict) or "stop_reason" not in saved:
+                raise TypeError("it is not what Result.to_json gives")
+            fields = cast("dict[str, Any]", saved)
+            messages = from_json(fields["messages"])
+            last = messages[-1] if messages else None
+            calls = last.calls if isinstance(last, Assistant) else ()
+            answered = tuple(r for m in from_json(fields["answered"]) if isinstance(m, ToolMessage) for r in m.results)
+            return cls(
+                text=fields["text"],
+                stop_reason=fields["stop_reason"],
+                messages=messages,
+                rounds=fields["rounds"],
+                requests=fields["requests"],
+                usage=Usage(**fields["usage"]),
+                cost=fields["cost"],
+                seconds=fields["seconds"],
+                pending=tuple(call for call in calls if call.id in fields["pending"]),
+                answered=answered,
+                finish=fields["finish"],
+                run=fields["run"],
+                call_count=fields["call_count"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error
+
+    def transcript(self) -> Transcript:
+        """The history where it can go on, with what is answered already."""
+        transcript = Transcript(self.messages)
+        for result in self.answered:
+            transcript.answer(result)
+        return transcript

@@ -1,0 +1,174 @@
+"""One run while it goes: its plan, its history, its account, and what it says. State only; the loop moves it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unbroken.agent.limits import Account, StopReason
+from unbroken.agent.output import ANSWER
+from unbroken.agent.plan import Plan
+from unbroken.agent.prompts import CONTINUE, TIME_IS_UP
+from unbroken.agent.repetition import Repetition
+from unbroken.agent.voice import RoundVoice, Voice
+from unbroken.errors import UserError
+from unbroken.events import LimitReached
+from unbroken.messages import Json, OneTool, Request, ToolCall, ToolResult, Usage, User
+from unbroken.tools.calling import Prepared, in_words, prepare
+from unbroken.tools.context import CallContext
+from unbroken.tools.execution import Batch
+from unbroken.tools.toolbox import Toolbox
+from unbroken.transcript import Transcript, repair
+from unbroken.verdicts import Verdict
+
+
+@dataclass(slots=True)
+class Ending:
+    text: str
+    stop_reason: StopReason
+    finish: str | None = None
+    """The provider's own word for how its last answer ended."""
+    pending: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call and what became of it."""
+
+    call: ToolCall
+    result: ToolResult
+    turn: int
+    seconds: float
+
+    @property
+    def id(self) -> str:
+        return self.call.id
+
+    @property
+    def name(self) -> str:
+        return self.call.name
+
+    @property
+    def arguments(self) -> dict[str, Json]:
+        return self.call.arguments or {}
+
+    @property
+    def error(self) -> bool:
+        return self.result.error
+
+
+@dataclass(slots=True)
+class Run:
+    id: str
+    plan: Plan
+    transcript: Transcript
+    account: Account
+    voice: Voice
+    repetition: Repetition = field(default_factory=Repetition)
+    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    nudge: bool = False
+    """The last answer was empty: say so in the next request."""
+    pauses: int = 0
+    corrections: int = 0
+    """How often the model was told that its answer does not fit."""
+    output: list[Any] = field(default_factory=list[Any])
+    """The structured answer, once it is there."""
+    records: list[CallRecord] = field(default_factory=list["CallRecord"])
+    _keys: Counter[str] = field(default_factory=Counter[str])
+
+    def next_turn(self) -> None:
+        self.voice.turn = self.account.requests
+        self.account.requests += 1
+        self._keys.clear()
+
+    def limit(self) -> StopReason | None:
+        """The limit that forbids another round."""
+        reached = self.account.reached(self.plan.clock)
+        if reached is None:
+            return None
+        self.voice.say(LimitReached, *reached)
+        return reached[0]
+
+    def time_left(self) -> float | None:
+        """Seconds until a response must have ended, which may take as long as a final one beyond the limit."""
+        deadline = self.account.deadline
+        if deadline is None:
+            return None
+        return max(deadline - self.plan.clock.elapsed(), 0.0) + self.account.limits.final_seconds
+
+    def toolbox(self) -> Toolbox:
+        try:
+            tools = self.plan.tools(self.voice.turn, self.transcript)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
+        if self.plan.output is None:
+            return tools
+        return Toolbox(tools, self.plan.output.tool(self.output.append))
+
+    def request(self, toolbox: Toolbox, final: bool) -> Request:
+        plan, messages = self.plan, self.transcript.messages
+        if plan.trim is not None:
+            messages = repair(plan.trim(messages))[0]
+        if plan.system is not None:
+            messages = (plan.system, *messages)
+        if self.nudge:
+            messages = (*messages, User.of(CONTINUE[plan.language]))
+        choice = plan.choice if self.account.requests == 1 else None
+        if plan.output is not None and (final or self.corrections):
+            choice, final = OneTool(ANSWER), False
+        parallel = None if plan.several_calls else False
+        return replace(
+            plan.template, messages=messages, tools=toolbox.specs, choice=choice, parallel=parallel, final=final
+        )
+
+    @contextmanager
+    def batch(self, toolbox: Toolbox, observer: RoundVoice) -> Generator[Batch]:
+        """A batch that is halted when the time of the run is up."""
+        plan = self.plan
+        batch = Batch(
+            plan.schedule,
+            plan.caller_of(toolbox),
+            lambda call: prepare(call, toolbox),
+            self.context,
+            observer,
+            plan.clock,
+            on_approval=plan.on_approval,
+            stop_on_failure=plan.on_error == "finish",
+            share_all=plan.share_all,
+        )
+        deadline = self.account.deadline
+        if deadline is None:
+            yield batch
+            return
+        left = max(deadline - plan.clock.elapsed(), 0.0)
+        timer = asyncio.get_running_loop().call_later(left, batch.halt, TIME_IS_UP)
+        try:
+            yield batch
+        finally:
+            timer.cancel()
+
+    def context(self, prepared: Prepared) -> CallContext[Any]:
+        call, plan = prepared.call, self.plan
+        self._keys[prepared.fingerprint] += 1
+        digest = hashlib.sha1(prepared.fingerprint.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+        return CallContext(
+            run=self.id,
+            turn=self.voice.turn,
+            call_id=call.id,
+            name=call.name,
+            key=f"{self.id}-{self.voice.turn}-{digest[:12]}-{self._keys[prepared.fingerprint]}",
+            deps=plan.deps,
+            store=plan.store,
+            say=self.voice.say,
+            spend=self.spend,
+        )
+
+    def spend(self, usage: Usage) -> None:
+        self.account.usage += usage

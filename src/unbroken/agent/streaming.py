@@ -1,0 +1,95 @@
+"""A run as a stream of events: the run goes on in a task of its own, the reader takes what there is.
+
+Whoever stops reading ends the run: leaving `async with`, `aclose`, or just dropping the stream cancels it, and every
+call is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+from unbroken.agent.result import Result
+from unbroken.events import Event, Sink
+from unbroken.messages import Message
+
+
+class _Mailbox:
+    """Apart from the stream, so that a run does not keep a stream alive which nobody reads."""
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        self.filled = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        self.events.append(event)
+        self.filled.set()
+
+    def close(self, task: asyncio.Task[Result]) -> None:
+        if not task.cancelled():
+            task.exception()  # who stopped reading will not fetch it, and need not be warned of it
+        self.filled.set()
+
+
+class RunStream:
+    """`async for event in agent.stream(…)`. Afterwards `result` is there; a run that failed raises its error at the
+    end. `messages` is the history so far, every call answered, at any time and after a cancellation too."""
+
+    def __init__(
+        self, perform: Callable[[Sink], Awaitable[Result]], messages: Callable[[], tuple[Message, ...]]
+    ) -> None:
+        self._perform = perform
+        self._messages = messages
+        self._mailbox = _Mailbox()
+        self._task: asyncio.Task[Result] | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self._messages()
+
+    @property
+    def result(self) -> Result:
+        if self._task is None or not self._task.done():
+            raise RuntimeError("the run has no result before its end: read the stream to the end first")
+        return self._task.result()
+
+    def __aiter__(self) -> RunStream:
+        return self
+
+    async def __anext__(self) -> Event:
+        mailbox = self._mailbox
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._perform(mailbox.put))
+            self._task.add_done_callback(mailbox.close)
+        while not mailbox.events:
+            if self._task.done():
+                self._task.result()
+                raise StopAsyncIteration
+            mailbox.filled.clear()
+            try:
+                await mailbox.filled.wait()
+            except asyncio.CancelledError:
+                await self.aclose()
+                raise
+        return mailbox.events.popleft()
+
+    async def aclose(self) -> None:
+        """End the run if it still goes; what it said until then can still be read."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def __aenter__(self) -> RunStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        task = self._task
+        if task is not None and not task.done() and not task.get_loop().is_closed():
+            task.get_loop().call_soon_threadsafe(task.cancel)

@@ -1,0 +1,74 @@
+"""What was given as `tools=`: fixed tools, servers that have to be opened first, or a function of turn and transcript.
+
+It keeps servers open while at least one run (or an `async with agent`) uses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Source, Toolbox, ToolServer
+from unbroken.transcript import Transcript
+
+Tools: TypeAlias = Sequence[Source] | Toolbox | Callable[[int, Transcript], Iterable[Source]]
+
+
+class ToolSet:
+    def __init__(self, tools: Tools) -> None:
+        self._choose: Callable[[int, Transcript], Iterable[Source]] | None = None
+        self._sources: tuple[Source, ...] = ()
+        if callable(tools) and not isinstance(tools, Tool):
+            self._choose = tools
+        else:
+            self._sources = (tools,) if isinstance(tools, Toolbox | Tool | str) else tuple(tools)
+        self._servers = tuple(source for source in self._sources if isinstance(source, ToolServer))
+        self._fixed = None if self._choose or self._servers else Toolbox(*self._sources)
+        self._users = 0
+        self._lock = asyncio.Lock()
+
+    @property
+    def offers_tools(self) -> bool:
+        return self._fixed is None or len(self._fixed) > 0
+
+    def toolbox(self, turn: int, transcript: Transcript) -> Toolbox:
+        if self._fixed is not None:
+            return self._fixed
+        return Toolbox(*(self._sources if self._choose is None else self._choose(turn, transcript)))
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None]:
+        if not self._servers:
+            yield
+            return
+        await self.open()
+        try:
+            yield
+        finally:
+            await self.close()
+
+    async def open(self) -> None:
+        async with self._lock:
+            self._users += 1
+            if self._users > 1:
+                return
+            try:
+                for server in self._servers:
+                    await server.open()
+            except BaseException:
+                self._users -= 1
+                await self._close_all()
+                raise
+
+    async def close(self) -> None:
+        async with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                await self._close_all()
+
+    async def _close_all(self) -> None:
+        for server in reversed(self._servers):
+            await server.aclose()

@@ -1,0 +1,121 @@
+"""Says what happens in a run: stamps events and hands them to sinks, and writes the log lines of `unbroken.tools`.
+
+It decides nothing. A sink that fails is left out from then on: nobody who only listens may break a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from unbroken.clock import Clock
+from unbroken.events import (
+    ApprovalAsked,
+    CallFinished,
+    CallStarted,
+    Event,
+    RoundFinished,
+    Sink,
+    ToolCallsDetected,
+)
+from unbroken.messages import ToolCall, ToolResult
+from unbroken.tools.calling import Prepared, quote
+from unbroken.tools.execution import Schedule
+
+LOG = logging.getLogger("unbroken.tools")
+
+
+class Voice:
+    """`say(kind, *fields)` sends one event; from another thread it is sent by the loop, in its turn."""
+
+    def __init__(self, run: str, clock: Clock, sinks: Sequence[Sink]) -> None:
+        self.run = run
+        self.turn = 0
+        self._clock = clock
+        self._sinks = list(sinks)
+        self._seq = 0
+        self._thread = threading.get_ident()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def heard(self) -> bool:
+        """Is anybody listening? Then what is said often is worth saying."""
+        return bool(self._sinks)
+
+    def say(self, kind: type[Event], *fields: Any) -> None:
+        if threading.get_ident() != self._thread:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.say, kind, *fields)
+            return
+        if not self._sinks:
+            return
+        event = kind(self.run, self.turn, self._seq, self._clock.now(), *fields)
+        self._seq += 1
+        for sink in self._sinks:
+            try:
+                sink(event)
+            except Exception:
+                LOG.exception("A sink failed on %s and is left out from now on", kind.__name__)
+                self._sinks = [other for other in self._sinks if other is not sink]
+
+
+class RoundVoice:
+    """Says what happens to the calls of one message: an `Observer` of its `Batch`."""
+
+    def __init__(self, voice: Voice, clock: Clock, schedule: Schedule, count: int = 0) -> None:
+        self._voice = voice
+        self._clock = clock
+        self._schedule = schedule
+        self._count = count
+        self._begun = 0
+        self._failed = 0
+        self._first_start: float | None = None
+
+    def detected(self, calls: Sequence[ToolCall]) -> None:
+        self._count = len(calls)
+        self._voice.say(ToolCallsDetected, len(calls), [call.name for call in calls])
+        LOG.info("Detected %d tool calls in single response", len(calls))
+        for call in calls:
+            if call.problem:
+                LOG.warning(
+                    "Tool call %s (id=%s) skipped: Stream ended but JSON arguments incomplete or invalid. "
+                    "Raw arguments: '%s'",
+                    call.name,
+                    call.id,
+                    call.raw,
+                )
+            if any("double" in text for text in call.notes):
+                LOG.debug("Double JSON encoding detected for tool call '%s', performing second parse.", call.name)
+
+    def asked(self, call: ToolCall) -> None:
+        self._voice.say(ApprovalAsked, call.id, call.name, call.arguments or {})
+
+    def started(self, prepared: Prepared, early: bool) -> None:
+        call = prepared.call
+        self._begun += 1
+        if self._first_start is None:
+            self._first_start = self._clock.elapsed()
+        self._voice.say(CallStarted, call.id, call.name, call.arguments or {}, early)
+        if LOG.isEnabledFor(logging.DEBUG):
+            count = max(self._count, self._begun)
+            LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
+
+    def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool) -> None:
+        self._failed += result.error
+        if self._voice.heard:
+            twin = result.duplicate_of
+            self._voice.say(CallFinished, call.id, call.name, seconds, result.error, result.text, twin, executed)
+        if result.error:
+            LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, result.text)
+        else:
+            LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
+
+    def ended(self, waiting: bool) -> None:
+        if waiting:
+            return
+        seconds = 0.0 if self._first_start is None else round(self._clock.elapsed() - self._first_start, 9)
+        self._voice.say(RoundFinished, self._count, self._failed, seconds)
+        LOG.info("All %d tool calls completed in %.3fs (%s)", self._count, seconds, self._schedule.value)

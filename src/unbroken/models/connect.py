@@ -1,0 +1,137 @@
+"""`connect`: a name like `openai:gpt-5` and a few settings become a model. What can be wrong with them is said here, in
+one line, before the first request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from yarl import URL
+
+from unbroken.errors import MissingKey, UserError
+from unbroken.models.addresses import join, read_base
+from unbroken.models.http import Endpoint, HTTPModel, Key, Timeouts, check_key
+from unbroken.models.providers import CHAT, KEY_HEADERS, PATHS, WIRE_HEADERS, Provider, find_provider
+from unbroken.models.quirks import Quirks
+from unbroken.models.settings import Settings, read_settings
+from unbroken.wires import find_wire
+
+
+def connect(
+    model: str,
+    *,
+    base_url: str | None = None,
+    api_key: Key = None,
+    wire: str | None = None,
+    stream: bool = True,
+    connect_timeout: float | None = 10,
+    first_byte: float | None = 120,
+    idle: float | None = 60,
+    total: float | None = None,
+    **settings: Any,
+) -> HTTPModel:
+    """A model by the name of its provider and its own: `connect("openai:gpt-5")`, `connect("ollama:qwen3:4b")`.
+
+    `base_url` asks another server that speaks the provider's wire; `openai:` and `compatible:` then speak openai-chat,
+    which such servers do. `wire` picks another of the provider's wires. `api_key` is a key, or a function (plain or
+    async) that gives one for each request; without it the provider's variable is read. Time-outs are in seconds, None
+    waits for ever. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an effort), cache, headers,
+    query, extra (merged into each body), organization, project, location, api_version; a request's own come first.
+    """
+    name, _, model_name = model.partition(":")
+    if not model_name or name in ("http", "https"):
+        raise UserError(
+            f"`{model}` does not name a model: write provider:model, for example openai:gpt-5, "
+            f"or compatible:MODEL with base_url= for any OpenAI-compatible server"
+        )
+    known = read_settings(settings)
+    provider = find_provider(name)
+    given = base_url or _from_environment(provider.base_url_variables)
+    own_server = bool(given and provider.base_url)
+    if given and provider.elsewhere:
+        provider = replace(find_provider(provider.elsewhere), name=provider.name, keys=provider.keys)
+    if wire is not None:
+        provider = _with_wire(provider, find_wire(wire).name, bool(given))
+    provider = replace(provider, base_url=given or _filled(provider, known))
+    key = _find_key(provider, api_key, optional=own_server)
+    timeouts = Timeouts(connect_timeout, first_byte, idle, total)
+    endpoint = _endpoint(provider, name, model_name, known)
+    return HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known)
+
+
+def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
+    if wire == provider.wire:
+        return provider
+    if wire not in provider.other_wires and not elsewhere:
+        spoken = ", ".join([provider.wire, *provider.other_wires])
+        raise UserError(
+            f"provider `{provider.name}` does not speak {wire}: it speaks {spoken}; "
+            f"a server of your own that does needs base_url="
+        )
+    base = provider.other_wires.get(wire, provider.base_url)
+    # Quirks are spelled for openai-chat, whose keys other wires do not have.
+    quirks = provider.quirks if wire == CHAT else Quirks(prose=False)
+    return replace(provider, wire=wire, base_url=base, path="", dated_path="", quirks=quirks)
+
+
+def _filled(provider: Provider, settings: Settings) -> str:
+    """The row's base URL, with the parts filled in that only the user knows."""
+    if not provider.base_url:
+        variables = " or ".join(provider.base_url_variables)
+        way_out = f"pass base_url=… or set {variables}" if variables else "pass base_url=…"
+        raise UserError(f"provider `{provider.name}` has no address of its own: {way_out}")
+    values: dict[str, str] = {}
+    for part, variables in provider.parts.items():
+        values[part] = getattr(settings, part) or _from_environment(variables)
+        if not values[part]:
+            raise UserError(f"provider `{provider.name}` needs its {part}: pass {part}=… or set {variables[0]}")
+    return provider.base_url.format_map(values) if provider.parts else provider.base_url
+
+
+def _find_key(provider: Provider, key: Key, optional: bool) -> Key:
+    if callable(key):
+        return key
+    found = check_key(key or _from_environment(provider.keys), provider.name)
+    if not found and provider.needs_key and not optional:
+        variables = f"set {' or '.join(provider.keys)} or " if provider.keys else ""
+        raise MissingKey(f"provider `{provider.name}` needs a key: {variables}pass api_key=…")
+    return found or None
+
+
+def _endpoint(provider: Provider, name: str, model: str, settings: Settings) -> Endpoint:
+    base = read_base(provider.base_url, provider.name)
+    version = settings.api_version or _from_environment(provider.version_variables)
+    dated = bool(version and provider.dated_path)
+    path = provider.dated_path if dated else provider.path or provider.prefix + PATHS[provider.wire]
+    query = {"api-version": version} if dated else {}
+    header, prefix = KEY_HEADERS[provider.key_header or WIRE_HEADERS[provider.wire].key]
+    headers = dict(WIRE_HEADERS[provider.wire].others)
+    if settings.organization:
+        headers["OpenAI-Organization"] = settings.organization
+    if settings.project and "project" not in provider.parts:
+        headers["OpenAI-Project"] = settings.project
+
+    def address(method: str, query: Mapping[str, str]) -> URL:
+        spelled = quote(model.removeprefix("models/"), safe="/:@.-_~")
+        return join(base, path.format(model=spelled, method=method)).update_query({**query, **settings.query})
+
+    sse = {"alt": "sse"} if "{method}" in path else {}
+    return Endpoint(
+        provider=name,
+        model=model,
+        wire=provider.wire,
+        stream_url=address("streamGenerateContent", {**sse, **query}),
+        whole_url=address("generateContent", query),
+        key_header=header,
+        key_prefix=prefix,
+        key_variable=provider.keys[0] if provider.keys else "",
+        headers=tuple(headers.items()),
+        quirks=provider.quirks,
+    )
+
+
+def _from_environment(variables: tuple[str, ...]) -> str:
+    return next((value for variable in variables if (value := os.environ.get(variable, "").strip())), "")

@@ -1,0 +1,165 @@
+"""An answer that is no response, as one typed error in one line: whose fault, the provider's own words, the way out.
+
+Pure: status, headers and body in, the error out. Keys are masked here, because providers quote them in their words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+import orjson
+
+from unbroken.decoding.verdict import error_text
+from unbroken.errors import ModelNotFound, ProviderError, RateLimited, RequestRefused, Unauthorized, Unavailable
+from unbroken.messages import Json
+from unbroken.wires.values import as_dict, as_text, dicts
+
+LONGEST = 300
+"""Characters of the provider's own words."""
+
+_KEYS = re.compile(
+    r"\b(?:sk|gsk|xai|pk|rk|csk|fw|hf|tgp)[-_][A-Za-z0-9*_\-]{6,}"
+    r"|\bAIza[A-Za-z0-9_\-*]{10,}"
+    r"|(?<=Bearer )[^\s\"',]{4,}"
+)
+_TAGS = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who was asked for what: the names that a message needs."""
+
+    provider: str
+    model: str
+    address: str
+    """Without anything secret in it."""
+    key_variable: str = ""
+    key: str = ""
+
+    def masked(self, text: str) -> str:
+        """The text without any key that stands in it."""
+        if self.key:
+            text = text.replace(self.key, "***")
+        return _KEYS.sub("***", text)
+
+
+def read_failure(asked: Asked, status: int, headers: Mapping[str, str], body: bytes, now: float) -> ProviderError:
+    """The error for an HTTP answer that is no success."""
+    value = _parse(body)
+    words = _words(asked, value, body)
+    signs = _signs(value)
+    said = f"{status}: {words}" if words else f"{status} without a word"
+    kind, way_out = _kind(asked, status, signs, _is_page(value, body))
+    if 300 <= status < 400:
+        to = asked.masked(headers.get("Location", "nowhere").split("?", 1)[0])
+        said = f"{status} and points to {to}"
+    message = f"provider `{asked.provider}` answered {said}"
+    return kind(
+        f"{message}; {way_out}" if way_out else message,
+        status=status,
+        retry_after=_retry_after(headers, value, now),
+    )
+
+
+_NO_MODEL = re.compile(
+    r"model[_ ]not[_ ]?(?:found|exist)|invalid[_ ]model|unknown model|no such model"
+    r"|model \S{1,80} (?:does not exist|not found)|does not exist or you do not have access"
+)
+_NO_KEY = re.compile(r"invalid[_ ]api[_ ]key|api[_ ]key[_ ](?:not[_ ]valid|invalid)|incorrect api key|authentication")
+_NO_MONEY = re.compile(r"insufficient[_ ](?:quota|balance|credit|funds)|credit balance|exceeded_current_quota")
+
+
+def _kind(asked: Asked, status: int, signs: str, page: bool) -> tuple[type[ProviderError], str]:
+    check = f"check {asked.key_variable}" if asked.key_variable else "check api_key"
+    if 300 <= status < 400:
+        return RequestRefused, "redirects are not followed, the key would go there too: set base_url to that address"
+    if status in (401, 403) or (status == 400 and _NO_KEY.search(signs)):
+        what = "the key is missing" if not asked.key else f"{check}, and what that key may do"
+        return Unauthorized, what if asked.key else f"{what}: {check.replace('check', 'set')} or pass api_key=…"
+    if status == 404 and (page or "model" not in signs):
+        return (
+            ModelNotFound,
+            f"there is nothing at {asked.address}: check base_url (most end in /v1) and the model's name",
+        )
+    if status == 404 or (status in (400, 422) and _NO_MODEL.search(signs)):
+        return ModelNotFound, f"check the name of model `{asked.model}` in the provider's list of models"
+    if status == 402 or (status == 429 and _NO_MONEY.search(signs)):
+        return RequestRefused, "the account has no credit left: another try will not help"
+    if status == 429:
+        return RateLimited, ""
+    if status >= 500 or status in (408, 409, 425, 498, 499):
+        return Unavailable, ""
+    if status == 405:
+        return RequestRefused, f"{asked.address} takes no requests: check base_url"
+    if status == 413:
+        return RequestRefused, "the request is too large: send less, or smaller images"
+    return RequestRefused, ""
+
+
+def _parse(body: bytes) -> Json:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _is_page(value: Json, body: bytes) -> bool:
+    return value is None and body.lstrip()[:1] == b"<"
+
+
+def _words(asked: Asked, value: Json, body: bytes) -> str:
+    if value is None:
+        text = _TAGS.sub(" ", body.decode("utf-8", "replace"))
+    elif value in ({}, []):
+        text = ""
+    else:
+        text = error_text(value)
+    text = asked.masked(" ".join(text.split()))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _signs(value: Json) -> str:
+    """Everything in the error that may name its kind, in lower case."""
+    found: list[str] = []
+    stack: list[Json] = [value]
+    for _ in range(200):
+        if not stack:
+            break
+        item = stack.pop()
+        if isinstance(item, str):
+            found.append(item[:500].lower())
+        elif isinstance(item, dict):
+            stack.extend(as_dict(item).values())
+        elif isinstance(item, list):
+            stack.extend(item)  # pyright: ignore[reportUnknownArgumentType] - any JSON
+    return " ".join(found)
+
+
+def _retry_after(headers: Mapping[str, str], value: Json, now: float) -> float | None:
+    """Seconds, from whichever place has them: `retry-after-ms`, `retry-after` (seconds or a date), Gemini's own."""
+    if (seconds := _number(headers.get("retry-after-ms", ""))) is not None:
+        return seconds / 1000
+    text = headers.get("retry-after", "").strip()
+    if (seconds := _number(text)) is not None:
+        return seconds
+    if text:
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+        except ValueError:
+            pass
+    for error in [value, *(value if isinstance(value, list) else [])]:  # pyright: ignore[reportUnknownVariableType] - any JSON
+        for detail in dicts(as_dict(as_dict(error).get("error")).get("details")):
+            if (seconds := _number(as_text(detail.get("retryDelay")).removesuffix("s"))) is not None:
+                return seconds
+    return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < 1e9 else None

@@ -1,0 +1,402 @@
+"""The providers, one row each: wire, address, key, what they want otherwise, and where that is known from.
+
+A vendor is data here and nowhere else. `docs/providers.md` is made from these rows (`python -m unbroken.models.page`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Literal, TypeAlias
+
+from unbroken.errors import UnknownProvider
+from unbroken.messages import Json
+from unbroken.models.quirks import Quirks
+from unbroken.wires.ids import MISTRAL
+
+CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
+
+KeyHeader: TypeAlias = Literal["", "bearer", "x-api-key", "x-goog-api-key", "api-key"]
+
+PATHS = {
+    CHAT: "/chat/completions",
+    RESPONSES: "/responses",
+    MESSAGES: "/v1/messages",
+    GEMINI: "/v1beta/models/{model}:{method}",
+}
+"""What follows the base URL on each wire."""
+
+KEY_HEADERS: dict[str, tuple[str, str]] = {
+    "bearer": ("Authorization", "Bearer "),
+    "x-api-key": ("x-api-key", ""),
+    "x-goog-api-key": ("x-goog-api-key", ""),
+    "api-key": ("api-key", ""),
+}
+"""How a key is sent: the header, and what stands before the key in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireHeaders:
+    key: KeyHeader = "bearer"
+    others: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+WIRE_HEADERS = {
+    CHAT: WireHeaders(),
+    RESPONSES: WireHeaders(),
+    MESSAGES: WireHeaders("x-api-key", {"anthropic-version": "2023-06-01"}),
+    GEMINI: WireHeaders("x-goog-api-key"),
+}
+
+
+_PLAIN = Quirks()
+_NO_LEAKS = Quirks(prose=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    name: str
+    title: str
+    wire: str
+    base_url: str = ""
+    keys: tuple[str, ...] = ()
+    """Variables that hold the key, the first that is set counts."""
+    several_calls: bool | None = None
+    """Does it give several calls in one response? None: it depends on the model, or is not known."""
+    known_from: Literal["recorded", "documented, not tried"] = "documented, not tried"
+    """Where that is known from: "recorded" means several calls in one recorded response of this provider."""
+    quirks: Quirks = _PLAIN
+    needs_key: bool = True
+    other_wires: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Other wires that it speaks, each with its base URL."""
+    elsewhere: str = ""
+    """The row that counts once the user gives a base URL: a server that is not this provider, but speaks alike."""
+    base_url_variables: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Parts of the base URL that are settings of `connect`, and the variables that may hold them."""
+    prefix: str = ""
+    """What stands between the base URL and the wire's path."""
+    path: str = ""
+    """What follows the base URL, where it is not what the wire has."""
+    dated_path: str = ""
+    """The same when an API version is asked for."""
+    version_variables: tuple[str, ...] = ()
+    key_header: KeyHeader = ""
+    """How the key is sent, where it is not as the wire has it."""
+    note: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+_COMPLETION_TOKENS = {"max_tokens": "max_completion_tokens"}
+_THINKING: dict[str, Mapping[str, Json]] = {
+    "none": {"thinking": {"type": "disabled"}},
+    "*": {"thinking": {"type": "enabled"}},
+}
+_EFFORTS: dict[str, Mapping[str, Json]] = {
+    effort: {"reasoning": {"effort": effort}} for effort in ("none", "minimal", "low", "medium", "high", "xhigh")
+}
+
+_OPENAI = Provider(
+    "openai",
+    "OpenAI",
+    RESPONSES,
+    "https://api.openai.com/v1",
+    ("OPENAI_API_KEY",),
+    several_calls=True,
+    known_from="recorded",
+    quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False),
+    other_wires={CHAT: "https://api.openai.com/v1"},
+    elsewhere="compatible",
+    base_url_variables=("OPENAI_BASE_URL",),
+    note="With a base URL: any server that speaks openai-chat.",
+)
+
+ROWS = (
+    _OPENAI,
+    replace(_OPENAI, name="openai-chat", title="OpenAI, chat completions", wire=CHAT, other_wires={}),
+    replace(
+        _OPENAI,
+        name="openai-responses",
+        title="OpenAI, responses",
+        quirks=_NO_LEAKS,
+        other_wires={},
+        elsewhere="",
+        note="",
+    ),
+    Provider(
+        "anthropic",
+        "Anthropic",
+        MESSAGES,
+        "https://api.anthropic.com",
+        ("ANTHROPIC_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=_NO_LEAKS,
+        base_url_variables=("ANTHROPIC_BASE_URL",),
+        note="A request without max_tokens is sent with 8192.",
+        aliases=("claude",),
+    ),
+    Provider(
+        "gemini",
+        "Google Gemini",
+        GEMINI,
+        "https://generativelanguage.googleapis.com",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        several_calls=True,
+        known_from="recorded",
+        quirks=_NO_LEAKS,
+        base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
+        note="This wire cannot ask for one call only.",
+        aliases=("google",),
+    ),
+    Provider(
+        "vertex",
+        "Google Vertex AI, Gemini",
+        GEMINI,
+        "https://{location}-aiplatform.googleapis.com/v1/projects/{project}/locations/{location}/publishers/google",
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(no_call_ids=True, prose=False),
+        parts={
+            "project": ("GOOGLE_CLOUD_PROJECT",),
+            "location": ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"),
+        },
+        path="/models/{model}:{method}",
+        key_header="bearer",
+        note="api_key is an access token, or a function that gives one.",
+    ),
+    Provider(
+        "azure",
+        "Azure OpenAI",
+        CHAT,
+        "",
+        ("AZURE_OPENAI_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(rename=_COMPLETION_TOKENS, prose=False),
+        base_url_variables=("AZURE_OPENAI_ENDPOINT",),
+        prefix="/openai/v1",
+        dated_path="/openai/deployments/{model}/chat/completions",
+        version_variables=("OPENAI_API_VERSION",),
+        key_header="api-key",
+        note="The model is the deployment. With api_version, the older interface is asked, by deployment and date.",
+    ),
+    Provider(
+        "deepseek",
+        "DeepSeek",
+        CHAT,
+        "https://api.deepseek.com",
+        ("DEEPSEEK_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(reasoning={"none": {"thinking": {"type": "disabled"}}}, strict=False),
+        other_wires={MESSAGES: "https://api.deepseek.com/anthropic"},
+        note="`strict` tools need its beta address, so `strict` is left out.",
+    ),
+    Provider(
+        "qwen",
+        "Alibaba Qwen (DashScope)",
+        CHAT,
+        "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        ("DASHSCOPE_API_KEY",),
+        several_calls=True,
+        quirks=Quirks(
+            reasoning={"none": {"enable_thinking": False}, "*": {"enable_thinking": True}},
+            choices=frozenset({"auto", "none", "one"}),
+            asks_for_several=True,
+        ),
+        base_url_variables=("DASHSCOPE_BASE_URL",),
+        note="International: base_url=https://dashscope-intl.aliyuncs.com/compatible-mode/v1.",
+        aliases=("dashscope", "alibaba"),
+    ),
+    Provider(
+        "moonshot",
+        "Moonshot AI (Kimi)",
+        CHAT,
+        "https://api.moonshot.ai/v1",
+        ("MOONSHOT_API_KEY",),
+        several_calls=True,
+        quirks=Quirks(reasoning=_THINKING, choices=frozenset({"auto", "none"})),
+        other_wires={MESSAGES: "https://api.moonshot.ai/anthropic"},
+        note="China: base_url=https://api.moonshot.cn/v1.",
+        aliases=("kimi",),
+    ),
+    Provider(
+        "zhipu",
+        "Zhipu AI (Z.ai, GLM)",
+        CHAT,
+        "https://api.z.ai/api/paas/v4",
+        ("ZAI_API_KEY", "ZHIPUAI_API_KEY"),
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(reasoning=_THINKING, choices=frozenset({"auto", "one"}), strict=False),
+        note="China: base_url=https://open.bigmodel.cn/api/paas/v4. Arguments stream with extra={'tool_stream': True}.",
+        aliases=("zai", "glm"),
+    ),
+    Provider(
+        "minimax",
+        "MiniMax",
+        CHAT,
+        "https://api.minimax.io/v1",
+        ("MINIMAX_API_KEY",),
+        quirks=Quirks(
+            rename=_COMPLETION_TOKENS,
+            drop=frozenset({"parallel_tool_calls", "seed"}),
+            add={"reasoning_split": True},
+            reasoning={"none": {"thinking": {"type": "disabled"}}, "*": {"thinking": {"type": "adaptive"}}},
+            choices=frozenset(),
+            strict=False,
+        ),
+        other_wires={MESSAGES: "https://api.minimax.io/anthropic"},
+        note="China: base_url=https://api.minimaxi.com/v1.",
+    ),
+    Provider(
+        "mistral",
+        "Mistral AI",
+        CHAT,
+        "https://api.mistral.ai/v1",
+        ("MISTRAL_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(rename={"seed": "random_seed"}, drop=frozenset({"stream_options"}), call_ids=MISTRAL),
+        note="Usage comes unasked.",
+    ),
+    Provider(
+        "groq",
+        "Groq",
+        CHAT,
+        "https://api.groq.com/openai/v1",
+        ("GROQ_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+    ),
+    Provider(
+        "xai",
+        "xAI (Grok)",
+        CHAT,
+        "https://api.x.ai/v1",
+        ("XAI_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        other_wires={RESPONSES: "https://api.x.ai/v1"},
+        aliases=("grok",),
+    ),
+    Provider(
+        "openrouter",
+        "OpenRouter",
+        CHAT,
+        "https://openrouter.ai/api/v1",
+        ("OPENROUTER_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(reasoning=_EFFORTS),
+        other_wires={RESPONSES: "https://openrouter.ai/api/v1"},
+    ),
+    Provider(
+        "together",
+        "Together AI",
+        CHAT,
+        "https://api.together.xyz/v1",
+        ("TOGETHER_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+    ),
+    Provider(
+        "fireworks",
+        "Fireworks AI",
+        CHAT,
+        "https://api.fireworks.ai/inference/v1",
+        ("FIREWORKS_API_KEY",),
+    ),
+    Provider(
+        "cerebras",
+        "Cerebras",
+        CHAT,
+        "https://api.cerebras.ai/v1",
+        ("CEREBRAS_API_KEY",),
+        quirks=Quirks(
+            rename=_COMPLETION_TOKENS,
+            drop=frozenset({"parallel_tool_calls"}),
+            choices=frozenset({"auto", "none", "required"}),
+        ),
+        note="Some models refuse `parallel_tool_calls` with status 400.",
+    ),
+    Provider(
+        "ollama",
+        "Ollama",
+        CHAT,
+        "http://127.0.0.1:11434/v1",
+        ("OLLAMA_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(choices=frozenset()),
+        needs_key=False,
+        base_url_variables=("OLLAMA_HOST",),
+        prefix="/v1",
+    ),
+    Provider(
+        "vllm",
+        "vLLM",
+        CHAT,
+        "http://127.0.0.1:8000/v1",
+        ("VLLM_API_KEY",),
+        needs_key=False,
+        note="Start it with --enable-auto-tool-choice and a --tool-call-parser.",
+    ),
+    Provider(
+        "sglang",
+        "SGLang",
+        CHAT,
+        "http://127.0.0.1:30000/v1",
+        ("SGLANG_API_KEY",),
+        needs_key=False,
+        note="Start it with a --tool-call-parser.",
+    ),
+    Provider(
+        "lmstudio",
+        "LM Studio",
+        CHAT,
+        "http://127.0.0.1:1234/v1",
+        ("LMSTUDIO_API_KEY",),
+        needs_key=False,
+        other_wires={RESPONSES: "http://127.0.0.1:1234/v1", MESSAGES: "http://127.0.0.1:1234"},
+        aliases=("lm-studio",),
+    ),
+    Provider(
+        "llamacpp",
+        "llama.cpp",
+        CHAT,
+        "http://127.0.0.1:8080/v1",
+        ("LLAMA_API_KEY",),
+        several_calls=True,
+        known_from="recorded",
+        quirks=Quirks(asks_for_several=True),
+        needs_key=False,
+        note="Start it with --jinja.",
+        aliases=("llama.cpp", "llama-cpp"),
+    ),
+    Provider(
+        "compatible",
+        "any OpenAI-compatible server",
+        CHAT,
+        needs_key=False,
+        note="Needs base_url; sends a key only if api_key is given.",
+    ),
+)
+"""In the order of docs/providers.md."""
+
+_BY_NAME = {name: row for row in ROWS for name in (row.name, *row.aliases)}
+
+
+def find_provider(name: str) -> Provider:
+    """The row of that name or alias; the error names those that there are."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        near = get_close_matches(name.lower(), _BY_NAME, 3)
+        guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? " if near else ""
+        raise UnknownProvider(
+            f"there is no provider `{name}`: {guess}There are: {', '.join(row.name for row in ROWS)}; "
+            f"any OpenAI-compatible server is openai:MODEL or compatible:MODEL with base_url="
+        ) from None

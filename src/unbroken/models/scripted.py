@@ -1,0 +1,226 @@
+"""A model that is not there: it plays a script, chunk by chunk, with pauses, on virtual or real time.
+
+For tests and demonstrations. It fakes the provider and nothing else: the script becomes the bytes of a wire
+(`play_bytes`, which `unbroken.testing` also serves over HTTP), and those go through the decoder that a real provider's
+bytes go through, so ids, completeness and verdicts are the true ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from unbroken.decoding import Decoder
+from unbroken.deltas import Delta
+from unbroken.messages import Assistant, Json, Request
+from unbroken.models.script import (
+    Answer,
+    Break,
+    Call,
+    Cut,
+    End,
+    ErrorInside,
+    Fail,
+    Line,
+    Pause,
+    Raw,
+    Say,
+    Script,
+    Step,
+    Think,
+    Uses,
+    pieces_of,
+    steps_of,
+)
+from unbroken.models.spelling import Item, Kind, Spelling, find_spelling
+from unbroken.verdicts import Meaning
+from unbroken.wires import find_wire
+from unbroken.wires.jsontext import dumps
+
+
+class ScriptedModel:
+    """One answer for each request, in their order: `ScriptedModel([Call("add", a=1, b=2)], "It is 3.")`.
+
+    A function of the request may stand in place of an answer; alone, it answers everything. `requests` are the requests
+    that came, `bodies` the same in the JSON of the `wire`. `recover` looks for calls that were written as text, as
+    models of real providers do.
+    """
+
+    def __init__(
+        self,
+        *answers: Line,
+        name: str = "scripted:demo",
+        wire: str = "openai-chat",
+        loop_last: bool = False,
+        chunk_delay: float = 0.0,
+        recover: bool = True,
+    ) -> None:
+        self.name = name
+        self.wire = find_wire(wire).name
+        self.requests: list[Request] = []
+        self.bodies: list[dict[str, Json]] = []
+        self._script = Script(answers, loop_last)
+        self._chunk_delay = chunk_delay
+        self._recover = recover
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        if not request.model:
+            request = replace(request, model=self.name.rpartition(":")[2])
+        self.requests.append(request)
+        self.bodies.append(find_wire(self.wire).encode_request(request))
+        return self._play(self._script.answer(request, f"the model {self.name}"), request)
+
+    async def _play(self, steps: list[Step], request: Request) -> AsyncIterator[Delta]:
+        offered = [tool.name for tool in request.tools] if self._recover else []
+        decoder = Decoder(self.wire, offered or None, request)
+        cause = ""
+        try:
+            for pause, data in play_bytes(steps, self.wire, request, self._chunk_delay):
+                await asyncio.sleep(pause)  # also when it is 0: between two chunks of a stream others get their turn
+                for delta in decoder.feed(data):
+                    yield delta
+        except ConnectionResetError as error:
+            cause = str(error)
+        for delta in decoder.end(cause):
+            yield delta
+
+
+def play_bytes(answer: Answer, wire: str, request: Request, chunk_delay: float = 0.0) -> Iterator[tuple[float, bytes]]:
+    """The answer as a provider of this wire sends it: seconds to wait, then bytes, in one piece if the request does
+    not ask for a stream. A `Fail` is raised; a `Break` raises `ConnectionResetError`."""
+    number = sum(isinstance(message, Assistant) for message in request.messages)
+    spelling = find_spelling(wire, request.model, f"scripted-{number}")
+    player = _Player(spelling, steps_of(answer), f"{'toolu' if wire == 'anthropic-messages' else 'call'}_r{number}")
+    return _paced(player.play(), chunk_delay) if request.stream else player.play_at_once()
+
+
+class _Player:
+    """Goes through the steps of one answer. Text after text is one item of the wire, and so is reasoning."""
+
+    def __init__(self, spelling: Spelling, steps: Sequence[Step], id: str) -> None:
+        self._spelling = spelling
+        self._steps = steps
+        self._id = id
+        self._open: Kind | None = None
+        self._begun = self._bare = bool(steps) and all(isinstance(step, Raw | Pause | Break | Fail) for step in steps)
+        """Nothing but bytes as they are: then the wire's own beginning and end are not added."""
+        # One wire tells usage in its first event, so it is looked up before anything is said.
+        spelling.usage = next((step for step in steps if isinstance(step, Uses)), None)
+
+    def play(self) -> Iterator[tuple[float, bytes]]:
+        for step in self._steps:
+            match step:
+                case Uses() | End():
+                    pass
+                case Pause(seconds):
+                    yield seconds, b""
+                case Fail(error):
+                    raise error
+                case Break(reason):
+                    raise ConnectionResetError(reason)
+                case Raw(data, after):
+                    yield after, data
+                case ErrorInside(message):
+                    yield 0.0, self._begin() + self._spelling.error_event(message)
+                    return
+                case Say():
+                    yield from self._say("text", step)
+                case Think():
+                    yield from self._say("reasoning", step)
+                case Call():
+                    yield from self._call(step)
+                    yield 0.0, self._close()
+                case Cut():
+                    yield from self._call(step)
+                case _:
+                    assert_never(step)
+        if not self._bare:
+            yield 0.0, self._begin() + self._close() + self._spelling.end(self._meaning())
+
+    def play_at_once(self) -> Iterator[tuple[float, bytes]]:
+        seconds = 0.0
+        failure: Exception | None = None
+        try:
+            for pause, _ in self.play():
+                seconds += pause
+        except Exception as error:  # noqa: BLE001 - the script's own, raised when its time has come
+            failure = error
+        body = self._body()
+        if isinstance(failure, ConnectionResetError):
+            body = body if self._bare else body[: len(body) // 2]
+        elif failure is not None:
+            body = b""
+        yield seconds, body
+        if failure is not None:
+            raise failure
+
+    def _body(self) -> bytes:
+        if self._bare:
+            return b"".join(step.data for step in self._steps if isinstance(step, Raw))
+        for step in self._steps:
+            if isinstance(step, ErrorInside):
+                return dumps(self._spelling.error(step.message))
+        return self._spelling.body(self._meaning())
+
+    def _meaning(self) -> Meaning:
+        for step in self._steps:
+            if isinstance(step, End):
+                return step.meaning
+        return "length" if any(isinstance(step, Cut) for step in self._steps) else "done"
+
+    def _say(self, kind: Kind, step: Say | Think) -> Iterator[tuple[float, bytes]]:
+        pieces = pieces_of(step.text, step.chunks)
+        if not step.text:
+            yield step.after, b""
+            return
+        before = self._begin()
+        if self._open != kind:
+            before += self._close() + self._spelling.open(Item(kind))
+            self._open = kind
+        for number, piece in enumerate(pieces):
+            pause = step.over / (len(pieces) - 1) if number else step.after
+            yield pause, before + self._spelling.grow(piece)
+            before = b""
+
+    def _call(self, step: Call | Cut) -> Iterator[tuple[float, bytes]]:
+        number = len(self._spelling.calls)
+        id = f"{self._id}c{number}" if step.id is None else step.id
+        item = Item("call", id, step.name, whole=isinstance(step, Call))
+        yield step.after, self._begin() + self._close() + self._spelling.open(item)
+        self._open = "call"
+        pieces = pieces_of(step.raw, max(1, step.pieces))
+        for piece in pieces:
+            yield step.over / len(pieces), self._spelling.grow(piece)
+
+    def _begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        return self._spelling.begin()
+
+    def _close(self) -> bytes:
+        """The end of the item that is being written, where its wire has one."""
+        if self._open is None:
+            return b""
+        self._open = None
+        return self._spelling.close()
+
+
+def _paced(chunks: Iterator[tuple[float, bytes]], chunk_delay: float) -> Iterator[tuple[float, bytes]]:
+    """No empty chunks: their pauses go to the next one. `chunk_delay` comes on top from the second chunk on."""
+    waited, delay = 0.0, 0.0
+    failure: Exception | None = None
+    try:
+        for pause, data in chunks:
+            waited += pause
+            if data:
+                yield waited + delay, data
+                waited, delay = 0.0, chunk_delay
+    except Exception as error:  # noqa: BLE001 - the script's own, raised when its time has come
+        failure = error
+    if waited:
+        yield waited, b""
+    if failure is not None:
+        raise failure

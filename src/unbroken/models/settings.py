@@ -1,0 +1,82 @@
+"""What a model is asked with every time, unless a request says otherwise: the settings of `connect`, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, cast, get_args
+
+from unbroken.errors import UserError
+from unbroken.messages import Effort, Json, Request, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`headers` and `query` go with each request, `extra` is merged into its body last, as it is."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: str | Sequence[str] = ()
+    seed: int | None = None
+    reasoning: Effort | None = None
+    cache: bool | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    organization: str = ""
+    """OpenAI: the organization that pays."""
+    project: str = ""
+    """OpenAI: its project. Vertex AI: the project of the model."""
+    location: str = ""
+    """Vertex AI: the region."""
+    api_version: str = ""
+    """Azure: the dated version of its older interface, by deployment."""
+
+
+_KNOWN = [setting.name for setting in fields(Settings)]
+_EFFORTS = get_args(Effort)
+
+
+def read_settings(given: Mapping[str, Any]) -> Settings:
+    for name in given:
+        if name not in _KNOWN:
+            near = get_close_matches(name, _KNOWN, 1)
+            guess = f"did you mean `{near[0]}`? " if near else ""
+            raise UserError(
+                f"connect has no setting `{name}`: {guess}There are: {', '.join(_KNOWN)}; "
+                f"a field of the provider's own goes into extra={{{name!r}: …}}"
+            )
+    settings = Settings(**given)
+    if isinstance(settings.stop, str):
+        settings = replace(settings, stop=(settings.stop,))
+    if settings.reasoning is not None and settings.reasoning not in _EFFORTS:
+        raise UserError(f"reasoning={settings.reasoning!r} is no effort: there are {', '.join(_EFFORTS)}")
+    for name in ("headers", "query", "extra"):
+        if not isinstance(getattr(settings, name), Mapping):
+            raise UserError(f"setting `{name}` of connect has to be a dict")
+    return settings
+
+
+def with_settings(request: Request, settings: Settings, model: str, wire: str, stream: bool) -> Request:
+    """The request as this model is asked: what the request says itself comes first. `extra` of a client of another wire
+    is left behind here, as the encoder would, so that the settings' own is not."""
+    s = request.sampling
+    own = request.extra if request.wire in ("", wire) else cast("Mapping[str, Json]", {})
+    return replace(
+        request,
+        model=model,
+        wire=request.wire if request.wire == wire else "",
+        stream=request.stream and stream,
+        reasoning=request.reasoning if request.reasoning is not None else settings.reasoning,
+        cache=request.cache or bool(settings.cache),
+        sampling=Sampling(
+            max_tokens=s.max_tokens if s.max_tokens is not None else settings.max_tokens,
+            temperature=s.temperature if s.temperature is not None else settings.temperature,
+            top_p=s.top_p if s.top_p is not None else settings.top_p,
+            stop=s.stop or tuple(settings.stop),
+            seed=s.seed if s.seed is not None else settings.seed,
+        ),
+        extra={**settings.extra, **own},
+    )

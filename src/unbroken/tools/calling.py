@@ -1,0 +1,217 @@
+"""From a call to its result: find the tool, bind the arguments, run it within its time-out, put its value into words.
+
+A tool's failure is a result, never an exception. When and beside what a call runs is not decided here but in
+`execution`; both meet in the `Caller`, a signature that other things can have too (a recording, a durable step).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import orjson
+
+from unbroken.clock import Clock
+from unbroken.events import ToolLate
+from unbroken.messages import Json, ToolCall, ToolResult
+from unbroken.tools.context import CallContext
+from unbroken.tools.results import RESULT_LIMIT, to_parts
+from unbroken.tools.schema import ArgumentsDoNotFit
+from unbroken.tools.threads import THREADS, Job
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Toolbox
+
+Caller: TypeAlias = Callable[[ToolCall, CallContext[Any]], Awaitable[ToolResult]]
+
+QUOTED = 200
+"""How many characters of refused arguments are quoted."""
+
+CACHED = 1024
+"""Results that a caller keeps at most."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A call and all that has to be known before it runs. With a `refusal` it never runs: that is its answer."""
+
+    call: ToolCall
+    tool: Tool | None
+    arguments: dict[str, Any] | None = None
+    key: Any = None
+    fingerprint: str = ""
+    """Name and arguments: calls with the same one are identical."""
+    asks: bool = False
+    """It needs an approval."""
+    refusal: str = ""
+
+    @property
+    def effect(self) -> str:
+        return "read" if self.tool is None or self.refusal else self.tool.effect  # what cannot run changes nothing
+
+
+def prepare(call: ToolCall, toolbox: Toolbox) -> Prepared:
+    tool = toolbox.get(call.name)
+    if call.arguments is None:
+        return Prepared(call, tool, refusal=_cut(call))
+    if tool is None:
+        return Prepared(call, None, fingerprint=fingerprint(call), refusal=_unknown(call, toolbox))
+    prepared = Prepared(call, tool, fingerprint=fingerprint(call))
+    try:
+        prepared.arguments = tool.signature.bind(call.arguments)
+        if tool.key is not None:
+            prepared.key = tool.key(prepared.arguments)
+        prepared.asks = tool.needs_approval(prepared.arguments)
+    except ArgumentsDoNotFit as error:
+        prepared.refusal = f"the arguments of `{call.name}` do not fit: {error}"
+    except Exception as error:  # noqa: BLE001 - a foreign `key` or `approve` runs here
+        prepared.refusal = f"tool `{call.name}` could not be prepared: {in_words(error)}"
+    return prepared
+
+
+def fingerprint(call: ToolCall) -> str:
+    try:
+        arguments = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONEncodeError, RecursionError):  # integers beyond 64 bits, half a surrogate pair
+        arguments = repr(sorted(call.arguments.items()) if call.arguments else {}).encode("utf-8", "backslashreplace")
+    return f"{call.name}\n{arguments.decode()}"
+
+
+def failure(call: ToolCall, message: str) -> ToolResult:
+    return ToolResult.of(call, f"Error: {message}", error=True)
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, for a model to read."""
+    if isinstance(error, KeyError):
+        return f"KeyError: {error}"
+    if isinstance(error, SystemExit):
+        return f"the tool tried to end the program (exit code {error.code})"
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - a foreign exception's own __str__ may fail
+        return type(error).__name__
+
+
+class ToolCaller:
+    """The `Caller` of a toolbox. It keeps what tools with `cache` gave."""
+
+    def __init__(self, toolbox: Toolbox, clock: Clock, cache: ResultCache, limit: int = RESULT_LIMIT) -> None:
+        self._toolbox = toolbox
+        self._clock = clock
+        self._cache = cache
+        self._limit = limit
+
+    async def __call__(self, call: ToolCall, context: CallContext[Any]) -> ToolResult:
+        tool = self._toolbox.get(call.name)
+        if tool is None:
+            return failure(call, _unknown(call, self._toolbox))
+        arguments = context.arguments
+        if arguments is None:
+            prepared = prepare(call, self._toolbox)
+            if prepared.arguments is None:
+                return failure(call, prepared.refusal)
+            arguments = prepared.arguments
+        if tool.cache is None:
+            return await self._run(tool, call, arguments, context)
+        key, now = fingerprint(call), self._clock.elapsed()
+        if kept := self._cache.get(key, now):
+            return replace(kept, call_id=call.id)
+        result = await self._run(tool, call, arguments, context)
+        if not result.error:
+            self._cache.keep(key, now + tool.cache, result)
+        return result
+
+    async def _run(
+        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], context: CallContext[Any]
+    ) -> ToolResult:
+        if tool.signature.context:
+            arguments = {**arguments, tool.signature.context: context}
+        result = await self._attempt(tool, call, arguments, context)
+        for _ in range(tool.retries):
+            if not isinstance(result, Exception):
+                break
+            context.attempt += 1
+            result = await self._attempt(tool, call, arguments, context)
+        return result if isinstance(result, ToolResult) else failure(call, in_words(result))
+
+    async def _attempt(
+        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], context: CallContext[Any]
+    ) -> ToolResult | BaseException:
+        """What it gave, or what it raised; a time-out is a result, because trying again would only take longer."""
+        assert tool.function is not None  # a tool of the client never comes here
+        job: Job | None = None
+        limit = asyncio.timeout(tool.timeout)
+        try:
+            async with limit:
+                if tool.signature.is_async:
+                    value = await tool.function(**arguments)
+                else:
+                    job = Job(partial(tool.function, **arguments))
+                    value, error = await asyncio.get_running_loop().run_in_executor(THREADS, job)
+                    if error is not None:
+                        return error
+                if inspect.isawaitable(value):
+                    value = await value
+        except TimeoutError as error:
+            if not limit.expired():
+                return error  # the tool's own
+            if job is not None and job.running:
+                threads = THREADS.give_up(job)
+                context.say(ToolLate, call.id, call.name, tool.timeout or 0.0, threads)
+            return failure(call, f"Execution timeout after {tool.timeout:g}s")
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                if job is not None and job.running:
+                    THREADS.give_up(job)
+                raise
+            return RuntimeError(f"something that the tool waited for was cancelled: {in_words(error)}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign tool runs here
+            return error
+        if isinstance(value, ToolResult):
+            return replace(value, call_id=call.id, name=call.name)
+        return ToolResult(call.id, to_parts(value, self._limit), name=call.name)
+
+
+class ResultCache:
+    """What tools with `cache` gave, by name and arguments, until it is too old."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, ToolResult]] = {}
+
+    def get(self, key: str, now: float) -> ToolResult | None:
+        until, result = self._kept.get(key, (now, None))
+        return result if until > now else None
+
+    def keep(self, key: str, until: float, result: ToolResult) -> None:
+        self._kept.pop(key, None)
+        self._kept[key] = (until, result)
+        while len(self._kept) > CACHED:
+            del self._kept[next(iter(self._kept))]
+
+
+def _cut(call: ToolCall) -> str:
+    if call.kind == "custom":
+        return f"`{call.name}` was called with free text; call it with arguments as a JSON object"
+    raw = call.raw[:QUOTED] + ("…" if len(call.raw) > QUOTED else "")
+    return f"not executed: {call.problem or 'the arguments are not complete'}. Received: {raw}"
+
+
+def _unknown(call: ToolCall, toolbox: Toolbox) -> str:
+    names = ", ".join(toolbox.names) or "none"
+    return f"unknown tool `{call.name}`; there are: {names}"
+
+
+def note(result: ToolResult, text: str) -> ToolResult:
+    """The same result with a remark for the model after it."""
+    return replace(result, content=(*result.content, *to_parts(f"\n\n{text}")))
+
+
+def quote(arguments: dict[str, Json]) -> str:
+    """Arguments for people, short."""
+    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"

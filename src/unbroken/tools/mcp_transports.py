@@ -1,0 +1,142 @@
+"""The ways to an MCP server, as the `mcp` package wants them: each gives its two streams. A program's errors are read
+aside and its last words kept; the end of what a server says is noticed when it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import IO, Any, TypeAlias
+
+import anyio
+import httpx2
+from mcp.client import Transport
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from unbroken.tools.mcp import Target
+
+Ended: TypeAlias = Callable[[], None]
+
+LAST_WORDS = 5
+"""Lines of what a program wrote to its stderr."""
+
+_READ = 300.0
+"""Seconds without a byte from a server over HTTP; it may think long, and the tool has its own time-out."""
+
+
+class LastWords:
+    """What may explain a failure: the HTTP status (the worst since one was good), the last lines of a program's stderr.
+
+    Its pipe is read in a thread (an asyncio pipe would do, but not on Windows) until nobody can write to it any more.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self._lines: deque[str] = deque(maxlen=LAST_WORDS)
+        self._thread: threading.Thread | None = None
+
+    async def see(self, response: httpx2.Response) -> None:
+        self.status = max(self.status, response.status_code) if response.status_code >= 400 else 0
+
+    def listen(self) -> IO[str]:
+        """The end to write to; to be closed once the program has it."""
+        reading, writing = os.pipe()
+        self._thread = threading.Thread(target=self._read, args=(reading,), name="unbroken-mcp-stderr", daemon=True)
+        self._thread.start()
+        return os.fdopen(writing, "w")
+
+    async def wait(self) -> None:
+        """Until all has been read, or a moment: somebody else may still hold a dead program's pipe."""
+        for _ in range(20):
+            if self._thread is None or not self._thread.is_alive():
+                return
+            await asyncio.sleep(0.01)
+
+    def _read(self, pipe: int) -> None:
+        with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.strip():
+                    self._lines.append(line.strip()[:500])
+
+    def __str__(self) -> str:
+        return " | ".join(self._lines)
+
+
+@asynccontextmanager
+async def over_stdio(target: Target, words: LastWords, ended: Ended) -> AsyncGenerator[Any, None]:
+    command, *arguments = target.command
+    parameters = StdioServerParameters(
+        command=command, args=arguments, env=dict(target.env) or None, cwd=target.cwd or None
+    )
+    with words.listen() as errors:
+        async with stdio_client(parameters, errlog=errors) as (reading, writing):  # type: ignore[arg-type] - IO[str] does
+            errors.close()
+            yield _Watched(reading, ended), writing
+
+
+@asynccontextmanager
+async def over_http(target: Target, words: LastWords, ended: Ended) -> AsyncGenerator[Any, None]:
+    headers, timeout = dict(target.headers), httpx2.Timeout(target.opening, read=_READ)
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [words.see]}) as client,
+        streamable_http_client(target.url, http_client=client) as (reading, writing),
+    ):
+        yield _Watched(reading, ended), writing
+
+
+@asynccontextmanager
+async def over_sse(target: Target, ended: Ended) -> AsyncGenerator[Any, None]:
+    async with sse_client(target.url, headers=dict(target.headers), timeout=target.opening) as (reading, writing):
+        yield _Watched(reading, ended), writing
+
+
+def transport(target: Target, words: LastWords, ended: Ended, *, old: bool = False) -> Transport:
+    if target.command:
+        return over_stdio(target, words, ended)
+    return over_sse(target, ended) if old else over_http(target, words, ended)
+
+
+class _Watched:
+    """A stream to read from that tells when it has ended."""
+
+    def __init__(self, stream: Any, ended: Ended) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def receive(self) -> Any:
+        try:
+            return await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._ended()
+            raise
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> _Watched:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except (StopAsyncIteration, anyio.ClosedResourceError):
+            self._ended()
+            raise
+
+    async def __aenter__(self) -> _Watched:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stream.__aexit__(kind, error, trace)

@@ -1,0 +1,191 @@
+"""What a tool returned, as the parts that a model reads. Never raises for an odd value: a tool that has run must have
+its result, whatever that looks like.
+
+- Text is passed on as it is, media stay media, and a list that has parts in it is these parts.
+- Everything else is compact JSON, or where JSON has no word for it, its `str`. Media inside of it are replaced by their
+  number and follow after it.
+- None and blank text become words: a model that is shown nothing tends to call again, and some wires refuse it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections import deque
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from unbroken.messages import Json, Media, Part, Text
+
+RESULT_LIMIT = 50_000
+"""Characters of all text parts together."""
+
+NOTHING = "(the tool returned nothing)"
+
+
+class ToolFailed(Exception):
+    """A tool may raise it to say that it failed, in words for the model."""
+
+
+def to_parts(value: object, limit: int = RESULT_LIMIT) -> tuple[Part, ...]:
+    if type(value) is str and 0 < len(value) <= limit and not value.isspace():
+        return (Text(value),)
+    parts = _parts(value)
+    if not any(isinstance(part, Media) or part.text.strip() for part in parts):
+        return (Text(NOTHING),)
+    return _cut(parts, limit)
+
+
+def _parts(value: object) -> list[Part]:
+    match value:
+        case None:
+            return []
+        case Text() | Media():
+            return [value]
+        case bytes() | bytearray():
+            return [Text(_text_of_bytes(bytes(value)))]
+        case list() | tuple() if any(isinstance(one, Text | Media) for one in cast("list[object]", value)):
+            return [part for one in cast("list[object]", value) for part in _parts(one)]
+        case _:
+            found: list[Media] = []
+            text = _as_text(value, found)
+            return [Text(text), *found]
+
+
+def _as_text(value: object, media: list[Media]) -> str:
+    try:
+        plain = _jsonable(value, media)
+        return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    except Exception:  # noqa: BLE001 - a foreign object that fails when it is looked at still has to have a result
+        media.clear()
+        return _str(value)
+
+
+def _jsonable(value: object, media: list[Media], inside: tuple[int, ...] = ()) -> Json:
+    """Only what JSON has words for. An object inside of itself is refused, as `json` does."""
+    match value:
+        case None | bool():
+            return value
+        case Enum():
+            return _jsonable(value.value, media, inside)
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else str(float(value))
+        case Text():
+            return value.text
+        case Media():
+            media.append(value)
+            return f"[media {len(media)}]"
+        case bytes() | bytearray():
+            return _text_of_bytes(bytes(value))
+        case _:
+            pass
+    if id(value) in inside:
+        raise ValueError("it holds itself")
+    inside = (*inside, id(value))
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        return {_key(key): _jsonable(one, media, inside) for key, one in items}
+    if isinstance(value, list | tuple | set | frozenset | deque | range | KeysView | ValuesView | ItemsView):
+        plain = [_jsonable(one, media, inside) for one in cast("list[object]", value)]
+        # A set has no order of its own, and the same run must give the same bytes.
+        return sorted(plain, key=_order) if isinstance(value, set | frozenset) else plain
+    if hasattr(type(value), "__pydantic_serializer__"):
+        return _jsonable(to_jsonable_python(value), media, inside)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _jsonable(getattr(value, field.name), media, inside) for field in fields(value)}
+    return _foreign(value)
+
+
+def _foreign(value: Any) -> Json:
+    try:
+        if callable(to_list := getattr(value, "tolist", None)):  # arrays and scalars of NumPy
+            return _jsonable(to_list(), [])
+        return to_jsonable_python(value, fallback=_str)
+    except Exception:  # noqa: BLE001 - as above
+        return _str(value)
+
+
+def _key(key: object) -> str:
+    return key if type(key) is str else _as_text(key, [])
+
+
+def _order(value: Json) -> tuple[str, Any]:
+    return (type(value).__name__, value if isinstance(value, int | float | str) else json.dumps(value, sort_keys=True))
+
+
+def _str(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"(a result of the type `{type(value).__name__}` that cannot be shown: {type(error).__name__})"
+
+
+def _text_of_bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"({len(value):,} bytes that are not text)"
+
+
+def _cut(parts: list[Part], limit: int) -> tuple[Part, ...]:
+    """Without the middle of the text, if it is too long; what stands at the end is often what counts."""
+    total = sum(len(part.text) for part in parts if isinstance(part, Text))
+    if total <= limit:
+        return tuple(parts)
+    whole = "".join(part.text for part in parts if isinstance(part, Text))
+    head = _before_cluster(whole, limit - limit // 2)
+    tail = _before_cluster(whole, total - limit // 2)
+    notice = f"\n\n[... {tail - head:,} characters left out here ...]\n\n"
+    kept: list[Part] = []
+    at = 0
+    for part in parts:
+        if isinstance(part, Media):
+            kept.append(part)
+            continue
+        start, at = at, at + len(part.text)
+        text = whole[start : min(at, head)] if start < head else ""
+        if start <= head < at:
+            text += notice
+        text += whole[max(start, tail) : at]
+        if text:
+            kept.append(Text(text, part.cache))
+    return tuple(kept)
+
+
+def _before_cluster(text: str, at: int) -> int:
+    """The place at or a little before `at` where no character is torn apart that a reader sees as one."""
+    start = at
+    while start - at < 32 and 0 < at < len(text) and _joined(text, at):
+        at -= 1
+        if start - at > 31:
+            return start
+    return at
+
+
+def _joined(text: str, at: int) -> bool:
+    before, after = text[at - 1], text[at]
+    if before == "\u200d" or after == "\u200d":
+        return True
+    if "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff":
+        return True
+    if "\U0001f3fb" <= after <= "\U0001f3ff" or "\U000e0020" <= after <= "\U000e007f":
+        return True
+    if _is_flag(before) and _is_flag(after):
+        run = 0
+        while run < at and _is_flag(text[at - 1 - run]):
+            run += 1
+        return run % 2 == 1
+    return unicodedata.category(after) in ("Mn", "Mc", "Me")
+
+
+def _is_flag(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"

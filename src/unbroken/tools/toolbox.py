@@ -1,0 +1,236 @@
+"""A set of tools by name, made of whatever holds tools: functions, objects, classes, modules, files, servers, other
+toolboxes. It only collects; what a tool is stands in `tool`, how it runs in `calling`."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias, cast
+
+from unbroken.errors import InvalidTool
+from unbroken.messages import ToolSpec
+from unbroken.tools.parameters import innermost, takes_self
+from unbroken.tools.tool import Tool, tool
+
+Source: TypeAlias = Any
+"""A `Tool`, a function, an object or a class with `@tool` methods, a module with `@tool` functions, the path of a
+Python file with such, a `ToolServer` that is open, a `Toolbox`, or a list of these."""
+
+
+class ToolServer(ABC):
+    """Tools that live elsewhere and have to be fetched first (an MCP server). Opening and closing may be repeated."""
+
+    @abstractmethod
+    async def open(self) -> None: ...
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def tools(self) -> tuple[Tool, ...]:
+        """They may change while it is open; `InvalidTool` if it is not."""
+
+
+class Toolbox:
+    """Tools in the order in which they were given, each name once."""
+
+    __slots__ = ("_specs", "_tools")
+
+    def __init__(self, *sources: Source) -> None:
+        self._tools: dict[str, Tool] = {}
+        for source in sources:
+            for one in _tools_of(source):
+                self._add(one)
+        self._specs = tuple(one.spec for one in self._tools.values())
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Toolbox:
+        """The tools of a Python file, which is run for it."""
+        return cls(_run_file(Path(path)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return self._specs
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    def close_to(self, name: str) -> tuple[str, ...]:
+        """Names that may have been meant, the likeliest first."""
+        plain: dict[str, str] = {}
+        for known in self._tools:
+            plain.setdefault(_plain(known), known)
+        return tuple(plain[found] for found in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.6))
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __add__(self, other: Source) -> Toolbox:
+        return Toolbox(self, other)
+
+    __or__ = __add__
+
+    def __repr__(self) -> str:
+        return f"Toolbox({', '.join(self._tools)})"
+
+    def _add(self, new: Tool) -> None:
+        old = self._tools.setdefault(new.name, new)
+        # The same tool by two ways (two toolboxes that share one) is no clash.
+        if old is not new and (old.function is None or old.function is not new.function or old.spec != new.spec):
+            raise InvalidTool(
+                f"two tools are called `{new.name}`: {origin_of(old)} and {origin_of(new)}; "
+                "rename one with @tool(name='...')"
+            )
+
+
+def origin_of(tool: Tool) -> str:
+    """Where a tool comes from, for people: `module.qualname (file:line)`."""
+    if tool.function is None:
+        return "one that runs at the client"
+    if said := getattr(tool.function, "origin", ""):
+        return str(said)
+    function = innermost(tool.function)
+    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', tool.name)}"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
+def _tools_of(source: Source) -> list[Tool]:
+    match source:
+        case Tool():
+            return [source]
+        case Toolbox():
+            return list(source)
+        case ModuleType():
+            return _tools_of_module(source)
+        case str() | Path():
+            return _tools_of_module(_run_file(Path(source)))
+        case list() | tuple():
+            return [one for inner in cast("list[Source]", source) for one in _tools_of(inner)]
+        case functools.partial():
+            return [tool(cast("functools.partial[Any]", source))]
+        case type():
+            return _tools_of_class(cast("type[object]", source))
+        case _ if inspect.isroutine(source):
+            return [tool(_bound(source))]
+        case ToolServer():
+            return list(source.tools)
+        case _:
+            return _tools_of_object(source)
+
+
+def _bound(function: Any) -> Any:
+    if takes_self(function):
+        owner = function.__qualname__.rpartition(".")[0]
+        raise InvalidTool(
+            f"tool `{function.__name__}` is a method of `{owner}` without its object; give a bound one, as in "
+            f"{owner}().{function.__name__}"
+        )
+    return function
+
+
+def _tools_of_module(module: ModuleType) -> list[Tool]:
+    """Its `@tool`s (those that `__all__` names, if it has one), also the imported ones. A module that marks none offers
+    the functions in `__all__`."""
+    known = vars(module)
+    listed: list[str] | None = known.get("__all__")
+    values = [known[name] for name in (known if listed is None else listed) if name in known]
+    if found := {id(one): one for one in values if isinstance(one, Tool)}:  # one tool may have two names there
+        return list(found.values())
+    functions = [tool(one) for one in values if inspect.isfunction(one)] if listed is not None else []
+    if not functions:
+        where = getattr(module, "__file__", None) or module.__name__
+        raise InvalidTool(f"{where} has no tools; mark its functions with @tool")
+    return functions
+
+
+def _tools_of_class(kind: type[object]) -> list[Tool]:
+    try:
+        inspect.signature(kind).bind()
+    except (TypeError, ValueError) as error:
+        raise InvalidTool(
+            f"class `{kind.__name__}` cannot be made without arguments ({error}); make an object and give that"
+        ) from error
+    return _tools_of_object(kind())
+
+
+def _tools_of_object(holder: object) -> list[Tool]:
+    """The `@tool` methods in the order of their definition, bound to the object; else the object itself, called."""
+    names: dict[str, Any] = {}
+    for owner in reversed(type(holder).__mro__):
+        names |= vars(owner)
+    names |= getattr(holder, "__dict__", {})
+    found: list[Tool] = []
+    for name, value in names.items():
+        if isinstance(value, classmethod) and isinstance(inner := cast("Any", value).__func__, Tool):
+            found.append(inner.__get__(type(holder)))
+        elif isinstance(value, Tool | staticmethod) and isinstance(bound := getattr(holder, name), Tool):
+            found.append(bound)
+    if found:
+        return found
+    if callable(holder):
+        return [tool(holder)]
+    raise InvalidTool(f"an object of the type `{type(holder).__name__}` has no tools; mark its methods with @tool")
+
+
+def _run_file(path: Path) -> ModuleType:
+    if path.suffix != ".py" or not path.is_file():
+        problem = "is no file" if path.suffix == ".py" else "is no Python file"
+        raise InvalidTool(f"{path} {problem}; give the path of a .py file that has functions marked with @tool")
+    path = path.resolve()
+    # Private, so that it hides no module of the same name; kept, because types in it are looked up by their module.
+    name = f"_unbroken_tools_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))  # it may import its neighbours, as when it is run itself
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise InvalidTool(_what_happened(path, error)) from error
+    finally:
+        if str(path.parent) in sys.path:
+            sys.path.remove(str(path.parent))
+    return module
+
+
+def _what_happened(path: Path, error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{error.filename or path}:{error.lineno}: {error.msg}; nothing of it was run"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    where = f"{path}:{lines[-1]}" if lines else str(path)
+    words = (str(error).splitlines() or [""])[0]
+    if isinstance(error, InvalidTool):
+        return f"{where}: {words}"
+    return f"{where}: running it failed: {type(error).__name__}{': ' if words else ''}{words}"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

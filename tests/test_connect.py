@@ -1,0 +1,242 @@
+"""`connect`: names, addresses, keys and settings, and each way to get them wrong, in one line."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from unbroken.errors import MissingKey, Unauthorized, UnknownProvider, UnknownWire, UserError
+from unbroken.messages import Request, Sampling, User
+from unbroken.models import HTTPModel, connect
+from unbroken.models.addresses import find_proxy, join, read_base
+from unbroken.models.providers import ROWS
+
+HELLO = Request((User.of("Hi"),))
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in ROWS:
+        for variable in (*row.keys, *row.base_url_variables, *row.version_variables):
+            monkeypatch.delenv(variable, raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def address(model: HTTPModel, stream: bool = True) -> str:
+    return str(model.endpoint.stream_url if stream else model.endpoint.whole_url)
+
+
+def body(model: HTTPModel, request: Request = HELLO) -> dict[str, Any]:
+    return json.loads(model.write(request)[1])
+
+
+# Names and wires
+
+
+def test_the_model_may_hold_colons_and_slashes() -> None:
+    model = connect("openrouter:meta/llama:free", api_key="k")
+    assert body(model)["model"] == "meta/llama:free"
+    assert model.name == "openrouter:meta/llama:free"
+
+
+def test_openai_speaks_its_best_wire_and_another_server_chat() -> None:
+    assert connect("openai:gpt-5", api_key="k").wire == "openai-responses"
+    assert address(connect("openai:gpt-5", api_key="k")) == "https://api.openai.com/v1/responses"
+    assert connect("openai:gpt-5", api_key="k", wire="openai-chat").wire == "openai-chat"
+    assert connect("openai-chat:gpt-5", api_key="k").wire == "openai-chat"
+    elsewhere = connect("openai:m", base_url="http://127.0.0.1:8000/v1")
+    assert elsewhere.wire == "openai-chat"
+    assert address(elsewhere) == "http://127.0.0.1:8000/v1/chat/completions"
+    assert connect("openai:m", base_url="http://h/v1", wire="openai-responses").wire == "openai-responses"
+    assert connect("openai-responses:m", base_url="http://h/v1").wire == "openai-responses"
+
+
+def test_another_wire_of_a_provider_has_its_own_address_and_key_header() -> None:
+    model = connect("deepseek:m", api_key="k", wire="anthropic-messages")
+    assert address(model) == "https://api.deepseek.com/anthropic/v1/messages"
+    assert model.endpoint.key_header == "x-api-key"
+    assert ("anthropic-version", "2023-06-01") in model.endpoint.headers
+
+
+def test_gemini_has_the_model_and_the_stream_in_its_address() -> None:
+    model = connect("gemini:gemini-2.5-flash", api_key="k")
+    start = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash"
+    assert address(model) == f"{start}:streamGenerateContent?alt=sse"
+    assert address(model, stream=False) == f"{start}:generateContent"
+    assert address(connect("gemini:models/gemini-2.5-flash", api_key="k")) == address(model)
+
+
+def test_vertex_is_found_by_project_and_location() -> None:
+    with pytest.raises(UserError, match=r"needs its project: pass project=… or set GOOGLE_CLOUD_PROJECT"):
+        connect("vertex:m", api_key="k")
+    model = connect("vertex:m", api_key="k", project="p", location="l")
+    start = "https://l-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/google"
+    assert address(model) == f"{start}/models/m:streamGenerateContent?alt=sse"
+    assert model.endpoint.key_prefix == "Bearer "
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["https://r.openai.azure.com", "https://r.openai.azure.com/openai/v1/", "https://r.openai.azure.com/openai"],
+)
+def test_azure_is_asked_by_deployment_with_or_without_a_version(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", endpoint)
+    model = connect("azure:my-gpt", api_key="k")
+    assert address(model) == "https://r.openai.azure.com/openai/v1/chat/completions"
+    assert body(model)["model"] == "my-gpt"
+    assert model.endpoint.key_header == "api-key"
+
+
+def test_azure_by_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    dated = connect("azure:my-gpt", base_url="https://r.openai.azure.com", api_key="k", api_version="2024-10-21")
+    path = "/openai/deployments/my-gpt/chat/completions?api-version=2024-10-21"
+    assert address(dated) == f"https://r.openai.azure.com{path}"
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://r.openai.azure.com")
+    with pytest.raises(MissingKey, match="AZURE_OPENAI_API_KEY"):
+        connect("azure:my-gpt")
+    monkeypatch.delenv("AZURE_OPENAI_ENDPOINT")
+    with pytest.raises(UserError, match=r"pass base_url=… or set AZURE_OPENAI_ENDPOINT"):
+        connect("azure:my-gpt", api_key="k")
+
+
+def test_ollama_is_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert address(connect("ollama:qwen3:4b")) == "http://127.0.0.1:11434/v1/chat/completions"
+    monkeypatch.setenv("OLLAMA_HOST", "0.0.0.0:9999")
+    assert address(connect("ollama:qwen3:4b")) == "http://127.0.0.1:9999/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "joined"),
+    [
+        ("https://h", "/v1/messages", "https://h/v1/messages"),
+        ("https://h/v1", "/v1/messages", "https://h/v1/messages"),
+        ("https://h/v1/", "/chat/completions", "https://h/v1/chat/completions"),
+        ("https://h/v1/chat/completions", "/chat/completions", "https://h/v1/chat/completions"),
+        ("https://h:8443/a/v1?key=1", "/v1/messages", "https://h:8443/a/v1/messages?key=1"),
+    ],
+)
+def test_base_and_path_say_a_shared_part_once(base: str, path: str, joined: str) -> None:
+    assert str(join(read_base(base, "p"), path)) == joined
+
+
+# What is wrong, in one line
+
+
+@pytest.mark.parametrize("name", ["gpt-5", "openai:", "http://127.0.0.1:8000/v1", ""])
+def test_what_names_no_model_is_told_how_to_write_it(name: str) -> None:
+    with pytest.raises(UserError, match="provider:model"):
+        connect(name)
+
+
+def test_a_missing_key_is_told_with_its_variable() -> None:
+    with pytest.raises(MissingKey) as caught:
+        connect("openai:gpt-5")
+    assert str(caught.value) == "provider `openai` needs a key: set OPENAI_API_KEY or pass api_key=…"
+    with pytest.raises(MissingKey, match=r"provider `vertex` needs a key: pass api_key=…"):
+        connect("vertex:m", project="p", location="l")
+
+
+def test_a_server_of_your_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect("openai:m", base_url="http://127.0.0.1:1")
+    connect("anthropic:m", base_url="http://127.0.0.1:1")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    assert connect("openai:m").wire == "openai-chat"
+
+
+def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
+    with pytest.raises(UnknownProvider, match="did you mean `openai`"):
+        connect("opnai:gpt-5")
+    with pytest.raises(UnknownWire):
+        connect("openai:gpt-5", api_key="k", wire="chat")
+    with pytest.raises(UserError, match=r"no setting `temprature`: did you mean `temperature`\?"):
+        connect("openai:gpt-5", api_key="k", temprature=1)
+    with pytest.raises(UserError, match="is no effort: there are none, minimal"):
+        connect("openai:gpt-5", api_key="k", reasoning="huge")
+    with pytest.raises(UserError, match="does not speak gemini: it speaks anthropic-messages"):
+        connect("anthropic:m", api_key="k", wire="gemini")
+    with pytest.raises(UserError, match="`compatible` has no address of its own: pass base_url="):
+        connect("compatible:m")
+    with pytest.raises(UserError, match="not a web address: ftp://h"):
+        connect("compatible:m", base_url="ftp://user:secret@h/?key=1")
+
+
+def test_a_key_with_odd_characters_is_refused_without_being_shown() -> None:
+    for key in ("sk-…", "sk-a\nb"):
+        with pytest.raises(Unauthorized) as caught:
+            connect("openai:gpt-5", api_key=key)
+        assert key not in str(caught.value)
+    assert connect("openai:gpt-5", api_key="  sk-fine\n").name == "openai:gpt-5"
+
+
+def test_repr_shows_neither_key_nor_query_nor_password() -> None:
+    model = connect("openai:m", api_key="sk-secret-1", base_url="https://me:secret-2@h/v1?key=secret-3")
+    assert repr(model) == "HTTPModel('openai:m', 'https://h/v1/chat/completions')"
+
+
+# Settings
+
+
+def test_settings_go_into_each_request_and_the_request_comes_first() -> None:
+    model = connect(
+        "groq:m", api_key="k", temperature=0.5, top_p=0.9, max_tokens=9, stop="END", seed=7, reasoning="low"
+    )
+    said = body(model)
+    assert (said["temperature"], said["top_p"], said["max_tokens"], said["stop"]) == (0.5, 0.9, 9, ["END"])
+    assert (said["seed"], said["reasoning_effort"]) == (7, "low")
+    own = Request((User.of("Hi"),), sampling=Sampling(temperature=0.0, stop=("X",)), reasoning="high")
+    said = body(model, own)
+    assert (said["temperature"], said["top_p"], said["stop"], said["reasoning_effort"]) == (0.0, 0.9, ["X"], "high")
+
+
+def test_extra_is_merged_into_the_body_and_the_requests_own_extra_wins() -> None:
+    model = connect("groq:m", api_key="k", extra={"a": 1, "b": 2})
+    assert body(model)["a"] == 1
+    said = body(model, Request((User.of("Hi"),), extra={"b": 3}))
+    assert (said["a"], said["b"]) == (1, 3)
+    foreign = body(model, Request((User.of("Hi"),), extra={"b": 3}, wire="gemini"))
+    assert (foreign["a"], foreign["b"]) == (1, 2)
+
+
+def test_query_organization_and_project_go_along() -> None:
+    model = connect("openai:m", api_key="k", query={"v": "1"}, organization="org", project="proj")
+    assert address(model).endswith("/responses?v=1")
+    assert ("OpenAI-Organization", "org") in model.endpoint.headers
+    assert ("OpenAI-Project", "proj") in model.endpoint.headers
+
+
+def test_an_unstreamed_model_asks_for_the_whole() -> None:
+    assert "stream" not in body(connect("groq:m", api_key="k", stream=False))
+
+
+def test_anthropic_gets_a_limit_and_cache_marks_when_asked() -> None:
+    said = body(connect("anthropic:m", api_key="k", cache=True))
+    assert said["max_tokens"] > 4000
+    assert "cache_control" in json.dumps(said)
+
+
+# Proxies
+
+
+def test_the_proxy_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:p%40ss@proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "internal.example")
+    proxy = find_proxy(read_base("https://api.example/v1", "p"))
+    assert proxy is not None
+    assert str(proxy.url) == "http://proxy.example:3128"
+    assert proxy.authorization == "Basic " + b64encode(b"me:p@ss").decode()
+    assert repr(proxy) == "Proxy('http://proxy.example:3128/')"
+    assert find_proxy(read_base("https://internal.example", "p")) is None
+    assert find_proxy(read_base("https://127.0.0.1", "p")) is None
+    assert find_proxy(read_base("http://api.example", "p")) is None
+
+
+def test_a_proxy_of_another_kind_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@proxy.example:1080")
+    with pytest.raises(UserError, match=r"socks5://proxy\.example:1080 .* only http and https proxies") as caught:
+        connect("openai:m", api_key="k")
+    assert "secret" not in str(caught.value)
