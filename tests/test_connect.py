@@ -178,6 +178,12 @@ def test_repr_shows_neither_key_nor_query_nor_password() -> None:
     assert repr(model) == "HTTPModel('openai:m', 'https://h/v1/chat/completions')"
 
 
+def test_a_user_in_the_base_url_becomes_a_header() -> None:
+    model = connect("compatible:m", base_url="https://me:pass@h/v1")
+    assert address(model) == "https://h/v1/chat/completions"
+    assert ("Authorization", "Basic " + b64encode(b"me:pass").decode()) in model.endpoint.headers
+
+
 # Settings
 
 
@@ -229,7 +235,7 @@ def test_the_proxy_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert proxy is not None
     assert str(proxy.url) == "http://proxy.example:3128"
     assert proxy.authorization == "Basic " + b64encode(b"me:p@ss").decode()
-    assert repr(proxy) == "Proxy('http://proxy.example:3128/')"
+    assert repr(proxy) == "Proxy('http://proxy.example:3128')"
     assert find_proxy(read_base("https://internal.example", "p")) is None
     assert find_proxy(read_base("https://127.0.0.1", "p")) is None
     assert find_proxy(read_base("http://api.example", "p")) is None

@@ -59,8 +59,10 @@ def anthropic(*ids: str) -> list[Body]:
 
 
 def gemini(*ids: str) -> list[Body]:
-    calls = [{"functionCall": {"id": id, "name": f"look_{id}", "args": {}}} for id in ids]
-    seen = [{"functionResponse": {"id": id, "name": f"look_{id}", "response": {"output": "seen"}}} for id in ids]
+    calls: list[Body] = [{"functionCall": {"id": id, "name": f"look_{id}", "args": {}}} for id in ids]
+    seen: list[Body] = [
+        {"functionResponse": {"id": id, "name": f"look_{id}", "response": {"output": "seen"}}} for id in ids
+    ]
     return [
         {"role": "user", "parts": [{"text": "Look."}]},
         {"role": "model", "parts": calls},
@@ -170,7 +172,7 @@ REFUSED: list[tuple[str, Body, str]] = [
     ("openai-chat", chat_answer(), "neither content nor tool_calls"),
     ("openai-chat", chat_answer(content="x", tool_calls=[]), "tool_calls: an empty list"),
     ("openai-chat", body_of("openai-chat", chat("x" * 41)), "is longer than 40 characters"),
-    ("openai-chat", body_of("openai-chat", chat("")), "id: a call without one"),
+    ("openai-chat", body_of("openai-chat", chat("")), "a call without an id"),
     ("openai-chat", chat_answer(tool_calls=[chat_call("a", '{"x')]), "not the text of a JSON object"),
     ("openai-chat", chat_answer(tool_calls=[chat_call("a", "[1]")]), "not the text of a JSON object"),
     ("openai-responses", body_of("openai-responses", []), "input: nothing"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, assert_never
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.messages import Assistant, Request, Usage
+from unbroken.messages import Assistant, Message, Request, System, ToolMessage, Usage, User
 
 StopReason: TypeAlias = Literal[
     "answered",
@@ -116,18 +116,19 @@ class Account:
 
 
 def estimate(request: Request, answer: Assistant) -> Usage:
-    """Tokens by their characters, marked as an estimate."""
-    asked = sum(_characters(message) for message in request.messages)
-    said = len(answer.text) + len(answer.reasoning) + sum(len(call.name) + len(call.raw) for call in answer.calls)
-    return Usage(asked // CHARACTERS_PER_TOKEN + 1, said // CHARACTERS_PER_TOKEN + 1, estimated=True)
+    """Tokens by their characters, marked as an estimate. Media are left out: nobody counts them alike."""
+    asked = sum(map(_characters, request.messages))
+    return Usage(asked // CHARACTERS_PER_TOKEN + 1, _characters(answer) // CHARACTERS_PER_TOKEN + 1, estimated=True)
 
 
-def _characters(message: object) -> int:
-    """All text in a message: it is made of frozen data, so what is text is found by walking it."""
-    if isinstance(message, str):
-        return len(message)
-    if isinstance(message, tuple | list):
-        return sum(map(_characters, message))  # pyright: ignore[reportUnknownArgumentType] - whatever is in it
-    if hasattr(message, "__dataclass_fields__"):
-        return sum(_characters(getattr(message, field.name)) for field in fields(message) if field.name != "data")  # pyright: ignore[reportArgumentType] - it has fields
-    return 0
+def _characters(message: Message) -> int:
+    match message:
+        case Assistant():
+            called = sum(len(call.name) + len(call.raw) for call in message.calls)
+            return len(message.text) + len(message.reasoning) + called
+        case ToolMessage():
+            return sum(len(result.text) for result in message.results)
+        case System() | User():
+            return len(message.text)
+        case _:
+            assert_never(message)

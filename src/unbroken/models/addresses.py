@@ -34,14 +34,13 @@ def read_base(text: str, provider: str) -> URL:
 
 def join(base: URL, path: str) -> URL:
     """The path after the base URL; what stands at the end of one and the start of the other stands there once, so that
-    a base with or without `/v1`, and the whole address of an endpoint, all lead to the same place."""
+    a base with or without `/v1`, and the whole address of an endpoint, all lead to the same place. A user in the base
+    is not part of it: see `basic`."""
     have = [part for part in base.raw_path.split("/") if part]
     want = [part for part in path.split("/") if part]
     shared = next((n for n in range(min(len(have), len(want)), 0, -1) if have[-n:] == want[:n]), 0)
     return URL.build(
         scheme=base.scheme,
-        user=base.user,
-        password=base.password,
         host=base.host or "",
         port=base.explicit_port,
         path="/" + "/".join([*have, *want[shared:]]),
@@ -53,6 +52,13 @@ def join(base: URL, path: str) -> URL:
 def shown(url: URL) -> str:
     """The address for people: without query, user and password, where keys may stand."""
     return str(url.with_user(None).with_query(None).with_fragment(None))
+
+
+def basic(url: URL) -> str:
+    """The header that says the user and password of an address; empty if it has none."""
+    if not url.raw_user:
+        return ""
+    return "Basic " + b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +85,7 @@ def find_proxy(url: URL) -> Proxy | None:
             f"the proxy {shown(proxy)} from the environment cannot be used, only http and https proxies can: "
             f"set HTTPS_PROXY to one, or NO_PROXY={host}"
         )
-    if not proxy.raw_user:
-        return Proxy(proxy)
-    login = b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
-    return Proxy(proxy.with_user(None), f"Basic {login}")
+    return Proxy(proxy.with_user(None), basic(proxy))
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from yarl import URL
 
 from unbroken.errors import MissingKey, UserError
-from unbroken.models.addresses import join, read_base
+from unbroken.models.addresses import basic, join, read_base
 from unbroken.models.http import Endpoint, HTTPModel, Key, Timeouts, check_key
 from unbroken.models.providers import CHAT, KEY_HEADERS, PATHS, WIRE_HEADERS, Provider, find_provider
 from unbroken.models.quirks import Quirks
@@ -109,6 +109,8 @@ def _endpoint(provider: Provider, name: str, model: str, settings: Settings) -> 
     query = {"api-version": version} if dated else {}
     header, prefix = KEY_HEADERS[provider.key_header or WIRE_HEADERS[provider.wire].key]
     headers = dict(WIRE_HEADERS[provider.wire].others)
+    if authorization := basic(base):
+        headers["Authorization"] = authorization
     if settings.organization:
         headers["OpenAI-Organization"] = settings.organization
     if settings.project and "project" not in provider.parts:

@@ -175,7 +175,7 @@ class HTTPModel:
         finally:
             patience.end()
             response.close()  # back in the pool already, if its end was read
-        for delta in decoder.end(cause):
+        for delta in _end(decoder, cause):
             yield delta
 
     def _grace(self, decoder: Decoder) -> float:
@@ -387,6 +387,13 @@ def check_key(key: str, provider: str) -> str:
     if not key.isascii() or not key.isprintable():
         raise Unauthorized(f"the key of provider `{provider}` holds characters that no key has: copy it once more")
     return key
+
+
+def _end(decoder: Decoder, cause: str) -> list[Delta]:
+    try:
+        return decoder.end(cause)
+    except StreamError:  # the last event was beyond a limit; asked again, the decoder says so in its verdict
+        return decoder.end(cause)
 
 
 def _in_words(asked: Asked, error: Exception) -> str:

@@ -205,10 +205,11 @@ def _as_array(chunks: Chunks) -> Chunks:
     """Without `alt=sse`, Gemini streams one JSON array."""
     opened = False
     for pause, data in chunks:
+        yield pause, b""
         for event in data.split(b"\n\n"):
             if event:
-                yield pause, (b",\n" if opened else b"[") + event.removeprefix(b"data: ")
-                pause, opened = 0.0, True
+                yield 0.0, (b",\n" if opened else b"[") + event.removeprefix(b"data: ")
+                opened = True
     yield 0.0, b"]" if opened else b"[]"
 
 

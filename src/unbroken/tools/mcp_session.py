@@ -50,7 +50,7 @@ class Session:
         self._words = LastWords()
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
         self._closing = False
         self._name = target.name
@@ -83,15 +83,12 @@ class Session:
     async def _start(self, *, old: bool) -> None:
         self.dead = False
         task = self._task = asyncio.create_task(self._live(old=old), name=f"unbroken {self.label}")
-        ready = asyncio.create_task(self._ready.wait())
         try:
-            await asyncio.wait({task, ready}, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, self._ready}, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await _end(task)  # whoever wanted it is gone
             raise
-        finally:
-            ready.cancel()
-        if self._ready.is_set():
+        if self._ready.done():
             return
         late = not task.done()
         await _end(task)
@@ -109,7 +106,7 @@ class Session:
                 self._client = client
                 self._name = self._target.name or (client.server_info.name if client.server_info else "")
                 self.tools = await self._list(client)
-                self._ready.set()
+                self._ready.set_result(None)
                 async with asyncio.TaskGroup() as group:
                     listening = group.create_task(self._listen(client))
                     await self._keep_tools(client)
@@ -132,6 +129,7 @@ class Session:
         """Newer servers say that their tools changed only to those who asked for it."""
         try:
             async with client.listen(tools_list_changed=True) as changes:
+                self._wake.set()  # they may have changed while nobody listened
                 async for _ in changes:
                     self._wake.set()
         except (MCPError, RuntimeError, OSError, httpx2.HTTPError):

@@ -57,10 +57,18 @@ def _parts(value: object) -> list[Part]:
             return [Text(text), *found]
 
 
+_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
 def _as_text(value: object, media: list[Media]) -> str:
+    if type(value) is dict or type(value) is list:
+        try:
+            return _write(value)
+        except (TypeError, ValueError, RecursionError):
+            pass  # something in it that has to be put into words first
     try:
         plain = _jsonable(value, media)
-        return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+        return plain if isinstance(plain, str) else _write(plain)
     except Exception:  # noqa: BLE001 - a foreign object that fails when it is looked at still has to have a result
         media.clear()
         return _str(value)

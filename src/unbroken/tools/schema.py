@@ -159,12 +159,16 @@ class _Quiet(GenerateJsonSchema):
 
 
 def _make_schema(model: type[BaseModel]) -> Schema:
-    schema = each_schema(model.model_json_schema(schema_generator=_Quiet), _without_title)
+    schema = each_schema(model.model_json_schema(schema_generator=_Quiet), _without_noise)
     return {"type": "object", "properties": {}, **schema}
 
 
-def _without_title(schema: Schema) -> Schema:
+def _without_noise(schema: Schema) -> Schema:
     schema.pop("title", None)
+    try:
+        json.dumps(schema.get("default"), allow_nan=False)
+    except ValueError:  # an infinite one is none in JSON
+        del schema["default"]
     return schema
 
 

@@ -1,0 +1,67 @@
+"""Exit codes, and how an error that ends a command is told: one line on standard error, in the words of options."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+
+from unbroken.agent.limits import StopReason
+from unbroken.cli.show import clean
+from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
+
+ANSWERED, MISUSED, FAILED, STOPPED, WAITING, INTERRUPTED = 0, 2, 3, 4, 5, 130
+
+EXIT_CODES = (
+    "Exit codes: 0 answered; 2 wrong use, a wrong key or a model that does not exist; 3 the provider failed or its "
+    "answer broke off; 4 a limit, a loop or failing tools ended the run (the text is still printed); 5 calls wait for "
+    "somebody outside; 130 interrupted."
+)
+
+_OPTIONS = {
+    "pass api_key=…": "name a variable that holds one with --api-key-env",
+    "check api_key": "check the key",
+    "set api_key": "set it",
+    "pass base_url=…": "give --base-url",
+    "base_url=": "--base-url",
+    "base_url": "--base-url",
+}
+"""What the library tells a programmer, and what somebody at a command line can do."""
+
+
+def code_of_stop(reason: StopReason) -> int:
+    return ANSWERED if reason == "answered" else WAITING if reason == "waiting" else STOPPED
+
+
+def code_of(error: UnbrokenError) -> int:
+    return MISUSED if isinstance(error, UserError | Unauthorized | ModelNotFound) else FAILED
+
+
+def tell(line: str) -> None:
+    """One line for the person, whatever stands in it."""
+    typer.echo(f"unbroken: {clean(' '.join(line.split()))}", err=True)
+
+
+def tell_error(error: UnbrokenError, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    message = str(error)
+    for spelled, option in _OPTIONS.items():
+        message = message.replace(spelled, option)
+    tell(message)
+    return code_of(error)
+
+
+@contextmanager
+def ending(debug: bool) -> Generator[None]:
+    """What ends a command becomes a line and an exit code."""
+    try:
+        yield
+    except UnbrokenError as error:
+        raise typer.Exit(tell_error(error, debug)) from None
+    except KeyboardInterrupt:
+        tell("interrupted")
+        raise typer.Exit(INTERRUPTED) from None

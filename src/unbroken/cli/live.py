@@ -1,0 +1,282 @@
+"""A run on a terminal: text as it comes, one line for each call, a panel with what is to be done.
+
+Text goes straight to the terminal, which wraps and keeps it whole. Only what changes in place stands in a live area
+below: calls that are running, and the wait for the model. It is drawn by a thread of its own, so that it moves while
+nothing happens; when a round has ended, its lines are printed for good.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
+
+from unbroken.cli.show import clean
+from unbroken.cli.wording import closing, in_brackets, one_line, seconds
+from unbroken.errors import UserError
+from unbroken.events import (
+    CallFinished,
+    CallProgress,
+    CallsIgnored,
+    CallStarted,
+    Event,
+    LimitReached,
+    ReasoningAdded,
+    RequestSent,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    Said,
+    TextAdded,
+    TodoUpdated,
+    ToolLate,
+)
+from unbroken.messages import Json, ToolCall
+from unbroken.tools.approval import Allow, Approval, Deny, Edit
+
+FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+PER_SECOND = 12.5
+MARKS = {"pending": ("☐", ""), "in_progress": ("▶", "cyan"), "completed": ("✔", "green")}
+KEPT_ROWS = 5
+"""Lines of text that the live area shows below calls that are still running."""
+
+
+@dataclass(slots=True)
+class Row:
+    """The line of one call."""
+
+    name: str
+    arguments: dict[str, Json] = field(default_factory=dict[str, Json])
+    since: float = 0.0
+    early: bool = False
+    progress: str = ""
+    end: CallFinished | None = None
+
+
+class LiveScreen:
+    def __init__(self, console: Console, asks: bool) -> None:
+        self.asks = asks
+        self._console = console
+        self._live: Live | None = None
+        self._rows: dict[str, Row] = {}
+        self._todos: list[dict[str, Json]] = []
+        self._todos_changed = False
+        self._waiting_since = 0.0
+        self._kept: list[tuple[str, str]] = []
+        """Text that came while calls were running, with its style: it follows their lines."""
+        self._style = ""
+        self._mid_line = False
+
+    def show(self, event: Event) -> None:
+        match event:
+            case RequestSent():
+                self._waiting_since = event.time
+                self._draw()
+            case TextAdded(text=text):
+                self._write(text, "")
+            case ReasoningAdded(text=text):
+                self._write(text, "dim italic")
+            case CallStarted():
+                row = Row(event.name, event.arguments, event.time, event.early)
+                self._rows[event.call_id] = row
+                self._draw()
+            case CallProgress():
+                if row := self._rows.get(event.call_id):
+                    row.progress = event.message
+            case CallFinished():
+                self._rows.setdefault(event.call_id, Row(event.name)).end = event
+                self._draw()
+            case TodoUpdated(todos=todos):
+                self._todos, self._todos_changed = todos, True
+            case CallsIgnored(names=names):
+                self.line(f"[yellow]only one call was asked for; ignored: {_safe(', '.join(names))}[/]")
+            case LimitReached(kind=kind, limit=limit):
+                self.line(f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]")
+            case ToolLate(name=name):
+                self.line(f"[yellow]{_safe(name)} still runs after its time-out[/]")
+            case Said() | RoundFinished():
+                if not any(row.end is None for row in self._rows.values()):
+                    self._settle()
+                    self._end_line()
+            case RunFinished():
+                self._finish(event)
+            case RunFailed():
+                self.close()
+            case _:
+                pass
+
+    def ask(self, call: ToolCall) -> Approval:
+        """Other calls go on meanwhile; their lines come back when the answer is there."""
+        self._stop()
+        self._end_line()
+        arguments = call.arguments or {}
+        self._console.print(f"[bold yellow]?[/] [bold]{_safe(call.name)}[/]{_safe(in_brackets(arguments, 2000))}")
+        while True:
+            try:
+                answer = self._console.input("  run it? [b]y[/]es, [b]n[/]o, [b]e[/]dit, or say why not: ").strip()
+                if answer.lower() in ("y", "yes"):
+                    return Allow()
+                if answer.lower() in ("n", "no"):
+                    return Deny()
+                if answer.lower() not in ("e", "edit"):
+                    if answer:
+                        return Deny(answer)
+                    continue
+                self._console.print(f"  now: {_safe(json.dumps(arguments, ensure_ascii=False))}", soft_wrap=True)
+                return Edit(_read_arguments(self._console.input("  new: ")))
+            except UserError as error:
+                self._console.print(f"  [red]{_safe(str(error))}[/]")
+            except EOFError:
+                return Deny("nobody is there to ask")
+
+    def line(self, text: str) -> None:
+        """`text` may have markup of ours; what is foreign in it was made safe."""
+        if self._live is None:
+            self._end_line()
+        self._console.print(text, soft_wrap=True)
+
+    def close(self) -> None:
+        self._settle()
+        self._end_line()
+
+    # The live area
+
+    def _draw(self) -> None:
+        if self._live is None:
+            self._end_line()
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._area,
+                refresh_per_second=PER_SECOND,
+                transient=True,
+                vertical_overflow="crop",
+            )
+            self._live.start()
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _area(self) -> RenderableType:
+        now = time.time()
+        rows = list(self._rows.values())
+        room = max(self._console.height - 3 - (len(self._todos) + 2 if self._todos else 0), 3)
+        parts: list[RenderableType] = [self._line_of(row, now) for row in rows[-room:]]
+        if len(rows) > room:
+            parts.insert(0, Text(f"  … and {len(rows) - room} calls above", "dim"))
+        if tail := "".join(text for text, _ in self._kept):
+            parts += [Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in tail.splitlines()[-KEPT_ROWS:]]
+        if self._todos:
+            parts.append(self._panel())
+        if not rows and now - self._waiting_since > 0.3:
+            parts.append(Text(f"{_frame(now)} waiting for the model {now - self._waiting_since:.0f} s", "dim"))
+        return Group(*parts)
+
+    def _line_of(self, row: Row, now: float) -> Text:
+        end = row.end
+        if end is None:
+            text = Text.assemble((_frame(now), "cyan"), " ")
+            result, style, took = row.progress, "dim", seconds(max(now - row.since, 0.0))
+        else:
+            mark, colour, style = _mark(end)
+            text = Text.assemble((mark, colour), " ")
+            result, took = end.text, seconds(end.seconds) if end.executed else "not run"
+        width = self._console.width
+        wide = max(min(width * 2 // 5, 48), 20)
+        called = Text(clean(row.name), "bold")
+        called.append(in_brackets(row.arguments, 200), "")
+        called.truncate(wide, overflow="ellipsis", pad=True)
+        text.append_text(called)
+        text.append(f" {took:>8}", "dim")
+        text.append("  early" if row.early else "       ", "cyan dim")
+        left = width - cell_len(text.plain) - 3
+        if left > 8 and result:
+            text.append(f"  {one_line(result, left)}", style)
+        text.truncate(width - 1, overflow="ellipsis")
+        text.no_wrap = True
+        return text
+
+    def _panel(self) -> Panel:
+        lines: list[Text] = []
+        for todo in self._todos:
+            status = str(todo.get("status"))
+            mark, style = MARKS.get(status, MARKS["pending"])
+            words = one_line(str(todo.get("content", "")), self._console.width - 8)
+            lines.append(Text.assemble((mark, style), " ", (words, "dim strike" if status == "completed" else "")))
+        return Panel(Group(*lines), title="to do", title_align="left", border_style="dim")
+
+    # What stays
+
+    def _settle(self) -> None:
+        """The lines of a round, for good; then the text that came meanwhile."""
+        self._stop()
+        rows, self._rows = self._rows, {}
+        if rows:
+            self._end_line()
+        now = time.time()
+        for row in rows.values():
+            self._console.print(self._line_of(row, now))
+        if self._todos_changed and self._todos:
+            self._end_line()
+            self._console.print(self._panel())
+            self._todos_changed = False
+        kept, self._kept = self._kept, []
+        for text, style in kept:
+            self._write(text, style)
+
+    def _finish(self, event: RunFinished) -> None:
+        self.close()
+        for call in event.pending:
+            self.line(f"[yellow]waits:[/] {_safe(one_line(f'{call.get("name")} {call.get("arguments")}'))}")
+        good = event.stop_reason == "answered"
+        self.line(f"[{'green' if good else 'yellow'}]{'✔' if good else '■'}[/] [dim]{closing(event)}[/]")
+
+    def _write(self, text: str, style: str) -> None:
+        if self._rows:
+            self._kept.append((clean(text.replace("\r\n", "\n")), style))
+            return
+        self._stop()
+        if style != self._style:
+            self._end_line()
+            self._style = style
+        self._console.print(Text(clean(text.replace("\r\n", "\n")), style), end="", soft_wrap=True)
+        self._mid_line = not text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if self._mid_line:
+            self._console.print()
+            self._mid_line = False
+
+
+def _safe(text: str) -> str:
+    return clean(text).replace("[", "\\[")
+
+
+def _frame(now: float) -> str:
+    return FRAMES[int(now * PER_SECOND) % len(FRAMES)]
+
+
+def _mark(end: CallFinished) -> tuple[str, str, str]:
+    """The mark, its colour, and the style of the result."""
+    if end.duplicate_of:
+        return "=", "green", "dim"
+    if not end.executed:
+        return "–", "yellow", "yellow"
+    return ("✘", "red", "red") if end.error else ("✔", "green", "")
+
+
+def _read_arguments(line: str) -> dict[str, Json]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"that is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError("arguments are a JSON object, as in the line above")
+    return value  # pyright: ignore[reportUnknownVariableType] - JSON objects have text keys

@@ -1,0 +1,163 @@
+"""The options that `run` and `chat` share, and the agent that they make together."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, TypeAlias, cast
+
+import typer
+
+from unbroken.agent import Agent, Limits
+from unbroken.errors import UserError
+from unbroken.models.connect import connect
+from unbroken.models.model import Model
+from unbroken.tools.approval import OnApproval
+from unbroken.tools.execution import Schedule
+from unbroken.tools.mcp import MCPServer
+from unbroken.tools.todo import todo_write
+from unbroken.tools.toolbox import Source
+from unbroken.wires import WIRES
+
+SCHEDULES = [schedule.value for schedule in Schedule]
+
+ModelName: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", envvar="UNBROKEN_MODEL", metavar="PROVIDER:MODEL", help="For example openai:gpt-5, ollama:qwen3."
+    ),
+]
+BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server that speaks the provider's wire.")]
+ApiKeyEnv: TypeAlias = Annotated[
+    str, typer.Option(metavar="VARIABLE", help="Where the key is; else the provider's own variable.")
+]
+WireName: TypeAlias = Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; else the provider's first.")]
+Tools: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--tools", "-t", metavar="FILE.py", help="A file or module with @tool functions; may be repeated."),
+]
+Mcp: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COMMAND|URL", help="An MCP server: its command, or its address; may be repeated."),
+]
+Instructions: TypeAlias = Annotated[
+    str, typer.Option("--instructions", "-i", metavar="TEXT|@FILE", help="What the model is told first.")
+]
+ScheduleName: TypeAlias = Annotated[
+    str, typer.Option(metavar="|".join(SCHEDULES), help="How the calls of one response run.")
+]
+Rounds: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Responses with calls, then an answer.", show_default="16")
+]
+Calls: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="Calls in all, then an answer.")]
+Seconds: TypeAlias = Annotated[float | None, typer.Option(metavar="S", help="Seconds in all, then an answer.")]
+OneCall: TypeAlias = Annotated[bool, typer.Option("--one-call", help="Ask for one call in each response.")]
+Todo: TypeAlias = Annotated[bool, typer.Option("--todo", help="Let the model keep a list of what is to be done.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Approve every call that asks for it.")]
+NoStream: TypeAlias = Annotated[bool, typer.Option("--no-stream", help="Ask for whole responses.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Events as JSON, one a line, on standard output.")]
+Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Log what happens; show where an error came from.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What was asked for, unchecked."""
+
+    model: str = ""
+    base_url: str = ""
+    api_key_env: str = ""
+    wire: str = ""
+    tools: tuple[str, ...] = ()
+    mcp: tuple[str, ...] = ()
+    instructions: str = ""
+    schedule: str = Schedule.EAGER.value
+    rounds: int | None = None
+    calls: int | None = None
+    seconds: float | None = None
+    one_call: bool = False
+    todo: bool = False
+    yes: bool = False
+    no_stream: bool = False
+    json: bool = False
+    debug: bool = False
+
+
+def build_model(setup: Setup) -> Model:
+    if not setup.model.strip():
+        raise UserError("no model is named; say --model PROVIDER:MODEL, for example openai:gpt-5, or set UNBROKEN_MODEL")
+    return connect(
+        setup.model.strip(),
+        base_url=setup.base_url or None,
+        api_key=_key(setup.api_key_env),
+        wire=setup.wire or None,
+        stream=not setup.no_stream,
+    )
+
+
+def build_agent(setup: Setup, model: Model, on_approval: OnApproval | None) -> Agent:
+    tools = [*map(_tools, setup.tools), *map(_server, setup.mcp)]
+    if setup.todo:
+        tools.append(todo_write)
+    limits = Limits(calls=setup.calls, seconds=setup.seconds)
+    return Agent(
+        model,
+        tools,
+        _instructions(setup.instructions),
+        schedule=_schedule(setup.schedule),
+        limits=limits if setup.rounds is None else replace(limits, rounds=setup.rounds),
+        several_calls=not setup.one_call,
+        on_approval=on_approval,
+    )
+
+
+def _key(variable: str) -> str | None:
+    if not variable:
+        return None
+    if key := os.environ.get(variable, "").strip():
+        return key
+    raise UserError(f"--api-key-env {variable}: that variable is not set; export it, or name the one that holds the key")
+
+
+def _tools(name: str) -> Source:
+    if name.endswith(".py") or os.sep in name or Path(name).exists():
+        return name
+    here = os.getcwd()
+    sys.path.insert(0, here)  # a module beside you is found as `python -m` finds it
+    try:
+        return cast("Source", importlib.import_module(name))
+    except Exception as error:
+        raise UserError(
+            f"--tools {name}: importing this module failed: {type(error).__name__}: {error}; "
+            "give the path of a .py file, or the name of a module that can be imported"
+        ) from error
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _server(place: str) -> MCPServer:
+    if place.startswith(("http://", "https://")):
+        return MCPServer(url=place)
+    try:
+        return MCPServer(place)
+    except ValueError as error:  # an open quote
+        raise UserError(f"--mcp: the command cannot be read: {error}; check its quotes") from error
+
+
+def _instructions(given: str) -> str:
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--instructions {given}: the file cannot be read: {reason}") from None
+
+
+def _schedule(name: str) -> Schedule:
+    if name.lower() not in SCHEDULES:
+        raise UserError(f"--schedule {name}: there is no such schedule; there are: {', '.join(SCHEDULES)}")
+    return Schedule(name.lower())

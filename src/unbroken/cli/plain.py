@@ -1,0 +1,121 @@
+"""Screens that are no terminal: the answer alone on standard output with what happens on standard error, or every event
+as a line of JSON."""
+
+from __future__ import annotations
+
+from typing import IO
+
+from unbroken.cli.show import clean
+from unbroken.cli.wording import closing, in_brackets, one_line, seconds
+from unbroken.events import (
+    ApprovalAsked,
+    CallFinished,
+    CallProgress,
+    CallsIgnored,
+    CallStarted,
+    Event,
+    LimitReached,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    Said,
+    TextAdded,
+    TodoUpdated,
+    ToolLate,
+    event_to_json,
+)
+from unbroken.messages import ToolCall
+from unbroken.tools.approval import Approval, Deny
+from unbroken.wires.jsontext import dumps
+
+NOBODY = "nobody is there to ask"
+MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
+
+
+class PlainScreen:
+    asks = False
+
+    def __init__(self, out: IO[str], err: IO[str]) -> None:
+        self._out = out
+        self._err = err
+        self._heard: list[str] = []
+        """Of the response that is being written."""
+
+    def show(self, event: Event) -> None:
+        match event:
+            case RequestSent():
+                self._heard.clear()
+            case TextAdded(text=text):
+                self._heard.append(text)
+            case Said(text=text, final=False):
+                self._say("thought", one_line(text))
+            case CallStarted(name=name, arguments=arguments):
+                self._say("call", f"{clean(name)}{in_brackets(arguments, 200)}")
+            case CallProgress(name=name, message=message):
+                self._say("progress", f"{clean(name)}: {one_line(message)}")
+            case CallFinished():
+                self._say(_outcome(event), f"{clean(event.name)} {seconds(event.seconds)}: {one_line(event.text)}")
+            case ApprovalAsked(name=name, arguments=arguments):
+                self._say("approval", f"{clean(name)}{in_brackets(arguments, 200)} needs one; --yes approves every call")
+            case TodoUpdated(todos=todos):
+                steps = [f"{MARKS.get(str(todo.get('status')), '[ ]')} {todo.get('content', '')}" for todo in todos]
+                self._say("todo", one_line("; ".join(steps), 400))
+            case CallsIgnored(names=names):
+                self._say("ignored", clean(", ".join(names)))
+            case LimitReached(kind=kind, limit=limit):
+                self._say("limit", f"{kind} ({limit:g})")
+            case ToolLate(name=name):
+                self._say("late", f"{clean(name)} still runs after its time-out")
+            case RunFinished():
+                if event.text:
+                    self._out.write(f"{clean(event.text)}\n")
+                    self._out.flush()
+                for call in event.pending:
+                    self._say("waiting", one_line(f"{call.get('name')} {call.get('arguments')} (id {call.get('id')})"))
+                self._say("end", closing(event))
+            case RunFailed():
+                if self._heard:
+                    self._say("said until then", one_line("".join(self._heard), 2000))
+            case _:
+                pass
+
+    def ask(self, call: ToolCall) -> Approval:
+        return Deny(NOBODY)
+
+    def line(self, text: str) -> None:
+        self._err.write(f"{clean(text)}\n")
+        self._err.flush()
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, what: str, text: str) -> None:
+        self.line(f"{what}: {text}")
+
+
+class JsonScreen:
+    asks = False
+
+    def __init__(self, out: IO[str], err: IO[str]) -> None:
+        self._out = out
+        self._err = err
+
+    def show(self, event: Event) -> None:
+        self._out.write(f"{dumps(event_to_json(event)).decode()}\n")
+        self._out.flush()
+
+    def ask(self, call: ToolCall) -> Approval:
+        return Deny(NOBODY)
+
+    def line(self, text: str) -> None:
+        self._err.write(f"{clean(text)}\n")
+        self._err.flush()
+
+    def close(self) -> None:
+        pass
+
+
+def _outcome(event: CallFinished) -> str:
+    if event.duplicate_of:
+        return "same"
+    return "not run" if not event.executed else "failed" if event.error else "done"

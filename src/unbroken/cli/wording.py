@@ -1,0 +1,43 @@
+"""The short words for what happens in a run, the same on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from unbroken.cli.show import clean
+from unbroken.events import RunFinished
+from unbroken.messages import Json
+
+
+def one_line(text: str, longest: int = 200) -> str:
+    """The text in one line, cut where it is too long."""
+    line = clean(" ".join(text[: 8 * longest].split()))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def in_brackets(arguments: Mapping[str, Json], longest: int = 60) -> str:
+    """`(city="Rome", days=3)`"""
+    return f"({one_line(', '.join(f'{name}={_value(value)}' for name, value in arguments.items()), longest)})"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def closing(event: RunFinished) -> str:
+    """How a run ended, in one line."""
+    usage: dict[str, Any] = event.usage
+    about = "about " if usage.get("estimated") else ""
+    tokens = f"{about}{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out"
+    counts = f"{_count(event.rounds, 'round')}, {_count(event.calls, 'call')}"
+    return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens} · {seconds(event.seconds)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _value(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)

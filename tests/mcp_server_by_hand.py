@@ -1,0 +1,61 @@
+"""A small MCP server of an older protocol, for the tests, with no package behind it: it says in pages what it has, and
+counts the requests that were cancelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+CONTENT = [
+    {"type": "resource_link", "uri": "file:///a", "name": "a"},
+    {"type": "resource", "resource": {"uri": "file:///b", "text": "inside"}},
+    {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
+]
+
+
+def say(**message: Any) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    cancelled = 0
+    schema = {"$schema": "x", "type": "object", "properties": {"text": {"type": "string"}}}
+    pages: dict[str, list[str]] = {"": ["never_answers", "changes"], "1": ["process"], "2": ["cancelled"]}
+    after = {"": "1", "1": "2"}
+    for line in sys.stdin:
+        message: dict[str, Any] = json.loads(line)
+        params: dict[str, Any] = message.get("params") or {}
+        result: Any = None
+        match message.get("method"), params.get("name"):
+            case "initialize", _:
+                result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": True}}}
+                result["serverInfo"] = {"name": "by hand", "version": "1"}
+            case "tools/list", _:
+                page = params.get("cursor", "")
+                result = {"tools": [{"name": name, "inputSchema": schema} for name in pages[page]]}
+                if page in after:
+                    result["nextCursor"] = after[page]
+            case "tools/call", "changes":
+                pages["2"].append("new")
+                say(method="notifications/tools/list_changed")
+                result = {"content": CONTENT}
+            case "tools/call", "process":
+                result = {"content": [{"type": "text", "text": str(os.getpid())}]}
+            case "tools/call", "cancelled":
+                result = {"content": [], "structuredContent": {"cancelled": cancelled}}
+            case "notifications/cancelled", _:
+                cancelled += 1
+            case "tools/call", "never_answers":
+                continue
+            case _:
+                if "id" in message:
+                    say(id=message["id"], error={"code": -32601, "message": "Method not found"})
+                continue
+        if result is not None:
+            say(id=message["id"], result=result)
+
+
+main()

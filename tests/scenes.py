@@ -1,0 +1,129 @@
+"""Scenes of whole runs: tools that write down what they did, and judges of what was sent to the model.
+
+The model is scripted and the clock is virtual unless a test says otherwise; nothing else is fake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from unbroken import Agent, Event, Message, Request, Result, ScriptedModel, Tool, ToolSpec, Transcript, User, find_wire
+from unbroken.clock import current_clock
+from unbroken.messages import Assistant, ToolCall, ToolMessage
+from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
+from unbroken.tools.schema import Signature
+from unbroken.wires import WIRES as _WIRES
+
+WIRES = tuple(_WIRES)
+
+ANYTHING: dict[str, Any] = {"type": "object", "properties": {"note": {"type": "string"}}}
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(slots=True)
+class Execution:
+    name: str
+    arguments: dict[str, Any]
+    started: float
+    ended: float | None = None
+    """None while it runs, and for ever if it was cancelled."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """Makes tools that take any arguments, and keeps what they did in the order of their starts."""
+
+    executions: list[Execution] = field(default_factory=list[Execution])
+
+    def tool(self, name: str, gives: Any = "ok", *, seconds: float = 0.0, fails: str = "", **promises: Any) -> Tool:
+        """`gives` is the result, or a function of the arguments that makes it; with `fails` it raises that instead."""
+
+        async def function(**arguments: Any) -> Any:
+            execution = Execution(name, arguments, current_clock().elapsed())
+            self.executions.append(execution)
+            if seconds:
+                await asyncio.sleep(seconds)
+            execution.ended = current_clock().elapsed()
+            if fails:
+                raise RuntimeError(fails)
+            return gives(**arguments) if callable(gives) else gives
+
+        description = f"The tool {name}."
+        signature = Signature(name, description, ANYTHING, dict, is_async=True)
+        return Tool(ToolSpec(name, description, ANYTHING), function, signature, **promises)
+
+    def tools(self, *names: str, **promises: Any) -> list[Tool]:
+        return [self.tool(name, f"{name} done", **promises) for name in names]
+
+    @property
+    def ran(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(execution.name, execution.arguments) for execution in self.executions]
+
+    @property
+    def names(self) -> list[str]:
+        return [execution.name for execution in self.executions]
+
+    @property
+    def spans(self) -> list[tuple[str, float, float | None]]:
+        return [(execution.name, execution.started, execution.ended) for execution in self.executions]
+
+
+def play(agent: Agent, prompt: str = "Go.", **options: Any) -> Result:
+    return run_virtual(agent.run(prompt, **options))
+
+
+def play_aloud(agent: Agent, prompt: str = "Go.", **options: Any) -> tuple[Result, list[Event]]:
+    """The result, and all that was said on the way."""
+    events: list[Event] = []
+    return play(agent, prompt, sinks=[events.append], **options), events
+
+
+def only(kind: type[E], events: Sequence[Event]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def accepted(asked: ScriptedModel | ScriptedServer, result: Result | None = None) -> None:
+    """A provider takes every request that was sent; and it would take the history of the result, whichever it is."""
+    wires = asked.wires if isinstance(asked, ScriptedServer) else [asked.wire] * len(asked.bodies)
+    for wire, body in zip(wires, asked.bodies, strict=True):
+        assert check_request(wire, body) == []
+    if result is not None:
+        can_go_on(result.messages)
+
+
+def can_go_on(messages: Sequence[Message]) -> None:
+    """Every call has its result, in call order, and every wire can carry it when the user speaks again."""
+    assert Transcript(messages).closed
+    names = {call.name for call in calls_in(messages)} or {"a_tool"}
+    tools = tuple(ToolSpec(name) for name in sorted(names))
+    request = Request((*messages, User.of("And now?")), tools=tools, model="demo")
+    for wire in WIRES:
+        assert check_request(wire, find_wire(wire).encode_request(request)) == []
+
+
+def calls_in(messages: Sequence[Message]) -> list[ToolCall]:
+    return [call for message in messages if isinstance(message, Assistant) for call in message.calls]
+
+
+def results_in(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """The id and the text of each result, in their order."""
+    return [
+        (result.call_id, result.text)
+        for message in messages
+        if isinstance(message, ToolMessage)
+        for result in message.results
+    ]
+
+
+def roles(messages: Sequence[Message]) -> list[str]:
+    return [type(message).__name__ for message in messages]
+
+
+def in_pieces(data: bytes, size: int) -> list[Raw]:
+    """A body as the network may cut it."""
+    return [Raw(data[at : at + size]) for at in range(0, len(data), size)]
+

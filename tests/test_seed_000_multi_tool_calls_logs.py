@@ -1,0 +1,97 @@
+"""The log lines of a run, in the seed's words, under the logger `unbroken.tools`."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from scenes import Desk, play
+from streams import chat, piece
+
+from unbroken import Agent, Schedule, ScriptedModel
+from unbroken.models.script import Line
+from unbroken.testing import Call, Cut, Raw
+from unbroken.tools.tool import Tool
+
+Lines = list[tuple[str, str]]
+
+
+def logged(caplog: pytest.LogCaptureFixture, answer: Line, tools: list[Tool], schedule: Schedule) -> Lines:
+    with caplog.at_level(logging.DEBUG, logger="unbroken.tools"):
+        play(Agent(ScriptedModel(answer, "Done."), tools, schedule=schedule))
+    return [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "unbroken.tools"]
+
+
+def test_a_round_one_after_another_is_told_from_its_first_line_to_its_last(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 13.2, the whole example."""
+    desk = Desk()
+    names = {"get_weather": 0.5, "get_news": 0.8, "get_stock": 0.3}
+    tools = [desk.tool(name, seconds=seconds) for name, seconds in names.items()]
+    calls = [Call("get_weather", city="Beijing"), Call("get_news", topic="tech"), Call("get_stock", symbol="AAPL")]
+    assert logged(caplog, calls, tools, Schedule.SEQUENTIAL) == [
+        ("INFO", "Detected 3 tool calls in single response"),
+        ("DEBUG", "Executing tool 1/3: get_weather(city='Beijing')"),
+        ("DEBUG", "Tool get_weather completed in 0.500s"),
+        ("DEBUG", "Executing tool 2/3: get_news(topic='tech')"),
+        ("DEBUG", "Tool get_news completed in 0.800s"),
+        ("DEBUG", "Executing tool 3/3: get_stock(symbol='AAPL')"),
+        ("DEBUG", "Tool get_stock completed in 0.300s"),
+        ("INFO", "All 3 tool calls completed in 1.600s (sequential)"),
+    ]
+
+
+def test_together_all_starts_are_told_before_the_first_end(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    tools = [desk.tool("slow", seconds=0.5), desk.tool("quick", seconds=0.2)]
+    assert logged(caplog, [Call("slow"), Call("quick")], tools, Schedule.PARALLEL) == [
+        ("INFO", "Detected 2 tool calls in single response"),
+        ("DEBUG", "Executing tool 1/2: slow()"),
+        ("DEBUG", "Executing tool 2/2: quick()"),
+        ("DEBUG", "Tool quick completed in 0.200s"),
+        ("DEBUG", "Tool slow completed in 0.500s"),
+        ("INFO", "All 2 tool calls completed in 0.500s (parallel)"),
+    ]
+
+
+def test_a_failure_is_told_with_what_the_tool_raised(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 9.1."""
+    desk = Desk()
+    tools = [desk.tool("broken", fails="no connection"), desk.tool("good")]
+    lines = logged(caplog, [Call("broken"), Call("good")], tools, Schedule.SEQUENTIAL)
+    assert ("ERROR", "Tool call broken failed: no connection, continuing with next tool") in lines
+    assert ("DEBUG", "Tool good completed in 0.000s") in lines
+
+
+def test_a_call_that_was_cut_is_told_with_what_came_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 3.3.2."""
+    desk = Desk()
+    lines = logged(caplog, Cut("search", '{"q": "te', id="c1"), desk.tools("search"), Schedule.EAGER)
+    assert (
+        "WARNING",
+        "Tool call search (id=c1) skipped: Stream ended but JSON arguments incomplete or invalid. "
+        "Raw arguments: '{\"q\": \"te'",
+    ) in lines
+    assert desk.ran == []
+
+
+def test_of_long_arguments_that_were_cut_only_the_beginning_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 3.3.2: the first 200 characters, then dots."""
+    raw = '{"q": "' + "x" * 5000
+    lines = logged(caplog, Cut("search", raw), Desk().tools("search"), Schedule.EAGER)
+    warning = next(text for level, text in lines if level == "WARNING")
+    assert warning.endswith(f"Raw arguments: '{raw[:200]}...'")
+
+
+def test_arguments_that_are_encoded_twice_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Seed 3.2.2."""
+    desk = Desk()
+    body = chat(piece(0, name="search", arguments=json.dumps(json.dumps({"q": "test"}))))
+    lines = logged(caplog, Raw(body), desk.tools("search"), Schedule.EAGER)
+    text = "Double JSON encoding detected for tool call 'search', performing second parse."
+    assert ("DEBUG", text) in lines
+    assert desk.ran == [("search", {"q": "test"})]
+
+
+def test_an_answer_without_calls_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert logged(caplog, "Hello.", Desk().tools("search"), Schedule.EAGER) == []
