@@ -66,6 +66,8 @@ class Calls:
         """Calls may also be recovered from the text: then the same call must not count twice."""
         self._twins: defaultdict[tuple[str, str], list[Pending]] = defaultdict(list)
         """By name and arguments: calls of the one kind that have not met one of the other kind yet."""
+        self._unmet: list[tuple[Pending, dict[str, Json]]] = []
+        """Calls that nobody has looked for a twin of, because none was recovered so far."""
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
@@ -336,11 +338,10 @@ class Calls:
     def _conclude(self, call: Pending, parsed: Parsed) -> None:
         self._undecided.pop(call, None)
         if self.watch_twins and parsed.arguments is not None and call not in self._recovered:
-            twins = self._twins[_fingerprint(call.name, parsed.arguments)]
-            if twins and twins[-1] in self._recovered:
-                self._take_back(twins.pop())
+            if self._recovered:
+                self._meet(call, parsed.arguments)
             else:
-                twins.append(call)
+                self._unmet.append((call, parsed.arguments))
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
         self._deltas.append(CallSpoiled(call.done) if parsed.problem else CallReady(call.done))
 
@@ -374,8 +375,19 @@ class Calls:
 
     # Outside the wires
 
+    def _meet(self, call: Pending, arguments: dict[str, Json]) -> None:
+        """A call of the wire's own: if the same was recovered from the text, it is that one."""
+        twins = self._twins[_fingerprint(call.name, arguments)]
+        if twins and twins[-1] in self._recovered:
+            self._take_back(twins.pop())
+        else:
+            twins.append(call)
+
     def recovered(self, name: str, arguments: str) -> None:
         """A whole call that stood in the text. Some servers read a call and leave its text too: that is one call."""
+        for call, given in self._unmet:
+            self._meet(call, given)
+        self._unmet.clear()
         twins = self._twins[_fingerprint(name, parse_arguments(arguments).arguments)]
         if twins and twins[-1] not in self._recovered:
             twins.pop()

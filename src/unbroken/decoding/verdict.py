@@ -16,7 +16,7 @@ from unbroken.verdicts import Meaning, Verdict
 from unbroken.wires.jsontext import dump_arguments
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Witnesses:
     """What was seen of a response when its body had ended."""
 

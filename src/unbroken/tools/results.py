@@ -61,7 +61,7 @@ _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=F
 
 
 def _as_text(value: object, media: list[Media]) -> str:
-    if type(value) is dict or type(value) is list:
+    if type(value) in (dict, list):
         try:
             return _write(value)
         except (TypeError, ValueError, RecursionError):

@@ -64,8 +64,7 @@ def read_signature(function: Callable[..., Any], *, name: str = "", strict: bool
     _refuse_what_cannot_be_called(name, function, inner)
     doc = read_docstring(_docstring_of(function, inner))
     parameters = read_parameters(name, function)
-    model = _make_model(name, parameters.shown, doc)
-    schema = _make_schema(model)
+    model, schema = _make_model(name, parameters.shown, doc)
     bind = _make_bind(model, parameters.shown)
     if strict:
         bind, schema = _bind_strictly(bind, schema), make_strict(name, schema)
@@ -95,16 +94,15 @@ def _refuse_what_cannot_be_called(name: str, function: Callable[..., Any], inner
         raise InvalidTool(f"tool `{name}` is a generator and a call has one result; return a list, and report progress")
 
 
-def _make_model(name: str, parameters: tuple[Parameter, ...], doc: Docstring) -> type[BaseModel]:
+def _make_model(name: str, parameters: tuple[Parameter, ...], doc: Docstring) -> tuple[type[BaseModel], Schema]:
     """Its fields are numbered and have the parameters' names as aliases: a parameter may be called `schema` or `_x`,
     which a field may not."""
     fields = {f"p{at}": _field_of(parameter, doc) for at, parameter in enumerate(parameters)}
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **cast("dict[str, Any]", fields))
-        _make_schema(model)
+        return model, _make_schema(model)
     except Exception as error:  # whatever a foreign type does while pydantic looks at it
         raise _refusal(name, parameters, error) from error
-    return model
 
 
 def _field_of(parameter: Parameter, doc: Docstring) -> tuple[Any, Any]:

@@ -99,7 +99,7 @@ class Toolbox:
         if old is not new and (old.function is None or old.function is not new.function or old.spec != new.spec):
             raise InvalidTool(
                 f"two tools are called `{new.name}`: {origin_of(old)} and {origin_of(new)}; "
-                "rename one with @tool(name='...')"
+                "rename one with @tool(name='...'), or give an MCP server a prefix"
             )
 
 

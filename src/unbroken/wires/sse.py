@@ -58,9 +58,27 @@ class Framer:
             if len(self._tail) > self.max_event:
                 self._too_large("one event", self.max_event, "max_event")
             return []
-        lines = (bytes(self._tail) + chunk if self._tail else chunk).split(b"\n")
+        if self._tail:
+            chunk = bytes(self._tail) + chunk
+        events: list[bytes] = []
+        if self._given and not self._data:
+            chunk = self._take_plain(chunk, events)
+        lines = chunk.split(b"\n")
         self._tail = bytearray(lines.pop())
-        return self._take(lines)
+        if lines:
+            events += self._take(lines)
+        return events
+
+    def _take_plain(self, chunk: bytes, events: list[bytes]) -> bytes:
+        """Nearly all events: one `data:` line and a blank one. Gives what stands after the last blank line."""
+        *parts, rest = chunk.split(b"\n\n")
+        longest = self.max_event
+        for part in parts:
+            if part.startswith(b"data:") and 13 < len(part) <= longest and b"\n" not in part:
+                events.append(part[5:])
+            else:
+                events += self._take([*part.split(b"\n"), b""])
+        return rest
 
     def end(self) -> list[bytes]:
         """The body has ended: what is still unfinished is given as it stands, for the parser to judge."""

@@ -1,0 +1,200 @@
+"""`sentences`: the text of a run, sentence by sentence, for speech and for chats that cannot show every word.
+
+Nothing is changed: the pieces joined are the text. A sentence is given as soon as it is surely complete, with the white
+space behind it, and the same sentences come out however the text was cut on its way. It is not a grammar: where a full
+stop may be no end (`Dr. No`, `3.14`, `e.g. this`, `1. First`), the sentence goes on; too long is better than torn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterable
+from typing import Final
+
+from unbroken.agent.closing import closing
+from unbroken.events import Event, RequestSent, RunFailed, RunFinished, Said, TextAdded
+
+STRONG = "。！？｡।۔؟"
+"""These end a sentence whatever follows; `.`, `!`, `?` and `…` may also stand inside of one."""
+
+TITLES = frozenset(
+    "mr mrs ms mx dr prof st mt messrs gen col capt lt sgt cpl maj rep sen gov pres rev hon fr hr hrn frau mme mlle "
+    "vs cf ca approx resp viz al bzw evtl ggf inkl usw sog vgl sr sra srta dott sig".split()
+)
+"""Abbreviations that something always follows."""
+
+NUMBERED = frozenset("no nos nr fig figs eq eqs vol ch sec art para p pp pt ver abb tab kap".split())
+"""Abbreviations if a number follows, else words."""
+
+_MARK = re.compile(rf"[.!?…{STRONG}\n]")
+_RUN = re.compile(rf"[.!?…{STRONG}]+")
+_CLOSERS: Final = frozenset("'”’»)]}」』）】》〉〕］｝〗")
+_PAIRED = {mark: re.compile(f"{re.escape(mark)}+") for mark in '"*_`＂'}
+"""Marks that open and close with the same sign."""
+_SPACE = re.compile(r"[^\S\n]*")
+_GOES_ON = frozenset(",;:，、；：")
+_GOES_ON_AFTER_SPACE = _GOES_ON | frozenset(")]}–—|…")
+_WORD = re.compile(r"[^\s(\[{\"'“‘«*_—–/]*\Z")
+_LONGEST_WORD = 32
+_BULLET = re.compile(r"\s*[*+-]\s")
+_LIST_NUMBER = re.compile(r"[\s>*#_-]*(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\Z")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_BEFORE_FENCE = frozenset(["", "`", "``", "~", "~~"])
+
+
+async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
+    """The text of a run (`agent.stream(…)`, or any events) in sentences. What is left at the end of a turn is given
+    then; a code block is one piece, and so is a line that no full stop ends. Who stops reading ends the run."""
+    splitter = Splitter()
+    async with closing(stream) as events:
+        async for event in events:
+            if isinstance(event, TextAdded):
+                for sentence in splitter.feed(event.text):
+                    yield sentence
+            elif isinstance(event, Said | RequestSent | RunFinished | RunFailed) and (rest := splitter.flush()):
+                yield rest
+        if blank := splitter.end():
+            yield blank
+
+
+class Splitter:
+    """Text in, sentences out: `feed` gives those that are complete now, `flush` what is left at the end of a turn.
+
+    White space before the first word of a sentence belongs to it, white space behind it too, up to a line's end.
+    """
+
+    def __init__(self) -> None:
+        self._rest = ""
+        """The sentence, or the code block, that is being written."""
+        self._from = 0
+        """No end is before this place."""
+        self._line = 0
+        """In a code block: where its last line starts."""
+        self._at_line_start = True
+        self._fence = ""
+        """The mark that opened the code block."""
+
+    def feed(self, text: str) -> list[str]:
+        # Only a string that nobody else holds grows in place: otherwise a long code block would cost its square.
+        rest, self._rest = self._rest, ""
+        rest += text
+        self._rest = rest
+        found: list[str] = []
+        while end := self._end_of_block() if self._fence else self._end_of_sentence():
+            found.append(self._rest[:end])
+            self._rest = self._rest[end:]
+            self._from = 0
+            self._at_line_start = found[-1].endswith("\n")
+        return found
+
+    def flush(self) -> str:
+        """What is left of a turn. White space alone waits for the first sentence of the next one."""
+        self._from = 0
+        self._at_line_start, self._fence = True, ""
+        if not self._rest or self._rest.isspace():
+            return ""
+        rest, self._rest = self._rest, ""
+        return rest
+
+    def end(self) -> str:
+        """What is left at the very end, white space too."""
+        rest, self._rest = self._rest, ""
+        return rest
+
+    def _end_of_sentence(self) -> int:
+        """Where the first sentence ends, or 0 if that cannot be said yet."""
+        rest, at = self._rest, self._from
+        if at == 0 and self._at_line_start and (opening := _FENCE.match(rest)):
+            newline = rest.find("\n", opening.end())
+            if newline < 0:
+                return 0
+            if opening[1][0] not in rest[opening.end() : newline]:  # otherwise it is code within one line
+                self._fence = opening[1]
+                self._line = self._from = newline + 1
+                return self._end_of_block()
+        while mark := _MARK.search(rest, at):
+            at = mark.start()
+            if mark[0] == "\n":
+                if rest[:at].strip():
+                    return at + 1
+                at += 1
+                continue
+            run = _RUN.match(rest, at)
+            assert run is not None
+            tail = self._tail(at, run.end())
+            space = _SPACE.match(rest, tail)
+            assert space is not None
+            if space.end() == len(rest):
+                self._from = at
+                return 0
+            if rest[space.end()] == "\n":
+                return space.end() + 1
+            if self._ends(at, run[0], rest[tail : space.end()], rest[space.end()]):
+                return space.end()
+            at = tail
+        self._from = 0 if rest.strip() in _BEFORE_FENCE else len(rest)
+        return 0
+
+    def _tail(self, start: int, at: int) -> int:
+        """Behind all that still belongs to the sentence whose first mark is at `start`: quotes, brackets, more marks."""
+        rest = self._rest
+        while at < len(rest):
+            sign = rest[at]
+            if sign not in _CLOSERS and not _RUN.match(sign) and not self._is_open(sign, start):
+                break
+            at += 1
+        return at
+
+    def _is_open(self, sign: str, start: int) -> bool:
+        if sign not in _PAIRED:
+            return False
+        bullet = _BULLET.match(self._rest)
+        before = self._rest[bullet.end() if bullet else 0 : start]
+        return len(_PAIRED[sign].findall(before)) % 2 == 1
+
+    def _ends(self, start: int, run: str, space: str, following: str) -> bool:
+        """Is this the end of a sentence: the marks `run` at `start`, and what follows them?"""
+        if any(mark in STRONG for mark in run):
+            return following not in _GOES_ON
+        if not space:
+            before = self._rest[start - 1 : start]
+            return (_is_wide(following) or following in "“‘") and (_is_wide(before) or run != ".")
+        if following.islower() or following in _GOES_ON_AFTER_SPACE:
+            return False
+        return run != "." or not self._is_abbreviated(start, following)
+
+    def _is_abbreviated(self, start: int, following: str) -> bool:
+        if self._at_line_start and _LIST_NUMBER.match(self._rest, 0, start):
+            return True
+        found = _WORD.search(self._rest[max(start - _LONGEST_WORD, 0) : start])
+        word = found[0] if found else ""
+        if word.lower() in NUMBERED:
+            return following.isdigit()
+        if word.lower() in TITLES:
+            return True
+        letters = word.split(".")
+        if word in ("I", "a.m", "p.m", "A.M", "P.M") or not all(len(part) == 1 and part.isalpha() for part in letters):
+            return False
+        return len(letters) > 1 or word.isupper()
+
+    def _end_of_block(self) -> int:
+        rest = self._rest
+        while (newline := rest.find("\n", self._from)) >= 0:
+            line = rest[self._line : newline].strip()
+            self._line = self._from = newline + 1
+            if line.startswith(self._fence) and not line.strip(self._fence[0]):
+                self._fence = ""
+                return newline + 1
+        self._from = len(rest)
+        return 0
+
+
+def _is_wide(character: str) -> bool:
+    """Chinese, Japanese, Korean: letters and marks."""
+    return (
+        "\u2e80" <= character <= "\ua4cf"
+        or "\uac00" <= character <= "\ud7a3"
+        or "\uf900" <= character <= "\ufaff"
+        or "\uff00" <= character <= "\uffef"
+        or "\U00020000" <= character <= "\U0003ffff"
+    )
