@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from unbroken import Agent, Event, Message, Request, Result, ScriptedModel, Tool, ToolSpec, Transcript, User, find_wire
 from unbroken.clock import current_clock
-from unbroken.messages import Assistant, ToolCall, ToolMessage
+from unbroken.messages import Assistant, Json, ToolCall, ToolMessage
 from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
 from unbroken.tools.schema import Signature
 from unbroken.wires import WIRES as _WIRES
@@ -90,7 +90,7 @@ def accepted(asked: ScriptedModel | ScriptedServer, result: Result | None = None
     """A provider takes every request that was sent; and it would take the history of the result, whichever it is."""
     wires = asked.wires if isinstance(asked, ScriptedServer) else [asked.wire] * len(asked.bodies)
     for wire, body in zip(wires, asked.bodies, strict=True):
-        assert check_request(wire, body) == []
+        taken(wire, body)
     if result is not None:
         can_go_on(result.messages)
 
@@ -102,7 +102,12 @@ def can_go_on(messages: Sequence[Message]) -> None:
     tools = tuple(ToolSpec(name) for name in sorted(names))
     request = Request((*messages, User.of("And now?")), tools=tools, model="demo")
     for wire in WIRES:
-        assert check_request(wire, find_wire(wire).encode_request(request)) == []
+        taken(wire, find_wire(wire).encode_request(request))
+
+
+def taken(wire: str, body: Json) -> None:
+    problems = check_request(wire, body)
+    assert not problems, f"{wire} refuses the request: {'; '.join(problems)}"
 
 
 def calls_in(messages: Sequence[Message]) -> list[ToolCall]:

@@ -12,6 +12,8 @@ print(agent.run_sync("Rome or Oslo, where should I go?").text)
 ```
 """
 
+import logging
+
 from unbroken.agent import Agent, Conversation, Image, Limits, Prices, Result, RunStream
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
@@ -128,6 +130,8 @@ from unbroken.wires.chain import repair_raw
 from unbroken.wires.writer import ResponseWriter
 
 __version__ = "0.1.0"
+
+logging.getLogger("unbroken").addHandler(logging.NullHandler())  # who wants our lines turns them on
 
 __all__ = [
     "NO_RESULT",

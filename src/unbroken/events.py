@@ -58,6 +58,8 @@ class ToolCallsDetected(Event):
 
     count: int
     names: list[str]
+    calls: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    """Each with `id`, `name` and `arguments`; those are null where they were cut."""
 
 
 @dataclass(slots=True)
@@ -195,6 +197,7 @@ _KINDS_BY_NAME = {name: kind for kind, name in NAMES.items()}
 
 
 def event_to_json(event: Event) -> dict[str, Json]:
+    """As plain JSON values: the name of its kind as `event`, then its fields."""
     return {"event": NAMES[type(event)], **asdict(event)}
 
 

@@ -4,7 +4,7 @@ runs them (`loop`), and what a run came to is a `Result`."""
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -16,14 +16,14 @@ from unbroken.agent.limits import Account, Limits
 from unbroken.agent.output import OutputType
 from unbroken.agent.performing import Performance
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
-from unbroken.agent.prompts import Language, guidance, language_of
+from unbroken.agent.prompts import Language, guidance_text, language_of
 from unbroken.agent.result import Result
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, CallStarted, Event, Sink
-from unbroken.messages import Choice, Effort, Message, OneTool, Request, Sampling, System, ToolResult
+from unbroken.messages import Choice, Effort, Message, OneTool, Sampling, System, ToolResult
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
@@ -34,7 +34,6 @@ from unbroken.tools.results import RESULT_LIMIT, to_parts
 from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.transcript import Transcript, repair
 
-Guidance: TypeAlias = bool | Language
 Answers: TypeAlias = Mapping[str, Any]
 """By call id: `Allow`, `Deny`, `Edit`, `Wait`, or the result of a call that ran at the client."""
 
@@ -90,7 +89,7 @@ class Agent:
         on_error: OnError = "continue",
         on_all_failed: OnAllFailed = "continue",
         on_approval: OnApproval | None = None,
-        guidance: Guidance = True,
+        guidance: bool | Language = True,
         choice: Literal["auto", "none", "required"] | str | None = None,
         sampling: Sampling | None = None,
         reasoning: Effort | None = None,
@@ -112,9 +111,13 @@ class Agent:
         self._on_error: OnError = _one_of("on_error", on_error, "continue", "finish")
         self._on_all_failed: OnAllFailed = _one_of("on_all_failed", on_all_failed, "continue", "stop")
         self._on_approval = on_approval
-        self._guidance = guidance
+        self._guidance = bool(guidance)
         self._choice: Choice | None = _choice(choice)
-        self._template = Request((), reasoning=reasoning, cache=cache, sampling=sampling or Sampling())
+        self._sampling = sampling or Sampling()
+        self._reasoning: Effort | None = reasoning
+        self._cache = cache
+        self._language: Language = guidance if isinstance(guidance, str) else language_of(instructions)
+        self._systems: dict[int | None, System | None] = {}
         self._sinks = tuple(sinks)
         self._result_limit = result_limit
         self._history = history
@@ -181,7 +184,7 @@ class Agent:
         elif not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         account = Account(options.get("limits") or self.limits)
-        return self._performance(options.get("run_id") or uuid.uuid4().hex[:12], transcript, account, options)
+        return self._performance(options.get("run_id") or secrets.token_hex(6), transcript, account, options)
 
     def prepare_resume(self, saved: Saved, answers: Answers, options: Options) -> Performance:
         """The rest of a run that waits, ready to go."""
@@ -198,19 +201,25 @@ class Agent:
         sinks = (*self._sinks, *options.get("sinks", ()))
         return Performance(id, plan, self._clock, self._tools, transcript, account, sinks)
 
+    def _system(self, rounds: int | None) -> System | None:
+        """The instructions, with guidance that names the real budget; the same words in every run."""
+        if rounds not in self._systems:
+            text = self.instructions
+            if self._guidance and self._tools.offers_tools:
+                text = f"{text}\n\n{guidance_text(self._language, rounds)}".strip()
+            self._systems[rounds] = System.of(text) if text else None
+        return self._systems[rounds]
+
     def _plan(self, clock: Clock, options: Options, rounds: int | None) -> Plan:
-        wanted = self._guidance
-        language: Language = "zh" if wanted == "zh" else "en" if wanted == "en" else language_of(self.instructions)
-        system = self.instructions
-        if self._guidance and self._tools.offers_tools:
-            system = f"{system}\n\n{guidance(language, rounds)}".strip()
         output = options.get("output")
         return Plan(
             model=self.model,
             tools=self._tools.toolbox,
             clock=clock,
-            system=System.of(system) if system else None,
-            template=self._template,
+            system=self._system(rounds),
+            sampling=self._sampling,
+            reasoning=self._reasoning,
+            cache_prompt=self._cache,
             schedule=self.schedule,
             several_calls=self._several_calls,
             on_error=self._on_error,
@@ -219,17 +228,19 @@ class Agent:
             share_all=self._share_all,
             choice=self._choice,
             output=None if output is None else OutputType(output),
-            language=language,
+            language=self._language,
             deps=options.get("deps"),
             store=options.get("store", {}),
             result_limit=self._result_limit,
-            cache=self._results,
+            results=self._results,
             caller=self._caller,
             trim=options.get("trim") or self._history,
         )
 
 
 def _mended(history: Sequence[Message]) -> Transcript:
+    if not history:
+        return Transcript()
     messages, edits = repair(history)
     if edits:
         LOG.warning("The history that was handed in was broken and is mended: %s", "; ".join(map(str, edits)))

@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, TimeoutError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from unbroken.errors import UserError
+from unbroken.errors import UnbrokenError, UserError
 from unbroken.models.sessions import close_session
 
 T = TypeVar("T")
@@ -32,13 +32,14 @@ class Background:
         if threading.current_thread() is self._thread:
             work.close()
             raise UserError("run_sync was called from an async tool and would wait for itself; use `await agent.run`")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        stop = asyncio.Event()
+        future = asyncio.run_coroutine_threadsafe(_until(stop, work), loop)
         try:
             return future.result()
         except KeyboardInterrupt:
-            future.cancel()
             # The run answers every call before it ends; a second interrupt does not wait for that.
-            with suppress(CancelledError, TimeoutError):
+            loop.call_soon_threadsafe(stop.set)
+            with suppress(CancelledError, TimeoutError, UnbrokenError):
                 future.result(timeout=10)
             raise
 
@@ -67,6 +68,19 @@ class Background:
         """After a fork the thread is not there any more."""
         self._loop = self._thread = None
         self._lock = threading.Lock()
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """Cancelled from inside, unlike its future, which would count as done before the work has ended."""
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not task.done():
+            task.cancel()
+    return await task
 
 
 async def _wind_up() -> None:

@@ -21,6 +21,7 @@ from unbroken.agent.repetition import REMINDER, REPEATED
 from unbroken.agent.run import CallRecord, Ending, Run
 from unbroken.agent.voice import RoundVoice
 from unbroken.deltas import (
+    CallArguments,
     CallOpened,
     CallReady,
     CallSpoiled,
@@ -79,8 +80,7 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
     if stop == "waiting":
         return Ending("", stop, pending=run.transcript.open)
     if stop == "tool_failure" and run.plan.on_all_failed == "stop":
-        run.transcript.add(Assistant(ALL_FAILED))
-        return Ending(ALL_FAILED, stop)
+        return _say_ourselves(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)
 
 
@@ -109,24 +109,24 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     request = run.request(toolbox, final)
     run.voice.say(RequestSent, len(request.messages), len(request.tools), final)
     heard, observer = Heard(), RoundVoice(run.voice, run.plan.clock, run.plan.schedule)
-    with run.batch(toolbox, observer) as batch:
-        try:
-            async with batch:
-                turn = await listen(run, request, toolbox, batch, heard, final)
-                message = turn.message
-                if message.text:
-                    run.voice.say(Said, message.text, not message.calls)
-                if not message.calls:
-                    return turn
-                run.nudge = False
-                run.transcript.add(message)
-                run.account.rounds += 1
-                observer.detected(message.calls)
-                prepared = _plan_round(run, toolbox, message.calls, heard, final)
-                stop = await _run_calls(run, batch, prepared, {})
-        except BaseException as error:
-            _leave_valid(run, batch, heard if isinstance(error, asyncio.CancelledError) else None)
-            raise
+    batch = run.batch(toolbox, observer)
+    try:
+        async with batch:
+            turn = await listen(run, request, toolbox, batch, heard, final)
+            message = turn.message
+            if message.text:
+                run.voice.say(Said, message.text, not message.calls)
+            if not message.calls:
+                return turn
+            run.nudge = False
+            run.transcript.add(message)
+            run.account.rounds += 1
+            observer.detected(message.calls)
+            prepared = _plan_round(run, toolbox, message.calls, heard, final)
+            stop = await _run_calls(run, batch, prepared, {})
+    except BaseException as error:
+        _leave_valid(run, batch, heard if isinstance(error, asyncio.CancelledError) else None)
+        raise
     observer.ended(stop == "waiting")
     return replace(turn, stop=stop)
 
@@ -137,13 +137,13 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
     toolbox = run.toolbox()
     prepared = [prepare(call, toolbox) for call in run.transcript.open]
     observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
-    with run.batch(toolbox, observer) as batch:
-        try:
-            async with batch:
-                stop = await _run_calls(run, batch, prepared, decisions)
-        except BaseException:
-            _leave_valid(run, batch, None)
-            raise
+    batch = run.batch(toolbox, observer)
+    try:
+        async with batch:
+            stop = await _run_calls(run, batch, prepared, decisions)
+    except BaseException:
+        _leave_valid(run, batch, None)
+        raise
     observer.ended(stop == "waiting")
     return stop
 
@@ -158,6 +158,8 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
         async with limit, _closing(plan.model.stream(request)) as deltas:
             async for delta in deltas:
                 match delta:
+                    case CallArguments():
+                        pass  # half a call: nobody may act on it
                     case TextDelta(text):
                         heard.text.append(text)
                         voice.say(TextAdded, text)
@@ -302,14 +304,21 @@ def _give(run: Run, turn: Turn, stop: StopReason) -> Ending:
 
 def _give_what_there_is(run: Run, stop: StopReason, said: str) -> Ending:
     """Time or patience is at its end. What was said is the answer; if that is nothing, we say so ourselves."""
+    if run.plan.output is not None:
+        raise AnswerInvalid(f"the run ended ({stop}) without an answer of the type that was asked for")
     last = run.transcript.messages[-1]
     if isinstance(last, Assistant) and not last.calls:
-        text = last.text  # it was cut off and is in the history already
-    else:
-        text = said or NO_ANSWER[run.plan.language].format(reason=stop)
-        run.transcript.add(Assistant(text))
-    if run.plan.output is not None:
-        raise AnswerInvalid(f"the run ended ({stop}) without an answer of the type that was asked for: {text}")
+        return Ending(last.text, stop)  # it was cut off and is in the history already
+    if not said:
+        return _say_ourselves(run, NO_ANSWER[run.plan.language].format(reason=stop), stop)
+    run.transcript.add(Assistant(said))
+    return Ending(said, stop)
+
+
+def _say_ourselves(run: Run, text: str, stop: StopReason) -> Ending:
+    run.transcript.add(Assistant(text))
+    run.voice.say(TextAdded, text)
+    run.voice.say(Said, text, True)
     return Ending(text, stop)
 
 

@@ -46,7 +46,10 @@ class Performance:
         self.account.start(plan.clock)
         voice.say(RunStarted, plan.model.name, plan.schedule.value)
         try:
-            async with self.tools.opened():
+            if self.tools.has_servers:
+                async with self.tools.opened():
+                    ending = await play(run, self.decisions)
+            else:
                 ending = await play(run, self.decisions)
         except UnbrokenError as error:
             error.messages = self.messages()

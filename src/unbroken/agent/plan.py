@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from unbroken.agent.output import OutputType
 from unbroken.agent.prompts import Language
 from unbroken.clock import Clock
-from unbroken.messages import Choice, Message, Request, System
+from unbroken.messages import Choice, Effort, Message, Sampling, System
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.calling import Caller, ResultCache, ToolCaller
@@ -24,14 +24,15 @@ ToolSource: TypeAlias = Callable[[int, Transcript], Toolbox]
 """The tools of a turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     model: Model
     tools: ToolSource
     clock: Clock
     system: System | None = None
-    template: Request = field(default_factory=lambda: Request(()))
-    """Everything of a request but its messages and tools."""
+    sampling: Sampling = field(default_factory=Sampling)
+    reasoning: Effort | None = None
+    cache_prompt: bool = False
     schedule: Schedule = Schedule.EAGER
     several_calls: bool = True
     on_error: OnError = "continue"
@@ -45,12 +46,13 @@ class Plan:
     deps: Any = None
     store: dict[str, Any] = field(default_factory=dict[str, Any])
     result_limit: int = 50_000
-    cache: ResultCache = field(default_factory=ResultCache)
+    results: ResultCache = field(default_factory=ResultCache)
+    """What tools with `cache` gave."""
     caller: Callable[[Caller], Caller] | None = None
     """Wraps what runs the tools: a recording, a durable step."""
     trim: Trim | None = None
     """What is sent of the history; the history itself stays whole."""
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
-        caller = ToolCaller(toolbox, self.clock, self.cache, self.result_limit)
+        caller = ToolCaller(toolbox, self.clock, self.results, self.result_limit)
         return self.caller(caller) if self.caller else caller

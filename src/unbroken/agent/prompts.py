@@ -57,6 +57,6 @@ def language_of(*texts: str) -> Language:
     return "zh" if any(_CJK.search(text) for text in texts) else "en"
 
 
-def guidance(language: Language, rounds: int | None) -> str:
+def guidance_text(language: Language, rounds: int | None) -> str:
     budget = BUDGET[language].format(rounds=rounds) if rounds is not None else ""
     return GUIDANCE[language].format(budget=budget)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from unbroken.agent.limits import Account, StopReason
@@ -79,12 +75,13 @@ class Run:
     output: list[Any] = field(default_factory=list[Any])
     """The structured answer, once it is there."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
-    _keys: Counter[str] = field(default_factory=Counter[str])
+    _made: Counter[str] = field(default_factory=Counter[str])
+    """How often each call was made in this turn."""
 
     def next_turn(self) -> None:
         self.voice.turn = self.account.requests
         self.account.requests += 1
-        self._keys.clear()
+        self._made.clear()
 
     def limit(self) -> StopReason | None:
         """The limit that forbids another round."""
@@ -124,13 +121,19 @@ class Run:
         if plan.output is not None and (final or self.corrections):
             choice, final = OneTool(ANSWER), False
         parallel = None if plan.several_calls else False
-        return replace(
-            plan.template, messages=messages, tools=toolbox.specs, choice=choice, parallel=parallel, final=final
+        return Request(
+            messages,
+            toolbox.specs,
+            choice,
+            parallel,
+            final,
+            reasoning=plan.reasoning,
+            cache=plan.cache_prompt,
+            sampling=plan.sampling,
         )
 
-    @contextmanager
-    def batch(self, toolbox: Toolbox, observer: RoundVoice) -> Generator[Batch]:
-        """A batch that is halted when the time of the run is up."""
+    def batch(self, toolbox: Toolbox, observer: RoundVoice) -> Batch:
+        """A batch for the calls of one message; it is halted when the time of the run is up."""
         plan = self.plan
         batch = Batch(
             plan.schedule,
@@ -143,27 +146,20 @@ class Run:
             stop_on_failure=plan.on_error == "finish",
             share_all=plan.share_all,
         )
-        deadline = self.account.deadline
-        if deadline is None:
-            yield batch
-            return
-        left = max(deadline - plan.clock.elapsed(), 0.0)
-        timer = asyncio.get_running_loop().call_later(left, batch.halt, TIME_IS_UP)
-        try:
-            yield batch
-        finally:
-            timer.cancel()
+        if self.account.deadline is not None:
+            batch.halt_after(max(self.account.deadline - plan.clock.elapsed(), 0.0), TIME_IS_UP)
+        return batch
 
     def context(self, prepared: Prepared) -> CallContext[Any]:
         call, plan = prepared.call, self.plan
-        self._keys[prepared.fingerprint] += 1
-        digest = hashlib.sha1(prepared.fingerprint.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+        self._made[prepared.fingerprint] += 1
         return CallContext(
             run=self.id,
             turn=self.voice.turn,
             call_id=call.id,
             name=call.name,
-            key=f"{self.id}-{self.voice.turn}-{digest[:12]}-{self._keys[prepared.fingerprint]}",
+            fingerprint=prepared.fingerprint,
+            nth=self._made[prepared.fingerprint],
             deps=plan.deps,
             store=plan.store,
             say=self.voice.say,

@@ -18,12 +18,81 @@ STRONG = "。！？｡।۔؟"
 """These end a sentence whatever follows; `.`, `!`, `?` and `…` may also stand inside of one."""
 
 TITLES = frozenset(
-    "mr mrs ms mx dr prof st mt messrs gen col capt lt sgt cpl maj rep sen gov pres rev hon fr hr hrn frau mme mlle "
-    "vs cf ca approx resp viz al bzw evtl ggf inkl usw sog vgl sr sra srta dott sig".split()
+    [
+        "mr",
+        "mrs",
+        "ms",
+        "mx",
+        "dr",
+        "prof",
+        "st",
+        "mt",
+        "messrs",
+        "gen",
+        "col",
+        "capt",
+        "lt",
+        "sgt",
+        "cpl",
+        "maj",
+        "rep",
+        "sen",
+        "gov",
+        "pres",
+        "rev",
+        "hon",
+        "fr",
+        "hr",
+        "hrn",
+        "frau",
+        "mme",
+        "mlle",
+        "vs",
+        "cf",
+        "ca",
+        "approx",
+        "resp",
+        "viz",
+        "al",
+        "bzw",
+        "evtl",
+        "ggf",
+        "inkl",
+        "usw",
+        "sog",
+        "vgl",
+        "sr",
+        "sra",
+        "srta",
+        "dott",
+        "sig",
+    ]
 )
 """Abbreviations that something always follows."""
 
-NUMBERED = frozenset("no nos nr fig figs eq eqs vol ch sec art para p pp pt ver abb tab kap".split())
+NUMBERED = frozenset(
+    [
+        "no",
+        "nos",
+        "nr",
+        "fig",
+        "figs",
+        "eq",
+        "eqs",
+        "vol",
+        "ch",
+        "sec",
+        "art",
+        "para",
+        "p",
+        "pp",
+        "pt",
+        "ver",
+        "abb",
+        "tab",
+        "kap",
+    ]
+)
 """Abbreviations if a number follows, else words."""
 
 _MARK = re.compile(rf"[.!?…{STRONG}\n]")

@@ -31,6 +31,10 @@ class ToolSet:
         self._lock = asyncio.Lock()
 
     @property
+    def has_servers(self) -> bool:
+        return bool(self._servers)
+
+    @property
     def offers_tools(self) -> bool:
         return self._fixed is None or len(self._fixed) > 0
 
@@ -41,9 +45,6 @@ class ToolSet:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        if not self._servers:
-            yield
-            return
         await self.open()
         try:
             yield

@@ -22,7 +22,7 @@ from unbroken.events import (
     ToolCallsDetected,
 )
 from unbroken.messages import ToolCall, ToolResult
-from unbroken.tools.calling import Prepared, quote
+from unbroken.tools.calling import QUOTED, Prepared, quote
 from unbroken.tools.execution import Schedule
 
 LOG = logging.getLogger("unbroken.tools")
@@ -76,7 +76,9 @@ class RoundVoice:
 
     def detected(self, calls: Sequence[ToolCall]) -> None:
         self._count = len(calls)
-        self._voice.say(ToolCallsDetected, len(calls), [call.name for call in calls])
+        if self._voice.heard:
+            each = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+            self._voice.say(ToolCallsDetected, len(calls), [call.name for call in calls], each)
         LOG.info("Detected %d tool calls in single response", len(calls))
         for call in calls:
             if call.problem:
@@ -85,7 +87,7 @@ class RoundVoice:
                     "Raw arguments: '%s'",
                     call.name,
                     call.id,
-                    call.raw,
+                    call.raw if len(call.raw) <= QUOTED else f"{call.raw[:QUOTED]}...",
                 )
             if any("double" in text for text in call.notes):
                 LOG.debug("Double JSON encoding detected for tool call '%s', performing second parse.", call.name)
@@ -108,10 +110,13 @@ class RoundVoice:
         if self._voice.heard:
             twin = result.duplicate_of
             self._voice.say(CallFinished, call.id, call.name, seconds, result.error, result.text, twin, executed)
-        if result.error:
-            LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, result.text)
-        else:
+        if not result.error:
             LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
+        elif executed:
+            error = result.text.removeprefix("Error: ")
+            LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)
+        else:
+            LOG.debug("Tool call %s was answered without its tool: %s", call.name, result.text)
 
     def ended(self, waiting: bool) -> None:
         if waiting:

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from unbroken.cli.show import clean
+from unbroken.cli.show import clean, escape
 from unbroken.cli.wording import closing, in_brackets, one_line, seconds
 from unbroken.errors import UserError
 from unbroken.events import (
@@ -95,11 +95,11 @@ class LiveScreen:
             case TodoUpdated(todos=todos):
                 self._todos, self._todos_changed = todos, True
             case CallsIgnored(names=names):
-                self.line(f"[yellow]only one call was asked for; ignored: {_safe(', '.join(names))}[/]")
+                self._line(f"[yellow]only one call was asked for; ignored: {escape(', '.join(names))}[/]")
             case LimitReached(kind=kind, limit=limit):
-                self.line(f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]")
+                self._line(f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]")
             case ToolLate(name=name):
-                self.line(f"[yellow]{_safe(name)} still runs after its time-out[/]")
+                self._line(f"[yellow]{escape(name)} still runs after its time-out[/]")
             case Said() | RoundFinished():
                 if not any(row.end is None for row in self._rows.values()):
                     self._settle()
@@ -116,7 +116,7 @@ class LiveScreen:
         self._stop()
         self._end_line()
         arguments = call.arguments or {}
-        self._console.print(f"[bold yellow]?[/] [bold]{_safe(call.name)}[/]{_safe(in_brackets(arguments, 2000))}")
+        self._console.print(f"[bold yellow]?[/] [bold]{escape(call.name)}[/]{escape(in_brackets(arguments, 2000))}")
         while True:
             try:
                 answer = self._console.input("  run it? [b]y[/]es, [b]n[/]o, [b]e[/]dit, or say why not: ").strip()
@@ -128,18 +128,15 @@ class LiveScreen:
                     if answer:
                         return Deny(answer)
                     continue
-                self._console.print(f"  now: {_safe(json.dumps(arguments, ensure_ascii=False))}", soft_wrap=True)
+                self._console.print(f"  now: {escape(json.dumps(arguments, ensure_ascii=False))}", soft_wrap=True)
                 return Edit(_read_arguments(self._console.input("  new: ")))
             except UserError as error:
-                self._console.print(f"  [red]{_safe(str(error))}[/]")
+                self._console.print(f"  [red]{escape(str(error))}[/]")
             except EOFError:
                 return Deny("nobody is there to ask")
 
     def line(self, text: str) -> None:
-        """`text` may have markup of ours; what is foreign in it was made safe."""
-        if self._live is None:
-            self._end_line()
-        self._console.print(text, soft_wrap=True)
+        self._line(escape(text))
 
     def close(self) -> None:
         self._settle()
@@ -234,9 +231,10 @@ class LiveScreen:
     def _finish(self, event: RunFinished) -> None:
         self.close()
         for call in event.pending:
-            self.line(f"[yellow]waits:[/] {_safe(one_line(f'{call.get("name")} {call.get("arguments")}'))}")
+            what = one_line(f"{call.get('name')} {call.get('arguments')} (id {call.get('id')})")
+            self._line(f"[yellow]waits:[/] {escape(what)}")
         good = event.stop_reason == "answered"
-        self.line(f"[{'green' if good else 'yellow'}]{'✔' if good else '■'}[/] [dim]{closing(event)}[/]")
+        self._line(f"[{'green' if good else 'yellow'}]{'✔' if good else '■'}[/] [dim]{closing(event)}[/]")
 
     def _write(self, text: str, style: str) -> None:
         if self._rows:
@@ -249,14 +247,15 @@ class LiveScreen:
         self._console.print(Text(clean(text.replace("\r\n", "\n")), style), end="", soft_wrap=True)
         self._mid_line = not text.endswith("\n")
 
+    def _line(self, markup: str) -> None:
+        if self._live is None:
+            self._end_line()
+        self._console.print(markup, soft_wrap=True)
+
     def _end_line(self) -> None:
         if self._mid_line:
             self._console.print()
             self._mid_line = False
-
-
-def _safe(text: str) -> str:
-    return clean(text).replace("[", "\\[")
 
 
 def _frame(now: float) -> str:

@@ -8,12 +8,14 @@ from io import TextIOWrapper
 import typer
 
 from unbroken import __version__
+from unbroken.cli.chat import chat_command
 from unbroken.cli.decode import decode_command
+from unbroken.cli.run import run_command
 from unbroken.errors import UnbrokenError
 
 app = typer.Typer(
     name="unbroken",
-    help="Tool calls of language models, read from any provider and never half received.",
+    help="Runs the tool calls of language models: each answered exactly once, in order, as fast as the stream allows.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,9 +32,11 @@ def _version(value: bool) -> None:
 def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Tool calls of language models, read from any provider and never half received."""
+    """Runs the tool calls of language models: each answered exactly once, in order, as fast as the stream allows."""
 
 
+app.command("run")(run_command)
+app.command("chat")(chat_command)
 app.command("decode")(decode_command)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -19,7 +19,7 @@ from unbroken.tools.approval import OnApproval
 from unbroken.tools.execution import Schedule
 from unbroken.tools.mcp import MCPServer
 from unbroken.tools.todo import todo_write
-from unbroken.tools.toolbox import Source
+from unbroken.tools.toolbox import Source, Toolbox
 from unbroken.wires import WIRES
 
 SCHEDULES = [schedule.value for schedule in Schedule]
@@ -27,7 +27,11 @@ SCHEDULES = [schedule.value for schedule in Schedule]
 ModelName: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--model", "-m", envvar="UNBROKEN_MODEL", metavar="PROVIDER:MODEL", help="For example openai:gpt-5, ollama:qwen3."
+        "--model",
+        "-m",
+        envvar="UNBROKEN_MODEL",
+        metavar="PROVIDER:MODEL",
+        help="For example openai:gpt-5, ollama:qwen3.",
     ),
 ]
 BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server that speaks the provider's wire.")]
@@ -87,7 +91,7 @@ class Setup:
 
 def build_model(setup: Setup) -> Model:
     if not setup.model.strip():
-        raise UserError("no model is named; say --model PROVIDER:MODEL, for example openai:gpt-5, or set UNBROKEN_MODEL")
+        raise UserError("no model is named; say --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL")
     return connect(
         setup.model.strip(),
         base_url=setup.base_url or None,
@@ -97,10 +101,12 @@ def build_model(setup: Setup) -> Model:
     )
 
 
-def build_agent(setup: Setup, model: Model, on_approval: OnApproval | None) -> Agent:
-    tools = [*map(_tools, setup.tools), *map(_server, setup.mcp)]
-    if setup.todo:
-        tools.append(todo_write)
+def build_tools(setup: Setup) -> list[Source]:
+    own = [todo_write] if setup.todo else []
+    return [*map(_tools, setup.tools), *map(_server, setup.mcp), *own]
+
+
+def build_agent(setup: Setup, model: Model, tools: list[Source], on_approval: OnApproval | None) -> Agent:
     limits = Limits(calls=setup.calls, seconds=setup.seconds)
     return Agent(
         model,
@@ -118,16 +124,18 @@ def _key(variable: str) -> str | None:
         return None
     if key := os.environ.get(variable, "").strip():
         return key
-    raise UserError(f"--api-key-env {variable}: that variable is not set; export it, or name the one that holds the key")
+    raise UserError(f"--api-key-env {variable}: that variable is not set; export it, or name the one that has the key")
 
 
-def _tools(name: str) -> Source:
+def _tools(name: str) -> Toolbox:
     if name.endswith(".py") or os.sep in name or Path(name).exists():
-        return name
+        return Toolbox.from_file(name)
     here = os.getcwd()
     sys.path.insert(0, here)  # a module beside you is found as `python -m` finds it
     try:
-        return cast("Source", importlib.import_module(name))
+        return Toolbox(importlib.import_module(name))
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(
             f"--tools {name}: importing this module failed: {type(error).__name__}: {error}; "

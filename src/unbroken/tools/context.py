@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -30,7 +31,9 @@ class CallContext(Generic[Deps]):
     turn: int = 0
     call_id: str = ""
     name: str = ""
-    key: str = ""
+    fingerprint: str = ""
+    """The name and arguments of the call; `nth` tells identical calls of one message apart."""
+    nth: int = 1
     attempt: int = 0
     deps: Deps = None  # type: ignore[assignment] - a run without deps has none
     store: dict[str, Json] = field(default_factory=dict[str, Json])
@@ -40,6 +43,11 @@ class CallContext(Generic[Deps]):
     """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
     spend: Callable[[Usage], None] = _uncounted
     """Tokens that this call used (an agent as a tool): they count for the run."""
+
+    @property
+    def key(self) -> str:
+        digest = hashlib.sha1(self.fingerprint.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+        return f"{self.run}-{self.turn}-{digest[:12]}-{self.nth}"
 
     def report(self, message: str, done: float | None = None) -> None:
         """Tell how far the work is: a `CallProgress` event. May be called from any thread."""

@@ -129,6 +129,7 @@ class Batch:
         self._busy = 0
         """Tasks that will still say something."""
         self._idle = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self.failed = False
         """A call that was executed failed."""
 
@@ -139,6 +140,8 @@ class Batch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         # The group is not told of `error`: it would wrap it. What runs is cancelled and waited for in any case.
         for entry in self._entries.values():
             if entry.task is not None:
@@ -233,6 +236,9 @@ class Batch:
                 self._stop(entry, reason)
         if self._sealed:
             self._advance()
+
+    def halt_after(self, seconds: float, reason: str) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.halt, reason)
 
     def settle(self, calls: Sequence[ToolCall], reason: str = CANCELLED) -> list[ToolResult]:
         """After the end, however it came: a result for each of these calls, real where there is one."""

@@ -1,0 +1,141 @@
+"""Between a person and an agent: the terminal belongs to the main thread, the agent to a loop in a thread of its own.
+
+So a person can be asked, or take their time at a prompt, while calls go on and servers stay connected; and an interrupt
+is a message like any other, which ends the run and nothing else. Nothing is drawn here (that is a `Screen`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, TypeAlias
+
+from unbroken.agent import Agent, Result
+from unbroken.cli.screen import Screen
+from unbroken.events import Event, Sink
+from unbroken.messages import ToolCall
+from unbroken.tools.approval import Approval
+
+Work: TypeAlias = Callable[[Sink], Coroutine[Any, Any, Result]]
+"""Starts a run that tells the sink what happens."""
+
+PATIENCE = 10.0
+"""Seconds that servers have to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    call: ToolCall
+    answer: asyncio.Future[Approval]
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupt:
+    pass
+
+
+class Desk:
+    """`with desk.open(agent): result = desk.play(lambda sink: agent.run("…", sinks=[sink]))`"""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+        self._inbox: SimpleQueue[Event | _Question | _Interrupt | asyncio.Task[Result]] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._asking = False
+        self._interrupts = 0
+
+    @contextmanager
+    def open(self, agent: Agent) -> Generator[None]:
+        """The loop runs and the agent's servers are open."""
+        ready: Future[None] = Future()
+        thread = threading.Thread(target=lambda: asyncio.run(self._keep(agent, ready)), name="unbroken", daemon=True)
+        thread.start()
+        try:
+            ready.result()
+            yield
+        finally:
+            if self._loop is not None and self._keeper is not None and thread.is_alive():
+                self._loop.call_soon_threadsafe(self._keeper.cancel)
+            thread.join(PATIENCE if self._interrupts < 2 else 0.1)
+
+    def play(self, work: Work) -> Result:
+        """One run to its end, shown on the screen. An interrupt ends it, with every call answered, and is raised when
+        that is done; a second one does not wait."""
+        loop = self._loop
+        assert loop is not None
+        tasks: list[asyncio.Task[Result]] = []
+
+        def begin() -> None:
+            tasks.append(loop.create_task(work(self._inbox.put)))
+            tasks[0].add_done_callback(self._inbox.put)
+
+        def end() -> None:
+            tasks[0].cancel()
+
+        self._interrupts = 0
+        with self._interrupts_are_messages():
+            loop.call_soon_threadsafe(begin)
+            while True:
+                match self._inbox.get():
+                    case _Question() as question:
+                        self._put_to_person(loop, question)
+                    case _Interrupt():
+                        loop.call_soon_threadsafe(end)
+                    case Event() as event:
+                        self.screen.show(event)
+                    case asyncio.Task() as task:
+                        if task.cancelled():
+                            raise KeyboardInterrupt
+                        return task.result()
+
+    async def approve(self, call: ToolCall) -> Approval:
+        """Asked by the agent, on its loop."""
+        question = _Question(call, asyncio.get_running_loop().create_future())
+        self._inbox.put(question)
+        return await question.answer
+
+    async def _keep(self, agent: Agent, ready: Future[None]) -> None:
+        self._loop, self._keeper = asyncio.get_running_loop(), asyncio.current_task()
+        try:
+            async with agent:
+                ready.set_result(None)
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    def _put_to_person(self, loop: asyncio.AbstractEventLoop, question: _Question) -> None:
+        self._asking = True
+        try:
+            answer = self.screen.ask(question.call)
+        except KeyboardInterrupt:
+            self._inbox.put(_Interrupt())
+            return
+        finally:
+            self._asking = False
+        loop.call_soon_threadsafe(lambda: question.answer.done() or question.answer.set_result(answer))
+
+    @contextmanager
+    def _interrupts_are_messages(self) -> Generator[None]:
+        def interrupted(number: int, frame: FrameType | None) -> None:
+            self._interrupts += 1
+            if self._asking or self._interrupts > 1:
+                raise KeyboardInterrupt
+            self._inbox.put(_Interrupt())
+
+        before = signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,87 @@
+"""`unbroken run "…"`: one prompt, as many rounds of tool calls as it takes, one answer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from unbroken.agent import Image
+from unbroken.agent.inputs import Prompt
+from unbroken.cli import options
+from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending
+from unbroken.cli.session import open_session
+from unbroken.cli.timeline import Timeline, legend
+from unbroken.errors import UserError
+from unbroken.tools.execution import Schedule
+
+
+def run_command(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What is to be done; - reads standard input.")],
+    model: options.ModelName = "",
+    base_url: options.BaseUrl = "",
+    api_key_env: options.ApiKeyEnv = "",
+    wire: options.WireName = "",
+    tools: options.Tools = None,
+    mcp: options.Mcp = None,
+    instructions: options.Instructions = "",
+    image: Annotated[list[str] | None, typer.Option(metavar="FILE|URL", help="Shown with the prompt.")] = None,
+    schedule: options.ScheduleName = Schedule.EAGER.value,
+    rounds: options.Rounds = None,
+    calls: options.Calls = None,
+    seconds: options.Seconds = None,
+    one_call: options.OneCall = False,
+    todo: options.Todo = False,
+    yes: options.Yes = False,
+    no_stream: options.NoStream = False,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Draw when each call was written and run.")] = False,
+    json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    setup = options.Setup(
+        model=model,
+        base_url=base_url,
+        api_key_env=api_key_env,
+        wire=wire,
+        tools=tuple(tools or ()),
+        mcp=tuple(mcp or ()),
+        instructions=instructions,
+        schedule=schedule,
+        rounds=rounds,
+        calls=calls,
+        seconds=seconds,
+        one_call=one_call,
+        todo=todo,
+        yes=yes,
+        no_stream=no_stream,
+        json=json,
+        debug=debug,
+    )
+    with ending(debug):
+        if json and timeline:
+            raise UserError("--json and --timeline cannot be used together: choose one of them")
+        asked = _prompt(prompt, image or [])
+        with open_session(setup, watched=timeline) as session:
+            sinks = [session.watch] if session.watch else []
+            result = session.desk.play(lambda sink: session.agent.run(asked, sinks=[*sinks, sink]))
+        if session.watch:
+            session.console.print(Timeline(session.watch), legend(session.console))
+    raise typer.Exit(code_of_stop(result.stop_reason))
+
+
+run_command.__doc__ = f"""Ask a model, run the tools that it calls, print its answer.
+
+    On a terminal everything is shown as it happens; in a pipe standard output has the answer alone, and standard error
+    what happens on the way.
+
+    {EXIT_CODES}
+    """
+
+
+def _prompt(given: str, images: list[str]) -> Prompt:
+    if given == "-":
+        given = sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not given.strip():
+        raise UserError("the prompt is empty; say what is to be done")
+    return [given, *map(Image, images)] if images else given

@@ -1,0 +1,83 @@
+"""What `run` and `chat` begin with: the screen that fits, logging, the model, the agent, and its loop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from unbroken.agent import Agent
+from unbroken.cli.desk import Desk
+from unbroken.cli.live import LiveScreen
+from unbroken.cli.options import Setup, build_agent, build_model, build_tools
+from unbroken.cli.plain import JsonScreen, PlainScreen
+from unbroken.cli.screen import Screen
+from unbroken.cli.timeline import Watch
+from unbroken.messages import ToolCall
+from unbroken.tools.approval import Allow, OnApproval
+from unbroken.tools.toolbox import Source
+
+LOG = logging.getLogger("unbroken")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    desk: Desk
+    agent: Agent
+    tools: list[Source]
+    screen: Screen
+    console: Console
+    watch: Watch | None = None
+
+
+@contextmanager
+def open_session(setup: Setup, watched: bool = False) -> Generator[Session]:
+    console = Console(highlight=False)
+    live = not setup.json and sys.stdout.isatty() and not console.is_dumb_terminal
+    if live:
+        screen: Screen = LiveScreen(console, asks=sys.stdin.isatty())
+    else:
+        screen = (JsonScreen if setup.json else PlainScreen)(sys.stdout, sys.stderr)
+    desk = Desk(screen)
+    # What tools print is not the answer; on a terminal it may stand between the lines.
+    with _logging(setup.debug, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
+        model = build_model(setup)
+        watch = Watch() if watched else None
+        tools = build_tools(setup)
+        agent = build_agent(setup, watch.over(model) if watch else model, tools, _on_approval(setup, desk))
+        with desk.open(agent):
+            try:
+                yield Session(desk, agent, tools, screen, console, watch)
+            finally:
+                screen.close()
+
+
+def _on_approval(setup: Setup, desk: Desk) -> OnApproval | None:
+    if setup.yes:
+        return _allow
+    return desk.approve if desk.screen.asks else None
+
+
+def _allow(call: ToolCall) -> Allow:
+    return Allow()
+
+
+@contextmanager
+def _logging(debug: bool, console: Console | None) -> Generator[None]:
+    """Without --debug nothing of it is seen: what matters is told by the screen."""
+    handler: logging.Handler = logging.NullHandler()
+    if debug:
+        LOG.setLevel(logging.DEBUG)
+        handler = RichHandler(console=console, show_path=False) if console else logging.StreamHandler(sys.stderr)
+        if console is None:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOG.removeHandler(handler)
