@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench fuzz clean
+.PHONY: demo tour test check bench fuzz clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,7 +14,10 @@ $(VENV)/.bench: $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.ready  ## what there is so far, on streams written for it
+demo: $(VENV)/.ready  ## one job in three schedules, with a picture of what ran when; no key
+	@$(BIN)/python examples/demo.py
+
+tour: $(VENV)/.ready  ## what is read of five responses, on streams written for it
 	@$(BIN)/python examples/decode_tour.py
 
 test: $(VENV)/.ready  ## the tests

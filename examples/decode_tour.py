@@ -1,6 +1,6 @@
 """A tour of what Unbroken reads: five responses, written for this tour, in the shapes that providers really send.
 
-Run it with `make demo`. Each stop runs the command that is printed above it, in pieces of 48 bytes, so that you see
+Run it with `make tour`. Each stop runs the command that is printed above it, in pieces of 48 bytes, so that you see
 each call in the moment its last byte has arrived.
 """
 

@@ -18,6 +18,13 @@ from unbroken.tools.schema import Signature
 from unbroken.wires import WIRES as _WIRES
 
 WIRES = tuple(_WIRES)
+PROVIDERS = {
+    "openai-chat": "openai:demo",
+    "openai-responses": "openai:demo",
+    "anthropic-messages": "anthropic:demo",
+    "gemini": "gemini:demo",
+}
+"""A model by name for each wire, for `connect`."""
 
 ANYTHING: dict[str, Any] = {"type": "object", "properties": {"note": {"type": "string"}}}
 
@@ -131,4 +138,3 @@ def roles(messages: Sequence[Message]) -> list[str]:
 def in_pieces(data: bytes, size: int) -> list[Raw]:
     """A body as the network may cut it."""
     return [Raw(data[at : at + size]) for at in range(0, len(data), size)]
-

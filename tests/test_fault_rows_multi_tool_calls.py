@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import wire_bytes
-from scenes import WIRES, Desk, accepted, can_go_on, in_pieces, only, play, play_aloud, results_in
+from scenes import PROVIDERS, WIRES, Desk, accepted, can_go_on, in_pieces, only, play, play_aloud, results_in
 from streams import calls_chunk, chat, chunk, piece, sse
 from wire_bytes import block, function_call, tool_use
 
@@ -18,26 +18,20 @@ from unbroken import (
     CallFinished,
     CallStarted,
     ChainBroken,
-    Message,
+    Event,
     Result,
+    RunFailed,
     Said,
     Schedule,
     ScriptedModel,
-    ToolCallsDetected,
     connect,
     find_wire,
 )
 from unbroken.models.script import Line
-from unbroken.testing import Break, Call, Cut, Pause, Raw, Say, ScriptedServer, Think, run_virtual
+from unbroken.testing import Break, Call, Cut, Raw, Say, ScriptedServer, Think
 
 SIZES = [pytest.param(1, id="byte by byte"), pytest.param(7, id="7 bytes"), pytest.param(1 << 20, id="at once")]
 STREAMED = [pytest.param(True, id="streamed"), pytest.param(False, id="whole")]
-PROVIDERS = {
-    "openai-chat": "openai:demo",
-    "openai-responses": "openai:demo",
-    "anthropic-messages": "anthropic:demo",
-    "gemini": "gemini:demo",
-}
 
 
 def on(wire: str, body: bytes, *more: str) -> Any:
@@ -202,7 +196,7 @@ def test_one_id_for_several_calls_is_made_several(wire: str) -> None:
     model = ScriptedModel([Call("a", n=1, id="x"), Call("b", n=2, id="x"), Call("a", n=3, id="x")], "Done.", wire=wire)
     result = play(Agent(model, desk.tools("a", "b")))
     assert desk.ran == [*AB, ("a", {"n": 3})]
-    assert [call.id for call in result.calls][0] == "x"
+    assert result.calls[0].id == "x"
     assert len({call.id for call in result.calls}) == 3
     assert [text for _, text in results_in(result.messages)] == ["a done", "b done", "a done"]
     assert result.text == "Done."
@@ -285,13 +279,16 @@ def test_a_call_that_the_token_limit_cut_is_told_and_never_runs(wire: str, raw: 
     accepted(model, result)
 
 
-def test_a_call_that_gemini_could_not_write_is_asked_for_again() -> None:
-    """Row 8 on gemini, whose wire has no half calls: there is nothing to tell, so the answer is asked for once more."""
+def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_says_so() -> None:
+    """Row 8 on gemini, whose wire has no half calls: the provider itself says that there was one."""
     desk = Desk()
-    model = ScriptedModel(Cut("delete", '{"path": "/et'), "Done.", wire="gemini")
-    result = play(Agent(model, desk.tools("delete")))
-    assert (desk.ran, result.text, result.stop_reason) == ([], "Done.", "answered")
-    accepted(model, result)
+    model = ScriptedModel(Call("look"), Cut("delete", '{"path": "/et'), wire="gemini")
+    with pytest.raises(ChainBroken, match="MALFORMED_FUNCTION_CALL") as caught:
+        play(Agent(model, desk.tools("look", "delete")))
+    assert desk.ran == [("look", {})]
+    assert results_in(caught.value.messages) == [("call_r0c0", "look done")]
+    accepted(model)
+    can_go_on(caught.value.messages)
 
 
 @pytest.mark.parametrize("schedule", Schedule)
@@ -305,6 +302,23 @@ def test_a_call_that_a_lost_connection_cut_never_runs_and_the_error_says_so(wire
     assert desk.ran == []
     assert [verdict.kind for verdict in caught.value.verdicts] == ["unfinished"]
     can_go_on(caught.value.messages)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_read_that_runs_when_the_stream_breaks_is_told_as_ended(wire: str) -> None:
+    """Row 8: who listens hears the end of whatever started, before the run is over."""
+    desk = Desk()
+    events: list[Event] = []
+    model = ScriptedModel([Call("look"), Say("And", after=2.0), Break()], wire=wire)
+    agent = Agent(model, desk.tools("look", seconds=5.0, effect="read"), sinks=[events.append])
+    with pytest.raises(ChainBroken):
+        play(agent)
+    assert desk.spans == [("look", 0.0, None)]
+    assert [type(event) for event in events if isinstance(event, CallStarted | CallFinished | RunFailed)] == [
+        CallStarted,
+        CallFinished,
+        RunFailed,
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -537,6 +551,10 @@ def test_half_a_character_in_a_result_does_not_kill_the_request(wire: str, strea
 BIG = 123456789012345678901234567890
 
 
+def one_more(n: int) -> int:
+    return n + 1
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("wire", "body"),
@@ -551,7 +569,7 @@ def test_numbers_beyond_64_bits_are_exact(wire: str, body: bytes, size: int) -> 
     """Row 37: on the way in, and on the way back to the model."""
     desk = Desk()
     model = ScriptedModel(in_pieces(body, size), "Done.", wire=wire)
-    result = play(Agent(model, [desk.tool("a", lambda n: n + 1)]))
+    result = play(Agent(model, [desk.tool("a", one_more)]))
     assert desk.ran == [("a", {"n": BIG})]
     sent = find_wire(wire).write_request(model.requests[1]).decode()
     assert str(BIG) in sent

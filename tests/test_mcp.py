@@ -276,7 +276,7 @@ def test_secrets_stand_in_no_repr() -> None:
 
 
 def test_a_server_needs_a_command_or_a_url() -> None:
-    for command, url in (("", ""), ("a", "http://b"), ("", "ws://b")):
+    for command, url in (("", ""), ("a", "http://b"), ("", "ws://b"), ("a 'b", "")):
         with pytest.raises(UserError, match="MCP server"):
             MCPServer(command, url=url)
 

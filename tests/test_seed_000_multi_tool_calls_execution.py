@@ -82,7 +82,9 @@ def test_identical_calls_of_one_message_run_once_and_each_has_its_result(
     desk = Desk()
     twice = [Call("search", '{"q": "test", "n": 1}', id="1"), Call("search", '{"n": 1, "q": "test"}', id="2")]
     model = ScriptedModel(twice, "Done.")
-    result, events = play_aloud(Agent(model, [desk.tool("search", "found", seconds=1.0, **settings)], schedule=schedule))
+    result, events = play_aloud(
+        Agent(model, [desk.tool("search", "found", seconds=1.0, **settings)], schedule=schedule)
+    )
     assert desk.ran == [("search", {"q": "test", "n": 1})]
     assert results_in(result.messages) == [("1", "found"), ("2", "found")]
     assert [(event.call_id, event.duplicate_of) for event in only(CallFinished, events)] == [("1", ""), ("2", "1")]

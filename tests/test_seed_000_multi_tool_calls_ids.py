@@ -9,8 +9,19 @@ from collections.abc import Sequence
 import pytest
 from scenes import WIRES, Desk, accepted, calls_in, play
 
-from unbroken import Agent, Assistant, Conversation, Message, Result, Schedule, ScriptedModel, ToolCall, ToolMessage
-from unbroken import ToolResult, User
+from unbroken import (
+    Agent,
+    Assistant,
+    Conversation,
+    Message,
+    Result,
+    Schedule,
+    ScriptedModel,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    User,
+)
 from unbroken.models.script import Line
 from unbroken.testing import Call, run_virtual
 

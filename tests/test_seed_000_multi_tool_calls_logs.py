@@ -70,7 +70,7 @@ def test_a_call_that_was_cut_is_told_with_what_came_of_it(caplog: pytest.LogCapt
     assert (
         "WARNING",
         "Tool call search (id=c1) skipped: Stream ended but JSON arguments incomplete or invalid. "
-        "Raw arguments: '{\"q\": \"te'",
+        'Raw arguments: \'{"q": "te\'',
     ) in lines
     assert desk.ran == []
 

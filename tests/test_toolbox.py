@@ -143,9 +143,28 @@ def test_bound_methods_partials_and_callable_objects() -> None:
 
 
 def test_a_method_without_its_object_is_refused() -> None:
-    assert refusal(Shop.not_a_tool) == (
-        "tool `not_a_tool` is a method of `Shop` without its object; give a bound one, as in Shop().not_a_tool"
-    )
+    words = "is a method of `Shop` without its object; give the object, or its method"
+    assert refusal(Shop.not_a_tool) == f"tool `not_a_tool` {words}"
+    assert refusal(Shop.buy) == f"tool `buy` {words}"
+    assert Toolbox(Shop().buy, Shop.rules).names == ("buy", "rules")
+
+
+def test_a_tool_kept_in_a_class_or_an_object_is_not_bound() -> None:
+    class Holder:
+        found = search
+
+        @tool
+        @staticmethod
+        def still(x: int) -> int:
+            return x
+
+        def __init__(self) -> None:
+            self.own = tool(plain)
+
+    toolbox = Toolbox(Holder)
+    assert toolbox.names == ("search", "still", "plain")
+    assert run(toolbox, "search", query="it") == "found it"
+    assert [run(toolbox, name, x=1) for name in ("still", "plain")] == [1, 2]
 
 
 def test_what_has_no_tools_is_refused() -> None:

@@ -22,7 +22,8 @@ def named(*events: Object) -> bytes:
 
 def messages(*events: Object, stop: str = "tool_use") -> bytes:
     """anthropic-messages: these events between the beginning and the end of a message."""
-    start = {"type": "message_start", "message": {"id": "m", "role": "assistant", "content": [], "usage": {}}}
+    message: Object = {"id": "m", "role": "assistant", "content": [], "usage": {}}
+    start: Object = {"type": "message_start", "message": message}
     reason = {"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 9}}
     return named(start, *events, reason, {"type": "message_stop"})
 

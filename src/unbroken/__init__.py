@@ -107,6 +107,7 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wai
 from unbroken.tools.calling import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Schedule
+from unbroken.tools.mcp import MCPServer
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.todo import todo_write
 from unbroken.tools.tool import Tool, client_tool, tool
@@ -174,6 +175,7 @@ __all__ = [
     "InvalidTool",
     "LimitReached",
     "Limits",
+    "MCPServer",
     "Media",
     "Message",
     "MissingKey",

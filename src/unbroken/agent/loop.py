@@ -78,7 +78,7 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
     if run.output:
         return _give_output(run)
     if stop == "waiting":
-        return Ending("", stop, pending=run.transcript.open)
+        return Ending("", stop, pending=run.pending)
     if stop == "tool_failure" and run.plan.on_all_failed == "stop":
         return _say_ourselves(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)
@@ -167,8 +167,10 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         tool = toolbox.get(name)
                         batch.open(index, tool is not None and tool.effect == "read" and tool.key is None)
                     case CallReady(call):
+                        if call.index and not plan.several_calls:
+                            continue
                         heard.calls[call.index] = call
-                        if final or (call.index and not plan.several_calls):
+                        if final:
                             continue
                         prepared = prepare(call, toolbox)
                         if run.repetition.verdict(prepared) != "refuse" and (allowed is None or call.index < allowed):
@@ -236,7 +238,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     given = [result for result in results if result is not None]
     for each, result in zip(prepared, results, strict=True):
         if result is not None:
-            if not result.error and run.repetition.verdict(each) == "remind":
+            if run.repetition.verdict(each) == "remind":
                 result = note(result, REMINDER.format(count=run.repetition.of(each)))
             run.transcript.answer(result)
             seconds = batch.seconds(each.call.index)
@@ -244,6 +246,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     repeated = any(run.repetition.verdict(each) == "refuse" for each in prepared)
     run.repetition.next_round(prepared)
     if len(given) < len(results):
+        run.pending = batch.pending
         return "waiting"
     if run.output:
         return "answered"

@@ -74,6 +74,8 @@ class Run:
     """How often the model was told that its answer does not fit."""
     output: list[Any] = field(default_factory=list[Any])
     """The structured answer, once it is there."""
+    pending: tuple[ToolCall, ...] = ()
+    """Calls that wait for somebody outside."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
     _made: Counter[str] = field(default_factory=Counter[str])
     """How often each call was made in this turn."""

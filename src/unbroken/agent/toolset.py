@@ -28,6 +28,8 @@ class ToolSet:
         self._servers = tuple(source for source in self._sources if isinstance(source, ToolServer))
         self._fixed = None if self._choose or self._servers else Toolbox(*self._sources)
         self._users = 0
+        self._ours: list[ToolServer] = []
+        """The servers that were opened here, and not by whoever gave them."""
         self._lock = asyncio.Lock()
 
     @property
@@ -58,7 +60,9 @@ class ToolSet:
                 return
             try:
                 for server in self._servers:
-                    await server.open()
+                    if not server.is_open:
+                        self._ours.append(server)
+                        await server.open()
             except BaseException:
                 self._users -= 1
                 await self._close_all()
@@ -71,5 +75,5 @@ class ToolSet:
                 await self._close_all()
 
     async def _close_all(self) -> None:
-        for server in reversed(self._servers):
-            await server.aclose()
+        while self._ours:
+            await self._ours.pop().aclose()

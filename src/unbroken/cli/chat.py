@@ -71,8 +71,8 @@ def chat_command(
         json=json,
         debug=debug,
     )
-    with ending(debug), open_session(setup) as session:
-        code = Chat(session, save, debug).go_on()
+    with ending(setup), open_session(setup) as session:
+        code = Chat(session, setup, save).go_on()
     raise typer.Exit(code)
 
 
@@ -85,11 +85,11 @@ chat_command.__doc__ = f"""Talk with a model that has tools. Ctrl-C ends a turn,
 
 
 class Chat:
-    def __init__(self, session: Session, save: str, debug: bool) -> None:
+    def __init__(self, session: Session, setup: options.Setup, save: str) -> None:
         self._session = session
         self._screen = session.screen
         self._save = save
-        self._debug = debug
+        self._setup = setup
         self._person = sys.stdin.isatty()
         self._chat = Conversation(session.agent)
         if save and Path(save).exists():
@@ -117,7 +117,7 @@ class Chat:
                 if not self._person:
                     raise
                 self._screen.close()
-                tell_error(error, self._debug)
+                tell_error(error, self._setup)
             if self._save:
                 self._write(self._save)
         return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Generator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 import typer
 
 from unbroken.agent.limits import StopReason
+from unbroken.cli.options import Setup
 from unbroken.cli.show import clean
 from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
 
@@ -45,23 +47,25 @@ def tell(line: str) -> None:
     typer.echo(f"unbroken: {clean(' '.join(line.split()))}", err=True)
 
 
-def tell_error(error: UnbrokenError, debug: bool) -> int:
-    if debug:
+def tell_error(error: UnbrokenError, setup: Setup) -> int:
+    if setup.debug:
         traceback.print_exception(error, file=sys.stderr)
     message = str(error)
     for spelled, option in _OPTIONS.items():
         message = message.replace(spelled, option)
+    if setup.api_key_env and isinstance(error, Unauthorized):
+        message = re.sub(r"(?<=check )[A-Z0-9_]+(?=, and)", setup.api_key_env, message)
     tell(message)
     return code_of(error)
 
 
 @contextmanager
-def ending(debug: bool) -> Generator[None]:
+def ending(setup: Setup) -> Generator[None]:
     """What ends a command becomes a line and an exit code."""
     try:
         yield
     except UnbrokenError as error:
-        raise typer.Exit(tell_error(error, debug)) from None
+        raise typer.Exit(tell_error(error, setup)) from None
     except KeyboardInterrupt:
         tell("interrupted")
         raise typer.Exit(INTERRUPTED) from None

@@ -107,6 +107,9 @@ def build_tools(setup: Setup) -> list[Source]:
 
 
 def build_agent(setup: Setup, model: Model, tools: list[Source], on_approval: OnApproval | None) -> Agent:
+    for option, limit in (("--rounds", setup.rounds), ("--calls", setup.calls), ("--seconds", setup.seconds)):
+        if limit is not None and limit < 0:
+            raise UserError(f"{option} {limit:g}: a limit is 0 or more; leave it out for none")
     limits = Limits(calls=setup.calls, seconds=setup.seconds)
     return Agent(
         model,

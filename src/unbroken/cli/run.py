@@ -14,6 +14,7 @@ from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending
 from unbroken.cli.session import open_session
 from unbroken.cli.timeline import Timeline, legend
 from unbroken.errors import UserError
+from unbroken.messages import Media
 from unbroken.tools.execution import Schedule
 
 
@@ -58,7 +59,7 @@ def run_command(
         json=json,
         debug=debug,
     )
-    with ending(debug):
+    with ending(setup):
         if json and timeline:
             raise UserError("--json and --timeline cannot be used together: choose one of them")
         asked = _prompt(prompt, image or [])
@@ -84,4 +85,11 @@ def _prompt(given: str, images: list[str]) -> Prompt:
         given = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not given.strip():
         raise UserError("the prompt is empty; say what is to be done")
-    return [given, *map(Image, images)] if images else given
+    return [given, *map(_image, images)] if images else given
+
+
+def _image(place: str) -> Media:
+    try:
+        return Image(place)
+    except UserError as error:
+        raise UserError(str(error).replace(f"Image({place!r})", f"--image {place}")) from error

@@ -42,6 +42,7 @@ def open_session(setup: Setup, watched: bool = False) -> Generator[Session]:
     if live:
         screen: Screen = LiveScreen(console, asks=sys.stdin.isatty())
     else:
+        console = Console(highlight=False, stderr=True)  # standard output has the answer, or JSON, and nothing else
         screen = (JsonScreen if setup.json else PlainScreen)(sys.stdout, sys.stderr)
     desk = Desk(screen)
     # What tools print is not the answer; on a terminal it may stand between the lines.

@@ -13,7 +13,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from unbroken.cli.wording import in_brackets, seconds
+from unbroken.cli.show import clean
+from unbroken.cli.wording import one_line, seconds
 from unbroken.clock import current_clock
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
 from unbroken.events import (
@@ -24,8 +25,6 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
-    Said,
-    ToolCallsDetected,
 )
 from unbroken.messages import Json, Request
 from unbroken.models.model import Model
@@ -65,7 +64,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.schedule = ""
-        self.began = 0.0
+        self.began: float | None = None
         self.ended: float | None = None
         self.turns: list[Turn] = []
 
@@ -95,18 +94,20 @@ class Watch:
                 self.schedule, self.began = schedule, event.time
             case RequestSent():
                 self.turns.append(Turn(event.time))
-            case ToolCallsDetected() | Said(final=True):
-                self.turns[-1].heard = event.time
             case CallStarted():
-                if span := self.turns[-1].find(event.call_id):
+                if span := self._find(event.call_id):
                     span.started, span.early = event.time, event.early
             case CallFinished():
-                if span := self.turns[-1].find(event.call_id):
+                if span := self._find(event.call_id):
                     span.ended, span.error = event.time, event.error
             case RunFinished() | RunFailed():
                 self.ended = event.time
             case _:
                 pass
+
+    def _find(self, id: str) -> Span | None:
+        """A run that is resumed begins with calls that nobody saw being written."""
+        return self.turns[-1].find(id) if self.turns else None
 
 
 class _Watched:
@@ -128,6 +129,7 @@ class _Watched:
                 self._watch.hear(delta, clock.now())
                 yield delta
         finally:
+            self._watch.turns[-1].heard = clock.now()
             if close := getattr(deltas, "aclose", None):
                 await close()
 
@@ -164,11 +166,14 @@ class Timeline:
             yield line
 
     def lines(self, width: int, glyphs: Glyphs = FINE) -> list[Text]:
-        watch = self.watch
-        end = watch.ended or self.now or max([watch.began, *(span.ended or span.opened for span in watch.spans)])
-        took = max(end - watch.began, 0.001)
-        label = max(min(width * 3 // 8, 36), 12)
-        ruler = _Ruler(watch.began, max(self.scale, took), max(width - label - 10, 8), end)
+        watch, began = self.watch, self.watch.began
+        if began is None:
+            return []
+        last = max([began, *(span.ended or span.opened for span in watch.spans)])
+        end = watch.ended if watch.ended is not None else last if self.now is None else self.now
+        took = max(end - began, 0.001)
+        label = max(min(width * 7 // 20, 36), 12)
+        ruler = _Ruler(began, max(self.scale, took), max(width - label - 10, 8))
         title = (set_cell_size(watch.schedule.upper() or "RUN", label), "bold")
         lines = [Text.assemble(title, (ruler.axis(), "dim"), seconds(took).rjust(9))]
         number = 0
@@ -187,7 +192,7 @@ class Timeline:
             parts.append((written, span.started or span.ended or end, glyphs.waiting, WAITING))
         if span.started is not None:
             parts.append((span.started, span.ended or end, glyphs.running, FAILED if span.error else RUNNING))
-        name = f"  {span.name}{in_brackets(span.arguments) if span.written else ''}"
+        name = f"  {clean(span.name)} {one_line(', '.join(map(str, span.arguments.values())), label)}"
         if cell_len(name) >= label:
             name = f"{set_cell_size(name, label - 2)}…"
         text = Text.assemble(set_cell_size(name, label), ruler.bar(parts))
@@ -215,7 +220,6 @@ class _Ruler:
     began: float
     scale: float
     columns: int
-    end: float
 
     def bar(self, parts: Sequence[tuple[float, float, str, str]]) -> Text:
         """Later parts are painted over earlier ones; none of them is too short to be seen."""

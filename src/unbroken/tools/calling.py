@@ -202,8 +202,9 @@ def _cut(call: ToolCall) -> str:
 
 
 def _unknown(call: ToolCall, toolbox: Toolbox) -> str:
-    names = ", ".join(toolbox.names) or "none"
-    return f"unknown tool `{call.name}`; there are: {names}"
+    close = toolbox.close_to(call.name)
+    meant = f"; did you mean `{close[0]}`?" if close else ""
+    return f"unknown tool `{call.name}`; there are: {', '.join(toolbox.names) or 'none'}{meant}"
 
 
 def note(result: ToolResult, text: str) -> ToolResult:

@@ -251,6 +251,11 @@ class Batch:
             results.append(entry.result or failure(call, reason))
         return results
 
+    @property
+    def pending(self) -> tuple[ToolCall, ...]:
+        """Calls that wait for somebody outside, without those that only wait for them."""
+        return tuple(entry.call for entry in self._entries.values() if entry.state == "pending")
+
     def seconds(self, index: int) -> float:
         """How long the tool of this call ran."""
         return self._entries[index].seconds

@@ -93,7 +93,7 @@ class MCPServer(ToolServer):
         timeout: float | None = TIMEOUT,
         opening: float = OPENING,
     ) -> None:
-        words = tuple(shlex.split(command, posix=os.name != "nt") if isinstance(command, str) else command)
+        words = _words_of(command) if isinstance(command, str) else tuple(command)
         if bool(words) == bool(url):
             raise UserError("an MCP server has either a command or a url; give MCPServer one of them")
         if url and urlsplit(url).scheme not in ("http", "https"):
@@ -175,3 +175,10 @@ class MCPServer(ToolServer):
             except UserError as error:
                 raise ToolFailed(str(error)) from error
         return self._session
+
+
+def _words_of(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command, posix=os.name != "nt"))
+    except ValueError as error:
+        raise UserError(f"the command of an MCP server cannot be read ({error}); give it as a list of words") from error

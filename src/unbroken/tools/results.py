@@ -171,11 +171,9 @@ def _cut(parts: list[Part], limit: int) -> tuple[Part, ...]:
 
 def _before_cluster(text: str, at: int) -> int:
     """The place at or a little before `at` where no character is torn apart that a reader sees as one."""
-    start = at
-    while start - at < 32 and 0 < at < len(text) and _joined(text, at):
-        at -= 1
-        if start - at > 31:
-            return start
+    for place in range(at, max(at - 32, 0), -1):
+        if place >= len(text) or not _joined(text, place):
+            return place
     return at
 
 

@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from unbroken.errors import InvalidTool
 from unbroken.messages import Json
 from unbroken.tools.docstrings import Docstring, read_docstring
-from unbroken.tools.parameters import ABSENT, Parameter, innermost, read_parameters
+from unbroken.tools.parameters import ABSENT, Parameter, innermost, read_parameters, takes_self
 from unbroken.tools.strictness import Schema, each_schema, make_strict, without_omitted
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -47,6 +47,8 @@ class Signature:
     bind: Bind
     context: str = ""
     is_async: bool = False
+    takes_self: bool = False
+    """It is a method, to be bound to its object before it is called."""
 
     @classmethod
     def of_schema(cls, name: str, description: str, parameters: Mapping[str, Json]) -> Signature:
@@ -68,7 +70,8 @@ def read_signature(function: Callable[..., Any], *, name: str = "", strict: bool
     bind = _make_bind(model, parameters.shown)
     if strict:
         bind, schema = _bind_strictly(bind, schema), make_strict(name, schema)
-    return Signature(name, doc.description, schema, bind, parameters.context, inspect.iscoroutinefunction(inner))
+    is_async = inspect.iscoroutinefunction(inner)
+    return Signature(name, doc.description, schema, bind, parameters.context, is_async, takes_self(function))
 
 
 def _name_of(function: Callable[..., Any], inner: Callable[..., Any]) -> str:

@@ -75,7 +75,7 @@ class Tool:
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
         """A method of an object is a tool that is bound to it."""
-        if instance is None or self.function is None:
+        if instance is None or self.function is None or not self.signature.takes_self:
             return self
         return replace(self, function=partial(self.function, instance))
 

@@ -36,6 +36,11 @@ class ToolServer(ABC):
     async def aclose(self) -> None: ...
 
     @property
+    def is_open(self) -> bool:
+        """Whoever opens a server that is not open closes it again, and nobody else."""
+        return False
+
+    @property
     @abstractmethod
     def tools(self) -> tuple[Tool, ...]:
         """They may change while it is open; `InvalidTool` if it is not."""
@@ -118,6 +123,8 @@ def origin_of(tool: Tool) -> str:
 def _tools_of(source: Source) -> list[Tool]:
     match source:
         case Tool():
+            if source.signature.takes_self and inspect.isfunction(source.function):
+                raise _unbound(source.function)
             return [source]
         case Toolbox():
             return list(source)
@@ -131,22 +138,21 @@ def _tools_of(source: Source) -> list[Tool]:
             return [tool(cast("functools.partial[Any]", source))]
         case type():
             return _tools_of_class(cast("type[object]", source))
+        case _ if takes_self(source):
+            raise _unbound(source)
         case _ if inspect.isroutine(source):
-            return [tool(_bound(source))]
+            return [tool(source)]
         case ToolServer():
             return list(source.tools)
         case _:
             return _tools_of_object(source)
 
 
-def _bound(function: Any) -> Any:
-    if takes_self(function):
-        owner = function.__qualname__.rpartition(".")[0]
-        raise InvalidTool(
-            f"tool `{function.__name__}` is a method of `{owner}` without its object; give a bound one, as in "
-            f"{owner}().{function.__name__}"
-        )
-    return function
+def _unbound(method: Any) -> InvalidTool:
+    owner = method.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    return InvalidTool(
+        f"tool `{method.__name__}` is a method of `{owner}` without its object; give the object, or its method"
+    )
 
 
 def _tools_of_module(module: ModuleType) -> list[Tool]:
@@ -181,11 +187,12 @@ def _tools_of_object(holder: object) -> list[Tool]:
         names |= vars(owner)
     names |= getattr(holder, "__dict__", {})
     found: list[Tool] = []
-    for name, value in names.items():
-        if isinstance(value, classmethod) and isinstance(inner := cast("Any", value).__func__, Tool):
-            found.append(inner.__get__(type(holder)))
-        elif isinstance(value, Tool | staticmethod) and isinstance(bound := getattr(holder, name), Tool):
-            found.append(bound)
+    for value in names.values():
+        owner = type(holder) if isinstance(value, classmethod) else holder
+        inner = cast("Any", value).__func__ if isinstance(value, classmethod | staticmethod) else value
+        if isinstance(inner, Tool):
+            # A tool that takes no object (a static method, a function kept in the class) is none to bind.
+            found.append(inner.__get__(owner) if inner.signature.takes_self else inner)
     if found:
         return found
     if callable(holder):

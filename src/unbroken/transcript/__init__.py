@@ -13,8 +13,8 @@ from unbroken.transcript.transcript import Transcript
 __all__ = [
     "NO_RESULT",
     "Drop",
-    "HistoryEdit",
     "History",
+    "HistoryEdit",
     "Insert",
     "Link",
     "Move",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from unbroken.errors import InvalidRequest, UnknownWire
 from unbroken.messages import Json
-from unbroken.transcript import HistoryEdit, History, Piece, repair_with
+from unbroken.transcript import History, HistoryEdit, Piece, repair_with
 from unbroken.wires.openai_responses.items import call_kind
 from unbroken.wires.values import Object, as_dict, as_list, as_text
 

@@ -95,8 +95,11 @@ class _Writer:
             index, call = calls.pop(ids.popleft() if ids else "", (0, None))
             if call is not None:
                 self._places[call.id] = (index, call.name, as_text(value.get("id")))
-                cut = call.arguments is None and call.kind == "function"
-                parts.append({**part, "functionCall": {**value, "args": {}}} if cut else part)
+                # Some servers give the arguments as text, or null; the provider itself takes an object alone.
+                odd = call.kind == "function" and (
+                    call.arguments is None or not isinstance(value.get("args", {}), dict)
+                )
+                parts.append({**part, "functionCall": {**value, "args": encode_arguments(call)}} if odd else part)
         return parts
 
     def _place(self, result: ToolResult) -> tuple[int, str, str]:

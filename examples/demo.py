@@ -1,0 +1,127 @@
+"""One job, three schedules, and a picture of what each call did when. Run it with `make demo`.
+
+The model is a script, because a real one needs a key. Everything else is real: a server on this machine sends the
+script as streamed bytes at the speed of a model, the agent reads them as it reads a provider's, and the tools work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import demo_tools
+from rich.console import Console
+from rich.live import Live
+from rich.rule import Rule
+from rich.table import Table
+
+from unbroken import Agent, Request, Result, Schedule, ToolMessage, connect
+from unbroken.cli.timeline import Timeline, Watch, legend
+from unbroken.testing import Call, Say, ScriptedServer, Uses
+
+PROMPT = "Is this checkout ready for a release?"
+COMMAND = f'.venv/bin/unbroken run "{PROMPT}" --model openai:gpt-5 --tools examples/demo_tools.py --timeline'
+SCALE = 8.0
+"""Seconds that the pictures show, so that they can be compared."""
+WIDEST = 120
+
+MEANING = {
+    Schedule.SEQUENTIAL: "One call after another, when the response has ended",
+    Schedule.PARALLEL: "All calls at once, when the response has ended",
+    Schedule.EAGER: "Each read as soon as it is written; the others when the response has ended",
+}
+
+
+def answer(request: Request) -> list[Say | Uses]:
+    """The last words of the script quote what the tools really said."""
+    said = {result.call_id: result.text for m in request.messages if isinstance(m, ToolMessage) for result in m.results}
+    text = (
+        f"It looks ready. The source has {said['src']}, the tests {said['tests']}. `NotImplementedError` is "
+        f"{said['unfinished']}, and it runs here with {said['aiohttp']} and {said['pydantic']}."
+    )
+    return [Say(text, after=0.15, over=0.3), Uses(2400, 48)]
+
+
+SCRIPT = [
+    [
+        Say("I will look at what it says of itself, and at its size.", after=0.15, over=0.15),
+        Call("installed_version", package="aiohttp", id="aiohttp", after=0.02, over=0.2),
+        Call("read_file", path="pyproject.toml", id="project", after=0.02, over=0.2),
+        Call("read_file", path="CHANGELOG.md", id="changes", after=0.02, over=0.2),
+        Call("count_lines", folder="src", id="src", after=0.02, over=0.2),
+        Uses(410, 96),
+    ],
+    [
+        Say("Is anything left unfinished?", after=0.15, over=0.1),
+        Call("search_code", text="NotImplementedError", id="unfinished", after=0.02, over=0.2),
+        Call("search_code", text="TODO", id="todo", after=0.02, over=0.2),
+        Call("count_lines", folder="tests", id="tests", after=0.02, over=0.2),
+        Call("count_lines", folder="examples", id="examples", after=0.02, over=0.2),
+        Uses(1350, 88),
+    ],
+    [
+        Call("installed_version", package="pydantic", id="pydantic", after=0.2, over=0.2),
+        Call("read_file", path="LICENSE", id="license", after=0.02, over=0.2),
+        Call("remember", note="The release is checked.", id="note", after=0.02, over=0.2),
+        Uses(1980, 61),
+    ],
+    answer,
+]
+
+
+async def main() -> None:
+    console = Console(highlight=False)
+    console.width = min(console.width, WIDEST)
+    console.print(f"[bold]{PROMPT}[/]\n")
+    console.print("One job, three schedules. The model is scripted: what it writes, and how fast, is fixed.")
+    console.print("The server, the streamed bytes, the tools and the times are real.\n")
+    console.print(legend(console))
+    runs: dict[Schedule, Result] = {}
+    async with ScriptedServer(*SCRIPT * len(Schedule)) as server:
+        for schedule in Schedule:
+            console.print(Rule(MEANING[schedule], align="left", style="dim"))
+            runs[schedule] = await run(schedule, server, console)
+    console.print(Rule(style="dim"))
+    console.print(f"\n{runs[Schedule.EAGER].text}\n")
+    console.print(table(runs))
+    console.print(same(runs))
+    console.print("\nThe same with a real model, its key in OPENAI_API_KEY:")
+    console.print(f"[bold]{COMMAND}[/]", soft_wrap=True)
+
+
+async def run(schedule: Schedule, server: ScriptedServer, console: Console) -> Result:
+    watch = Watch()
+    model = watch.over(connect("openai:scripted", base_url=server.base_url()))
+    agent = Agent(model, [demo_tools], schedule=schedule, sinks=[watch])
+    with Live(
+        get_renderable=lambda: Timeline(watch, SCALE, time.time()),
+        console=console,
+        transient=True,
+        refresh_per_second=15,
+    ):
+        result = await agent.run(PROMPT)
+    console.print(Timeline(watch, SCALE))
+    return result
+
+
+def table(runs: dict[Schedule, Result]) -> Table:
+    slowest = runs[Schedule.SEQUENTIAL].seconds
+    columns = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("", "rounds", "calls", "seconds", "saved"):
+        columns.add_column(name, justify="left" if not name else "right")
+    for schedule, result in runs.items():
+        saved = slowest - result.seconds
+        told = f"[green]{saved:.2f} s, {saved / slowest:.0%}[/]" if schedule is not Schedule.SEQUENTIAL else ""
+        numbers = (str(result.rounds), str(len(result.calls)), f"{result.seconds:.2f}")
+        columns.add_row(f"[bold]{schedule.name}[/]", *numbers, told)
+    return columns
+
+
+def same(runs: dict[Schedule, Result]) -> str:
+    results = [[(record.id, record.result.text) for record in result.calls] for result in runs.values()]
+    equal = all(one == results[0] for one in results)
+    return f"Each call ran once; the results are {'the same, in the same order' if equal else '[red]not the same[/]'}."
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,288 @@
+"""Calls that somebody has to allow, and calls that run at the client: beside others, in call order, and after a break,
+also from what was saved."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from scenes import WIRES, Desk, accepted, can_go_on, only, play, play_aloud, results_in
+
+from unbroken import (
+    Agent,
+    Allow,
+    Approval,
+    ApprovalAsked,
+    CallContext,
+    CallStarted,
+    Conversation,
+    Deny,
+    Edit,
+    Result,
+    Schedule,
+    ScriptedModel,
+    Tool,
+    ToolCall,
+    UserError,
+    Wait,
+    client_tool,
+    tool,
+)
+from unbroken.testing import Call, Pause, run_virtual
+
+under_every_schedule = pytest.mark.parametrize("schedule", Schedule)
+on_every_wire = pytest.mark.parametrize("wire", WIRES)
+PLACE: dict[str, Any] = {"type": "object", "properties": {"accuracy": {"type": "integer"}}}
+
+
+def texts(result: Result) -> list[str]:
+    return [text for _, text in results_in(result.messages)]
+
+
+def sent(to: str) -> str:
+    return f"sent to {to}"
+
+
+def office(desk: Desk) -> list[Tool]:
+    return [desk.tool("look", "seen", effect="read"), desk.tool("send", sent, approve=True)]
+
+
+LOOK_AND_SEND = [Call("look", id="1"), Call("send", to="Ann", id="2"), Call("look", at=2, id="3")]
+
+
+@under_every_schedule
+@on_every_wire
+def test_an_allowed_call_runs(wire: str, schedule: Schedule) -> None:
+    desk = Desk()
+    asked: list[ToolCall] = []
+
+    async def on_approval(call: ToolCall) -> Approval:
+        asked.append(call)
+        return Allow()
+
+    model = ScriptedModel(LOOK_AND_SEND, "Done.", wire=wire)
+    result, events = play_aloud(Agent(model, office(desk), on_approval=on_approval, schedule=schedule))
+    assert [(call.name, call.arguments) for call in asked] == [("send", {"to": "Ann"})]
+    assert [event.call_id for event in only(ApprovalAsked, events)] == ["2"]
+    assert texts(result) == ["seen", "sent to Ann", "seen"]
+    assert result.text == "Done."
+    accepted(model, result)
+
+
+@under_every_schedule
+@on_every_wire
+def test_a_denied_call_is_told_and_the_others_run(wire: str, schedule: Schedule) -> None:
+    desk = Desk()
+    model = ScriptedModel(LOOK_AND_SEND, "Done.", wire=wire)
+    result = play(Agent(model, office(desk), on_approval=lambda call: Deny("not today"), schedule=schedule))
+    assert desk.names == ["look", "look"]
+    assert texts(result) == ["seen", "Error: not executed: denied: not today", "seen"]
+    assert result.text == "Done."
+    accepted(model, result)
+
+
+def test_where_nobody_can_be_asked_it_is_denied_and_told() -> None:
+    desk = Desk()
+    result = play(Agent(ScriptedModel(LOOK_AND_SEND, "Done."), office(desk)))
+    assert desk.names == ["look", "look"]
+    assert "needs an approval" in texts(result)[1]
+
+
+def test_a_handler_that_fails_does_not_allow() -> None:
+    desk = Desk()
+
+    def on_approval(call: ToolCall) -> Approval:
+        raise RuntimeError("the window is closed")
+
+    result = play(Agent(ScriptedModel(LOOK_AND_SEND, "Done."), office(desk), on_approval=on_approval))
+    assert desk.names == ["look", "look"]
+    assert "the window is closed" in texts(result)[1]
+
+
+@under_every_schedule
+@on_every_wire
+def test_an_edited_call_runs_with_other_arguments_and_the_model_is_told(wire: str, schedule: Schedule) -> None:
+    desk = Desk()
+    model = ScriptedModel(LOOK_AND_SEND, "Done.", wire=wire)
+    result = play(Agent(model, office(desk), on_approval=lambda call: Edit({"to": "Bob"}), schedule=schedule))
+    assert ("send", {"to": "Bob"}) in desk.ran
+    assert texts(result)[1].startswith("sent to Bob")
+    assert "Its arguments were changed" in texts(result)[1]
+    accepted(model, result)
+
+
+def is_deep(arguments: dict[str, Any]) -> bool:
+    return bool(arguments.get("deep"))
+
+
+def test_a_call_that_needs_an_approval_never_starts_early() -> None:
+    desk = Desk()
+    look = desk.tool("look", effect="read", approve=is_deep)
+    model = ScriptedModel([Call("look"), Call("look", deep=True), Pause(1.0)], "Done.")
+    result, events = play_aloud(Agent(model, [look], on_approval=lambda call: Allow()))
+    assert [(event.arguments, event.early) for event in only(CallStarted, events)] == [
+        ({}, True),
+        ({"deep": True}, False),
+    ]
+    assert [execution.started for execution in desk.executions] == [0.0, 1.0]
+    assert result.text == "Done."
+
+
+def waiting(wire: str, schedule: Schedule, desk: Desk) -> tuple[ScriptedModel, Agent, Result]:
+    model = ScriptedModel(LOOK_AND_SEND, "Done.", wire=wire)
+    agent = Agent(model, office(desk), on_approval=lambda call: Wait(), schedule=schedule)
+    return model, agent, play(agent)
+
+
+DECISIONS: list[Any] = [
+    pytest.param(Allow(), "sent to Ann", id="allow"),
+    pytest.param(Deny("no"), "Error: not executed: denied: no", id="deny"),
+    pytest.param(Edit({"to": "Bob"}), "sent to Bob", id="edit"),
+    pytest.param("sent by hand", "sent by hand", id="a value"),
+]
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["from the result", "from JSON"])
+@pytest.mark.parametrize(("decision", "told"), DECISIONS)
+@under_every_schedule
+@on_every_wire
+def test_a_run_that_waits_goes_on_with_the_answer(
+    wire: str, schedule: Schedule, decision: Any, told: str, saved: bool
+) -> None:
+    """Every call runs once, over both parts, and the results stand in call order."""
+    desk = Desk()
+    model, agent, result = waiting(wire, schedule, desk)
+    assert (result.stop_reason, [call.id for call in result.pending], result.text) == ("waiting", ["2"], "")
+    assert len(model.requests) == 1
+    left: Any = json.loads(json.dumps(result.to_json())) if saved else result
+    if saved:
+        agent = Agent(model, office(desk), schedule=schedule)
+    ended = run_virtual(agent.resume(left, {"2": decision}))
+    assert (ended.text, ended.stop_reason, ended.requests, ended.rounds) == ("Done.", "answered", 2, 1)
+    assert texts(ended)[1].startswith(told)
+    assert [texts(ended)[0], texts(ended)[2]] == ["seen", "seen"]
+    assert desk.names.count("look") == 2
+    assert desk.names.count("send") == (1 if isinstance(decision, Allow | Edit) else 0)
+    accepted(model, ended)
+
+
+def test_who_waits_may_wait_again_and_wrong_ids_are_refused() -> None:
+    desk = Desk()
+    _, agent, result = waiting("openai-chat", Schedule.EAGER, desk)
+    again = run_virtual(agent.resume(result, {"2": Wait()}))
+    assert (again.stop_reason, [call.id for call in again.pending]) == ("waiting", ["2"])
+    with pytest.raises(UserError, match="no call with the id `9` is waiting; waiting: `2`"):
+        run_virtual(agent.resume(again, {"9": Allow()}))
+    assert run_virtual(agent.resume(again, {"2": Allow()})).text == "Done."
+    assert desk.names.count("send") == 1
+
+
+def test_a_conversation_waits_saves_and_goes_on(tmp_path: Any) -> None:
+    desk = Desk()
+    model = ScriptedModel(LOOK_AND_SEND, "Done.", "You are welcome.")
+    agent = Agent(model, office(desk), on_approval=lambda call: Wait())
+    path = tmp_path / "chat.json"
+
+    async def main() -> None:
+        chat = Conversation(agent)
+        await chat.say("Go.")
+        chat.save(path)
+        chat = Conversation.load(agent, path)
+        assert [call.id for call in chat.pending] == ["2"]
+        assert (await chat.resume({"2": Allow()})).text == "Done."
+        assert (await chat.say("Thanks.")).text == "You are welcome."
+        can_go_on(chat.messages)
+
+    run_virtual(main())
+    assert desk.names.count("send") == 1
+    accepted(model)
+
+
+def test_who_speaks_instead_of_answering_leaves_no_call_open() -> None:
+    desk = Desk()
+    model = ScriptedModel(LOOK_AND_SEND, "As you like.")
+    chat = Conversation(Agent(model, office(desk), on_approval=lambda call: Wait()))
+
+    async def main() -> None:
+        await chat.say("Go.")
+        assert (await chat.say("Never mind.")).text == "As you like."
+
+    run_virtual(main())
+    assert [text for _, text in results_in(chat.messages)][1].startswith("Error: not executed: the user spoke")
+    accepted(model)
+    can_go_on(chat.messages)
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["from the result", "from JSON"])
+@under_every_schedule
+@on_every_wire
+def test_a_call_that_runs_at_the_client_waits_for_its_result(wire: str, schedule: Schedule, saved: bool) -> None:
+    desk = Desk()
+    locate = client_tool("locate", "Where the user is.", PLACE)
+    tools = [desk.tool("look", "seen", effect="read"), locate]
+    calls = [Call("look", id="1"), Call("locate", accuracy=5, id="2"), Call("look", at=2, id="3")]
+    model = ScriptedModel(calls, "You are in Oslo.", wire=wire)
+    agent = Agent(model, tools, schedule=schedule)
+    result = play(agent)
+    assert result.stop_reason == "waiting"
+    assert [(call.name, call.arguments) for call in result.pending] == [("locate", {"accuracy": 5})]
+    left: Any = json.dumps(result.to_json()) if saved else result
+    ended = run_virtual(agent.resume(left, {"2": {"city": "Oslo"}}))
+    assert [json.loads(text) if text.startswith("{") else text for text in texts(ended)] == [
+        "seen",
+        {"city": "Oslo"},
+        "seen",
+    ]
+    assert (ended.text, desk.names) == ("You are in Oslo.", ["look", "look"])
+    accepted(model, ended)
+
+
+@pytest.mark.parametrize("decisions", [[Allow(), Wait()], [Wait(), Wait()], [Allow(), Allow()]], ids=repr)
+@under_every_schedule
+def test_identical_calls_have_keys_of_their_own_also_after_a_break(
+    schedule: Schedule, decisions: list[Approval]
+) -> None:
+    """A service that is given the idempotency key must not take the second payment for the first."""
+    keys: dict[str, str] = {}
+
+    @tool(approve=True)
+    async def pay(to: str, context: CallContext[None]) -> str:
+        """Pay."""
+        keys[context.call_id] = context.key
+        return "paid"
+
+    def agent() -> Agent:
+        model = ScriptedModel([Call("pay", to="Ann", id="1"), Call("pay", to="Ann", id="2")], "Done.")
+        answers = iter(decisions)
+        return Agent(model, [pay], on_approval=lambda call: next(answers), schedule=schedule)
+
+    def paid() -> dict[str, str]:
+        keys.clear()
+        payer = agent()
+        result = play(payer, run_id="r")
+        while result.pending:
+            result = run_virtual(payer.resume(result, {call.id: Allow() for call in result.pending}))
+        assert sorted(keys) == ["1", "2"]
+        return dict(keys)
+
+    first = paid()
+    assert first["1"] != first["2"]
+    assert paid() == first
+
+
+@pytest.mark.parametrize("as_text", [False, True], ids=["a dict", "text"])
+@on_every_wire
+def test_a_run_resumes_exactly_from_what_was_saved(wire: str, as_text: bool) -> None:
+    """Row 37 and row 36: numbers beyond 64 bits, and half a character in a result."""
+    big = 123456789012345678901234567890
+    desk = Desk()
+    tools = [desk.tool("look", "half: \ud83d.", effect="read"), desk.tool("send", effect="exclusive", approve=True)]
+    model = ScriptedModel([Call("look", n=big, id="1"), Call("send", n=big, id="2")], "Done.", wire=wire)
+    agent = Agent(model, tools, on_approval=lambda call: Wait())
+    result = play(agent)
+    saved: Any = json.dumps(result.to_json()) if as_text else result.to_json()
+    ended = run_virtual(agent.resume(saved, {"2": Allow()}))
+    assert desk.ran == [("look", {"n": big}), ("send", {"n": big})]
+    assert ended.messages[: len(result.messages)] == result.messages
+    accepted(model, ended)
