@@ -91,6 +91,7 @@ class Terminal:
     def __init__(self, *arguments: str, command: list[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
         self.seen = ""
         self._raw = b""
+        self._place = 0
         self._parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         self._process = subprocess.Popen(
@@ -116,12 +117,12 @@ class Terminal:
         os.close(self._parent)
 
     def wait_for(self, text: str) -> None:
-        """Read until the text has come since the last time."""
-        before = len(self.plain)
+        """Read until the text has come, behind what was waited for before."""
         deadline = time.monotonic() + PATIENCE
-        while text not in self.plain[before:]:
+        while (found := self.plain.find(text, self._place)) < 0:
             assert time.monotonic() < deadline, f"{text!r} never came; seen: {self.plain!r}"
             assert self._read(), f"{text!r} never came; seen: {self.plain!r}"
+        self._place = found + len(text)
 
     def type(self, text: str) -> None:
         os.write(self._parent, text.encode())

@@ -36,7 +36,7 @@ def test_the_demo_shows_three_schedules_and_what_they_save() -> None:
     assert took["SEQUENTIAL"] - took["PARALLEL"] > 1.0
     assert took["PARALLEL"] - took["EAGER"] > 0.3
     for schedule in took:
-        picture = shown.split(f"\n{schedule} ", 1)[1].split("the model answers", 1)[0]
+        picture = shown.split(f"\n{schedule} ", 1)[1].split("\nanswer ", 1)[0]
         assert len(re.findall(r"^  .*█", picture, re.MULTILINE)) == 11
     assert re.search(r"The source has \d+ files, [\d,]+ lines", shown)
 

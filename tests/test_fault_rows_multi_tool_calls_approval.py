@@ -4,6 +4,7 @@ also from what was saved."""
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -112,6 +113,14 @@ def test_an_edited_call_runs_with_other_arguments_and_the_model_is_told(wire: st
     accepted(model, result)
 
 
+def saved_to(path: str) -> str:
+    return f"saved to {path}"
+
+
+def is_a(arguments: dict[str, Any]) -> bool:
+    return arguments["path"] == "a"
+
+
 def is_deep(arguments: dict[str, Any]) -> bool:
     return bool(arguments.get("deep"))
 
@@ -164,6 +173,24 @@ def test_a_run_that_waits_goes_on_with_the_answer(
     assert [texts(ended)[0], texts(ended)[2]] == ["seen", "seen"]
     assert desk.names.count("look") == 2
     assert desk.names.count("send") == (1 if isinstance(decision, Allow | Edit) else 0)
+    accepted(model, ended)
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["from the result", "from JSON"])
+@pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])
+@on_every_wire
+def test_a_call_that_did_not_have_to_wait_is_not_run_again(wire: str, schedule: Schedule, saved: bool) -> None:
+    """The third has another key, so it ends before the second is allowed; the results stand in call order anyway."""
+    desk = Desk()
+    save = desk.tool("save", saved_to, key=itemgetter("path"), approve=is_a)
+    model = ScriptedModel([Call("save", path=path, id=path) for path in "bac"], "Done.", wire=wire)
+    agent = Agent(model, [save], on_approval=lambda call: Wait(), schedule=schedule)
+    result = play(agent)
+    assert [call.id for call in result.pending] == ["a"]
+    assert [answer.call_id for answer in result.answered] == ["b", "c"]
+    ended = run_virtual(agent.resume(result.to_json() if saved else result, {"a": Allow()}))
+    assert [arguments["path"] for _, arguments in desk.ran] == ["b", "c", "a"]
+    assert results_in(ended.messages) == [("b", "saved to b"), ("a", "saved to a"), ("c", "saved to c")]
     accepted(model, ended)
 
 

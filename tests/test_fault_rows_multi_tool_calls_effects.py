@@ -12,7 +12,19 @@ import wire_bytes
 from scenes import WIRES, Desk, accepted, can_go_on, only, play, play_aloud, results_in
 from wire_bytes import block, tool_use
 
-from unbroken import Agent, CallsIgnored, CallStarted, Conversation, Schedule, ScriptedModel, Tool, tool
+from unbroken import (
+    Agent,
+    Allow,
+    Approval,
+    CallsIgnored,
+    CallStarted,
+    Conversation,
+    Schedule,
+    ScriptedModel,
+    Tool,
+    ToolCall,
+    tool,
+)
 from unbroken.testing import Call, Pause, Raw, Say, Think, run_virtual
 
 under_every_schedule = pytest.mark.parametrize("schedule", Schedule)
@@ -66,6 +78,30 @@ def test_without_keys_a_read_does_not_start_before_the_write_before_it(wire: str
     assert [event.early for event in only(CallStarted, events)] == [False, False]
     assert result.text == "Done."
     accepted(model, result)
+
+
+@under_every_schedule
+def test_a_read_waits_with_the_write_before_it_for_an_approval(schedule: Schedule) -> None:
+    """Without keys: the write cannot start yet, so neither can what was called after it."""
+    desk = Desk()
+
+    async def takes_its_time(call: ToolCall) -> Approval:
+        await asyncio.sleep(5.0)
+        return Allow()
+
+    tools = [desk.tool("send", approve=True), desk.tool("look", effect="read")]
+    model = ScriptedModel([Call("look", n=1), Call("send"), Call("look", n=2)], "Done.")
+    result = play(Agent(model, tools, schedule=schedule, on_approval=takes_its_time))
+    assert [(run.name, run.started) for run in desk.executions] == [("look", 0.0), ("send", 5.0), ("look", 5.0)]
+    accepted(model, result)
+
+
+def test_a_read_without_a_key_does_not_overtake_a_write_that_has_one() -> None:
+    desk = Desk()
+    tools = [desk.tool("write", seconds=1.0, key=itemgetter("path")), desk.tool("list", effect="read")]
+    _, events = play_aloud(Agent(ScriptedModel([Call("write", path="a"), Call("list"), Pause(2.0)], "Done."), tools))
+    assert [(run.name, run.started) for run in desk.executions] == [("write", 2.0), ("list", 2.0)]
+    assert [event.early for event in only(CallStarted, events)] == [False, False]
 
 
 @pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])

@@ -76,31 +76,35 @@ class World:
 
 NAMES = st.sampled_from(["look", "read_file", "write_file", "act_once", "restart", "no_such_tool"])
 
-calls: st.SearchStrategy[Step] = st.builds(
-    lambda name, path, seconds, fails, after, id, odd: Call(
-        name,
-        {"path": path, "seconds": seconds, **({"fails": True} if fails else {}), **({"odd": 1} if odd else {})},
-        after=after,
-        id=id,
-    ),
-    NAMES,
-    PATHS,
-    DURATIONS,
-    st.booleans(),
-    DURATIONS,
-    st.sampled_from([None, "", "call_same"]),
-    st.integers(0, 9).map(lambda n: n == 0),
-)
-talk: st.SearchStrategy[Step] = st.sampled_from([Say("Let me see. "), Think("Hm. ")])
-turns: st.SearchStrategy[Answer] = st.builds(
-    lambda before, made, cut: [*before, *made, *cut],
-    st.lists(talk, max_size=2),
-    st.lists(calls, min_size=1, max_size=6),
-    st.sampled_from([[], [], [], [Cut("look", '{"path": "a')]]),
-)
-scripts: st.SearchStrategy[list[Answer]] = st.builds(
-    lambda made, end: [*made, end], st.lists(turns, max_size=4), st.sampled_from(["Done.", "All is well."])
-)
+
+@st.composite
+def one_call(draw: st.DrawFn) -> Step:
+    arguments: dict[str, Json] = {"path": draw(PATHS), "seconds": draw(DURATIONS)}
+    if draw(st.booleans()):
+        arguments["fails"] = True
+    if draw(st.integers(0, 9)) == 0:
+        arguments["odd"] = 1  # does not fit
+    return Call(draw(NAMES), arguments, after=draw(DURATIONS), id=draw(st.sampled_from([None, "", "call_same"])))
+
+
+calls = one_call()
+
+
+@st.composite
+def one_turn(draw: st.DrawFn) -> Answer:
+    talk: list[Step] = [Say("Let me see. "), Think("Hm. ")]
+    before = draw(st.lists(st.sampled_from(talk), max_size=2))
+    made = draw(st.lists(calls, min_size=1, max_size=6))
+    cut: list[Step] = [Cut("look", '{"path": "a')] if draw(st.integers(0, 3)) == 0 else []
+    return [*before, *made, *cut]
+
+
+@st.composite
+def some_turns(draw: st.DrawFn) -> list[Answer]:
+    return [*draw(st.lists(one_turn(), max_size=4)), draw(st.sampled_from(["Done.", "All is well."]))]
+
+
+scripts = some_turns()
 limits = st.builds(
     Limits,
     rounds=st.sampled_from([0, 1, 2, 8]),

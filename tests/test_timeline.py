@@ -43,9 +43,9 @@ def times(watch: Watch) -> list[tuple[float | None, ...]]:
 @pytest.mark.parametrize(
     ("schedule", "first", "second", "took"),
     [
-        (Schedule.SEQUENTIAL, (0.0, 0.3, 1.0, 2.0), (0.4, 1.0, 2.0, 2.5), 2.5),
-        (Schedule.PARALLEL, (0.0, 0.3, 1.0, 2.0), (0.4, 1.0, 1.0, 1.5), 2.0),
-        (Schedule.EAGER, (0.0, 0.3, 0.3, 1.3), (0.4, 1.0, 1.0, 1.5), 1.5),
+        (Schedule.SEQUENTIAL, (0.1, 0.3, 1.0, 2.0), (0.6, 1.0, 2.0, 2.5), 2.5),
+        (Schedule.PARALLEL, (0.1, 0.3, 1.0, 2.0), (0.6, 1.0, 1.0, 1.5), 2.0),
+        (Schedule.EAGER, (0.1, 0.3, 0.3, 1.3), (0.6, 1.0, 1.0, 1.5), 1.5),
     ],
     ids=lambda value: value.value if isinstance(value, Schedule) else "",
 )
@@ -61,14 +61,14 @@ def test_a_watch_tells_when_each_call_was_written_started_and_ended(
 
 
 def test_the_picture_has_a_column_for_each_moment() -> None:
-    lines = [line.plain for line in Timeline(two_looks(Schedule.PARALLEL), scale=2.0).lines(50)]
+    lines = [line.plain for line in Timeline(two_looks(Schedule.PARALLEL), scale=2.0).lines(46)]
     assert lines == [
-        "PARALLEL         0s        1                2.00 s",
-        "round 1: the mode──────────             ",
-        "  look far       ▒▒▒·······██████████      1.00 s",
-        "  look near          ▒▒▒▒▒▒█████           0.50 s",
-        "the model answers                   ─   ",
-    ] or [line.rstrip() for line in lines]
+        "PARALLEL        0s        1            2.00 s",
+        "round 1         ──────────          ",
+        "  look far       ▒▒·······██████████   1.00 s",
+        "  look near           ▒▒▒▒█████        0.50 s",
+        "answer                             ─",
+    ]
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])

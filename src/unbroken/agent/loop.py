@@ -33,10 +33,10 @@ from unbroken.deltas import (
     UsageReported,
 )
 from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UnbrokenError
-from unbroken.events import CallsIgnored, ReasoningAdded, RequestSent, Said, TextAdded
+from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, RequestSent, Said, TextAdded
 from unbroken.messages import Assistant, Request, ToolCall, ToolResult, Usage, User
 from unbroken.tools.approval import Approval
-from unbroken.tools.calling import Prepared, in_words, note, prepare
+from unbroken.tools.calling import Prepared, in_words, note, number_identical, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
@@ -135,7 +135,11 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
     """The calls that a run was left waiting for, with what was decided about them."""
     run.voice.turn = max(run.account.requests - 1, 0)
     toolbox = run.toolbox()
-    prepared = [prepare(call, toolbox) for call in run.transcript.open]
+    message = run.transcript.messages[-1]
+    everything = [prepare(call, toolbox) for call in message.calls] if isinstance(message, Assistant) else []
+    number_identical(everything)
+    waiting = {call.id for call in run.transcript.open}
+    prepared = [each for each in everything if each.call.id in waiting]
     observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
     batch = run.batch(toolbox, observer)
     try:
@@ -194,6 +198,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     except TimeoutError as error:
         if not limit.expired():
             raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
+        run.voice.say(LimitReached, "time_limit", run.account.limits.seconds)
         message = replace(heard.message(), calls=())
         run.spend(usage or estimate(request, message))
         return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
@@ -228,6 +233,7 @@ def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: He
         elif run.repetition.verdict(prepared) == "refuse":
             prepared.refusal = REPEATED
         planned.append(prepared)
+    number_identical(planned)
     run.account.calls += len(calls) if allowed is None else min(len(calls), allowed)
     return planned
 
@@ -267,6 +273,7 @@ def _leave_valid(run: Run, batch: Batch, heard: Heard | None) -> None:
             run.transcript.add(message)
     for result in batch.settle(run.transcript.open):
         run.transcript.answer(result)
+    batch.abandon("the answer broke off")
 
 
 def _is_answer(run: Run, turn: Turn) -> bool:

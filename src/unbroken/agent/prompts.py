@@ -47,7 +47,7 @@ NO_ANSWER = {
 ALL_FAILED = "All tool calls failed. Please check the error messages and try again."
 
 BUDGET_EXHAUSTED = "not executed: budget exhausted"
-TIME_IS_UP = "not finished: the time limit of the run was reached"
+TIME_IS_UP = "the time limit of the run was reached"
 
 _CJK = re.compile(r"[\u3400-\u9fff]")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
-
-import orjson
 
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
@@ -65,7 +64,7 @@ class Result:
         """What `to_json` gave, as a dict or as its text."""
         try:
             if isinstance(saved, str | bytes):
-                saved = orjson.loads(saved)
+                saved = json.loads(saved)
             if not isinstance(saved, dict) or "stop_reason" not in saved:
                 raise TypeError("it is not what Result.to_json gives")
             fields = cast("dict[str, Any]", saved)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,13 +76,10 @@ class Run:
     pending: tuple[ToolCall, ...] = ()
     """Calls that wait for somebody outside."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
-    _made: Counter[str] = field(default_factory=Counter[str])
-    """How often each call was made in this turn."""
 
     def next_turn(self) -> None:
         self.voice.turn = self.account.requests
         self.account.requests += 1
-        self._made.clear()
 
     def limit(self) -> StopReason | None:
         """The limit that forbids another round."""
@@ -154,14 +150,13 @@ class Run:
 
     def context(self, prepared: Prepared) -> CallContext[Any]:
         call, plan = prepared.call, self.plan
-        self._made[prepared.fingerprint] += 1
         return CallContext(
             run=self.id,
             turn=self.voice.turn,
             call_id=call.id,
             name=call.name,
             fingerprint=prepared.fingerprint,
-            nth=self._made[prepared.fingerprint],
+            nth=prepared.nth,
             deps=plan.deps,
             store=plan.store,
             say=self.voice.say,

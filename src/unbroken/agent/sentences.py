@@ -17,98 +17,31 @@ from unbroken.events import Event, RequestSent, RunFailed, RunFinished, Said, Te
 STRONG = "。！？｡।۔؟"
 """These end a sentence whatever follows; `.`, `!`, `?` and `…` may also stand inside of one."""
 
-TITLES = frozenset(
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "mx",
-        "dr",
-        "prof",
-        "st",
-        "mt",
-        "messrs",
-        "gen",
-        "col",
-        "capt",
-        "lt",
-        "sgt",
-        "cpl",
-        "maj",
-        "rep",
-        "sen",
-        "gov",
-        "pres",
-        "rev",
-        "hon",
-        "fr",
-        "hr",
-        "hrn",
-        "frau",
-        "mme",
-        "mlle",
-        "vs",
-        "cf",
-        "ca",
-        "approx",
-        "resp",
-        "viz",
-        "al",
-        "bzw",
-        "evtl",
-        "ggf",
-        "inkl",
-        "usw",
-        "sog",
-        "vgl",
-        "sr",
-        "sra",
-        "srta",
-        "dott",
-        "sig",
-    ]
+TITLES = (
+    " mr mrs ms mx dr prof st mt messrs gen col capt lt sgt cpl maj rep sen gov pres rev hon fr hr hrn mme mlle "
+    " vs cf ca approx resp viz al bzw evtl ggf inkl sog vgl sr sra srta dott sig "
 )
 """Abbreviations that something always follows."""
 
-NUMBERED = frozenset(
-    [
-        "no",
-        "nos",
-        "nr",
-        "fig",
-        "figs",
-        "eq",
-        "eqs",
-        "vol",
-        "ch",
-        "sec",
-        "art",
-        "para",
-        "p",
-        "pp",
-        "pt",
-        "ver",
-        "abb",
-        "tab",
-        "kap",
-    ]
-)
+NUMBERED = " no nos nr fig figs eq eqs vol ch sec art para p pp pt ver abb tab kap "
 """Abbreviations if a number follows, else words."""
 
+LONGEST = 64
+"""More marks or more white space than that end a sentence: no text makes the splitter look at it again and again."""
+
 _MARK = re.compile(rf"[.!?…{STRONG}\n]")
-_RUN = re.compile(rf"[.!?…{STRONG}]+")
+_RUN = re.compile(rf"[.!?…{STRONG}]{{1,{LONGEST}}}")
 _CLOSERS: Final = frozenset("'”’»)]}」』）】》〉〕］｝〗")
 _PAIRED = {mark: re.compile(f"{re.escape(mark)}+") for mark in '"*_`＂'}
 """Marks that open and close with the same sign."""
-_SPACE = re.compile(r"[^\S\n]*")
+_SPACE = re.compile(rf"[^\S\n]{{0,{LONGEST}}}")
 _GOES_ON = frozenset(",;:，、；：")
 _GOES_ON_AFTER_SPACE = _GOES_ON | frozenset(")]}–—|…")
 _WORD = re.compile(r"[^\s(\[{\"'“‘«*_—–/]*\Z")
 _LONGEST_WORD = 32
-_BULLET = re.compile(r"\s*[*+-]\s")
-_LIST_NUMBER = re.compile(r"[\s>*#_-]*(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\Z")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-_BEFORE_FENCE = frozenset(["", "`", "``", "~", "~~"])
+_BULLET = re.compile(r"[*+-]\s")
+_LIST_NUMBER = re.compile(r"[ >*#_-]*(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\Z")
+_FENCE = re.compile(r"`{3,}|~{3,}")
 
 
 async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
@@ -133,10 +66,14 @@ class Splitter:
     """
 
     def __init__(self) -> None:
+        self._blank: list[str] = []
+        """White space before the first word."""
         self._rest = ""
-        """The sentence, or the code block, that is being written."""
+        """The sentence, or the code block, that is being written, from its first word on."""
         self._from = 0
         """No end is before this place."""
+        self._opened: dict[str, tuple[int, int]] = {}
+        """For marks like `"`: how many of them stand before a place."""
         self._line = 0
         """In a code block: where its last line starts."""
         self._at_line_start = True
@@ -149,50 +86,62 @@ class Splitter:
         rest += text
         self._rest = rest
         found: list[str] = []
-        while end := self._end_of_block() if self._fence else self._end_of_sentence():
-            found.append(self._rest[:end])
-            self._rest = self._rest[end:]
-            self._from = 0
+        while end := self._end():
+            found.append(self._take(end))
             self._at_line_start = found[-1].endswith("\n")
         return found
 
     def flush(self) -> str:
         """What is left of a turn. White space alone waits for the first sentence of the next one."""
-        self._from = 0
         self._at_line_start, self._fence = True, ""
-        if not self._rest or self._rest.isspace():
-            return ""
-        rest, self._rest = self._rest, ""
-        return rest
+        return self._take(len(self._rest)) if self._rest else ""
 
     def end(self) -> str:
         """What is left at the very end, white space too."""
-        rest, self._rest = self._rest, ""
-        return rest
+        return self._take(len(self._rest))
+
+    def _take(self, end: int) -> str:
+        taken = "".join([*self._blank, self._rest[:end]])
+        self._blank.clear()
+        self._rest, self._from = self._rest[end:], 0
+        self._opened.clear()
+        return taken
+
+    def _end(self) -> int:
+        """Where the sentence or the code block ends, or 0 if that cannot be said yet."""
+        if self._fence:
+            return self._end_of_block()
+        if self._from == 0 and (word := self._rest.lstrip()) != self._rest:
+            blank = self._rest[: len(self._rest) - len(word)]
+            self._at_line_start = self._at_line_start or "\n" in blank
+            self._blank.append(blank)
+            self._rest = word
+        return self._end_of_sentence() if self._rest else 0
 
     def _end_of_sentence(self) -> int:
-        """Where the first sentence ends, or 0 if that cannot be said yet."""
         rest, at = self._rest, self._from
         if at == 0 and self._at_line_start and (opening := _FENCE.match(rest)):
             newline = rest.find("\n", opening.end())
             if newline < 0:
                 return 0
-            if opening[1][0] not in rest[opening.end() : newline]:  # otherwise it is code within one line
-                self._fence = opening[1]
+            if opening[0][0] not in rest[opening.end() : newline]:  # otherwise it is code within one line
+                self._fence = opening[0]
                 self._line = self._from = newline + 1
                 return self._end_of_block()
+        if self._at_line_start and rest[0] == "|":  # a row of a table
+            newline = rest.find("\n", at)
+            at = len(rest) if newline < 0 else newline
         while mark := _MARK.search(rest, at):
             at = mark.start()
             if mark[0] == "\n":
-                if rest[:at].strip():
-                    return at + 1
-                at += 1
-                continue
+                return at + 1
             run = _RUN.match(rest, at)
             assert run is not None
             tail = self._tail(at, run.end())
             space = _SPACE.match(rest, tail)
             assert space is not None
+            if space.end() - tail == LONGEST:
+                return space.end()
             if space.end() == len(rest):
                 self._from = at
                 return 0
@@ -201,13 +150,14 @@ class Splitter:
             if self._ends(at, run[0], rest[tail : space.end()], rest[space.end()]):
                 return space.end()
             at = tail
-        self._from = 0 if rest.strip() in _BEFORE_FENCE else len(rest)
+        may_be_a_fence = len(rest) < 3 and rest.strip("`~") == ""
+        self._from = 0 if may_be_a_fence else len(rest)
         return 0
 
     def _tail(self, start: int, at: int) -> int:
-        """Behind all that still belongs to the sentence whose first mark is at `start`: quotes, brackets, more marks."""
+        """Behind all that belongs to the sentence whose first mark is at `start`: quotes, brackets, more marks."""
         rest = self._rest
-        while at < len(rest):
+        while at < min(len(rest), start + LONGEST):
             sign = rest[at]
             if sign not in _CLOSERS and not _RUN.match(sign) and not self._is_open(sign, start):
                 break
@@ -217,9 +167,13 @@ class Splitter:
     def _is_open(self, sign: str, start: int) -> bool:
         if sign not in _PAIRED:
             return False
-        bullet = _BULLET.match(self._rest)
-        before = self._rest[bullet.end() if bullet else 0 : start]
-        return len(_PAIRED[sign].findall(before)) % 2 == 1
+        counted = self._opened.get(sign)
+        if counted is None:
+            bullet = _BULLET.match(self._rest)
+            counted = (bullet.end() if bullet else 0, 0)
+        count = counted[1] + len(_PAIRED[sign].findall(self._rest, counted[0], start))
+        self._opened[sign] = (start, count)
+        return count % 2 == 1
 
     def _ends(self, start: int, run: str, space: str, following: str) -> bool:
         """Is this the end of a sentence: the marks `run` at `start`, and what follows them?"""
@@ -237,9 +191,9 @@ class Splitter:
             return True
         found = _WORD.search(self._rest[max(start - _LONGEST_WORD, 0) : start])
         word = found[0] if found else ""
-        if word.lower() in NUMBERED:
+        if f" {word.lower()} " in NUMBERED:
             return following.isdigit()
-        if word.lower() in TITLES:
+        if f" {word.lower()} " in TITLES:
             return True
         letters = word.split(".")
         if word in ("I", "a.m", "p.m", "A.M", "P.M") or not all(len(part) == 1 and part.isalpha() for part in letters):

@@ -14,6 +14,7 @@ import typer
 from unbroken.agent import Conversation
 from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_stop, ending, tell, tell_error
+from unbroken.cli.screen import is_terminal
 from unbroken.cli.session import Session, open_session
 from unbroken.cli.wording import one_line
 from unbroken.errors import UnbrokenError, UserError
@@ -90,7 +91,7 @@ class Chat:
         self._screen = session.screen
         self._save = save
         self._setup = setup
-        self._person = sys.stdin.isatty()
+        self._person = is_terminal(sys.stdin)
         self._chat = Conversation(session.agent)
         if save and Path(save).exists():
             self._load(save)
@@ -184,6 +185,8 @@ def _typed() -> Iterator[str]:
 
 def _piped() -> Iterator[str]:
     """Lines as they come: who writes them may wait for the answer."""
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
+        raise UserError("reading standard input failed: it is closed; write one line for each turn to it")
     rest = b""
     while piece := os.read(sys.stdin.fileno(), 65536):
         *lines, rest = (rest + piece).split(b"\n")

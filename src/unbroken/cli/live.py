@@ -119,7 +119,7 @@ class LiveScreen:
         self._console.print(f"[bold yellow]?[/] [bold]{escape(call.name)}[/]{escape(in_brackets(arguments, 2000))}")
         while True:
             try:
-                answer = self._console.input("  run it? [b]y[/]es, [b]n[/]o, [b]e[/]dit, or say why not: ").strip()
+                answer = input("  run it? (y)es, (n)o, (e)dit, or say why not: ").strip()
                 if answer.lower() in ("y", "yes"):
                     return Allow()
                 if answer.lower() in ("n", "no"):
@@ -129,7 +129,7 @@ class LiveScreen:
                         return Deny(answer)
                     continue
                 self._console.print(f"  now: {escape(json.dumps(arguments, ensure_ascii=False))}", soft_wrap=True)
-                return Edit(_read_arguments(self._console.input("  new: ")))
+                return Edit(_read_arguments(input("  new: ")))
             except UserError as error:
                 self._console.print(f"  [red]{escape(str(error))}[/]")
             except EOFError:

@@ -152,10 +152,7 @@ def _tools(name: str) -> Toolbox:
 def _server(place: str) -> MCPServer:
     if place.startswith(("http://", "https://")):
         return MCPServer(url=place)
-    try:
-        return MCPServer(place)
-    except ValueError as error:  # an open quote
-        raise UserError(f"--mcp: the command cannot be read: {error}; check its quotes") from error
+    return MCPServer(place)
 
 
 def _instructions(given: str) -> str:

@@ -82,6 +82,8 @@ run_command.__doc__ = f"""Ask a model, run the tools that it calls, print its an
 
 def _prompt(given: str, images: list[str]) -> Prompt:
     if given == "-":
+        if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
+            raise UserError("reading standard input failed: it is closed; give the prompt as an argument")
         given = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not given.strip():
         raise UserError("the prompt is empty; say what is to be done")

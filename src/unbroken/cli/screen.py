@@ -1,8 +1,8 @@
-"""Where a run is shown: what the three kinds of screens have in common, and which one fits."""
+"""Where a run is shown: what the three kinds of screens have in common, and whether somebody is there."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import IO, Protocol
 
 from unbroken.events import Event
 from unbroken.messages import ToolCall
@@ -28,3 +28,8 @@ class Screen(Protocol):
     def close(self) -> None:
         """Leave things so that others can print."""
         ...
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """There is none where the shell closed it."""
+    return stream is not None and stream.isatty()

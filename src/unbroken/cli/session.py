@@ -16,7 +16,7 @@ from unbroken.cli.desk import Desk
 from unbroken.cli.live import LiveScreen
 from unbroken.cli.options import Setup, build_agent, build_model, build_tools
 from unbroken.cli.plain import JsonScreen, PlainScreen
-from unbroken.cli.screen import Screen
+from unbroken.cli.screen import Screen, is_terminal
 from unbroken.cli.timeline import Watch
 from unbroken.messages import ToolCall
 from unbroken.tools.approval import Allow, OnApproval
@@ -38,9 +38,9 @@ class Session:
 @contextmanager
 def open_session(setup: Setup, watched: bool = False) -> Generator[Session]:
     console = Console(highlight=False)
-    live = not setup.json and sys.stdout.isatty() and not console.is_dumb_terminal
+    live = not setup.json and is_terminal(sys.stdout) and not console.is_dumb_terminal
     if live:
-        screen: Screen = LiveScreen(console, asks=sys.stdin.isatty())
+        screen: Screen = LiveScreen(console, asks=is_terminal(sys.stdin))
     else:
         console = Console(highlight=False, stderr=True)  # standard output has the answer, or JSON, and nothing else
         screen = (JsonScreen if setup.json else PlainScreen)(sys.stdout, sys.stderr)

@@ -172,14 +172,14 @@ class Timeline:
         last = max([began, *(span.ended or span.opened for span in watch.spans)])
         end = watch.ended if watch.ended is not None else last if self.now is None else self.now
         took = max(end - began, 0.001)
-        label = max(min(width * 7 // 20, 36), 12)
-        ruler = _Ruler(began, max(self.scale, took), max(width - label - 10, 8))
+        label = min(max(width * 7 // 20, 4), 36)
+        ruler = _Ruler(began, max(self.scale, took), max(width - label - 10, 1))
         title = (set_cell_size(watch.schedule.upper() or "RUN", label), "bold")
         lines = [Text.assemble(title, (ruler.axis(), "dim"), seconds(took).rjust(9))]
         number = 0
         for turn in watch.turns:
             number += bool(turn.calls)
-            title = f"round {number}: the model writes" if turn.calls else "the model answers"
+            title = f"round {number}" if turn.calls else "answer"
             bar = ruler.bar([(turn.asked, turn.heard or end, glyphs.model, MODEL)])
             lines.append(Text.assemble((set_cell_size(title, label), "dim"), bar))
             lines += [self._line(span, ruler, label, glyphs, end) for _, span in sorted(turn.calls.items())]

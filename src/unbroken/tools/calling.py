@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -47,6 +48,8 @@ class Prepared:
     asks: bool = False
     """It needs an approval."""
     refusal: str = ""
+    nth: int = 1
+    """Its number among the identical calls of its message."""
 
     @property
     def effect(self) -> str:
@@ -56,7 +59,7 @@ class Prepared:
 def prepare(call: ToolCall, toolbox: Toolbox) -> Prepared:
     tool = toolbox.get(call.name)
     if call.arguments is None:
-        return Prepared(call, tool, refusal=_cut(call))
+        return Prepared(call, tool, fingerprint=f"{call.name}\n{call.raw}", refusal=_cut(call))
     if tool is None:
         return Prepared(call, None, fingerprint=fingerprint(call), refusal=_unknown(call, toolbox))
     prepared = Prepared(call, tool, fingerprint=fingerprint(call))
@@ -70,6 +73,14 @@ def prepare(call: ToolCall, toolbox: Toolbox) -> Prepared:
     except Exception as error:  # noqa: BLE001 - a foreign `key` or `approve` runs here
         prepared.refusal = f"tool `{call.name}` could not be prepared: {in_words(error)}"
     return prepared
+
+
+def number_identical(calls: Iterable[Prepared]) -> None:
+    """So that each has an idempotency key of its own, the same one after a break."""
+    made: Counter[str] = Counter()
+    for prepared in calls:
+        made[prepared.fingerprint] += 1
+        prepared.nth = made[prepared.fingerprint]
 
 
 def fingerprint(call: ToolCall) -> str:

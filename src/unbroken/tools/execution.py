@@ -28,7 +28,7 @@ State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "w
 
 NOT_EXECUTED = "not executed"
 CANCELLED = "the run was cancelled"
-EARLIER_FAILED = f"{NOT_EXECUTED}: an earlier call failed"
+EARLIER_FAILED = "an earlier call failed"
 NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
 
 
@@ -233,7 +233,7 @@ class Batch:
         self._halted = reason
         for entry in self._entries.values():
             if entry.state in ("running", "asking"):
-                self._stop(entry, reason)
+                self._stop(entry, f"cancelled: {reason}")
         if self._sealed:
             self._advance()
 
@@ -251,6 +251,12 @@ class Batch:
             results.append(entry.result or failure(call, reason))
         return results
 
+    def abandon(self, reason: str) -> None:
+        """After the end: the message is in no history, but what had started is told to have ended."""
+        for entry in self._entries.values():
+            if entry.started_at is not None:
+                self._finish(entry, failure(entry.call, f"cancelled: {reason}"))
+
     @property
     def pending(self) -> tuple[ToolCall, ...]:
         """Calls that wait for somebody outside, without those that only wait for them."""
@@ -267,7 +273,7 @@ class Batch:
         for entry in self._entries.values():
             if entry.state == "waiting" and entry.twin is None and self._free(entry, unfinished):
                 if self._halted:
-                    self._finish(entry, failure(entry.call, self._halted))
+                    self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {self._halted}"))
                 elif entry.prepared.tool is not None and entry.prepared.tool.function is None:
                     entry.state = "pending"
                 elif entry.prepared.asks and not entry.approved:

@@ -87,7 +87,9 @@ HistoryEdit: TypeAlias = Drop | Insert | Move | Rename
 """`id` is the id of the call in question, or its name where the wire gave no id. Places are those before any edit."""
 
 
-def repairs(links: Sequence[Link], *, answer_open: bool = True, whole: bool = True, unique: bool = False) -> list[HistoryEdit]:
+def repairs(
+    links: Sequence[Link], *, answer_open: bool = True, whole: bool = True, unique: bool = False
+) -> list[HistoryEdit]:
     """The edits that make the chain valid, in the order of the history; none for a valid one.
 
     `answer_open=False` leaves open calls at the very end alone: they may still be executed. `whole=False` says that

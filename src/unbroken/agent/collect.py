@@ -1,0 +1,165 @@
+"""`collect`: what a run came to, from its events alone: they may come from a stream, a file or another machine.
+
+`Result` is the run's own account and can be gone on with; this is a reader's, and knows what readers are told: text,
+reasoning, calls with their times, the list of what is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from unbroken.events import (
+    ApprovalAsked,
+    CallFinished,
+    CallStarted,
+    Event,
+    ReasoningAdded,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    Said,
+    TextAdded,
+    TodoUpdated,
+    ToolCallsDetected,
+)
+from unbroken.messages import Json, Usage
+
+
+@dataclass(slots=True)
+class CollectedCall:
+    id: str
+    name: str
+    turn: int
+    arguments: dict[str, Json] | None = None
+    """None if no event told them: its arguments were cut."""
+    text: str | None = None
+    """The result as the model read it. None if there is none: the call waits, or the run ended before."""
+    error: bool = False
+    seconds: float = 0.0
+    early: bool = False
+    duplicate_of: str = ""
+    executed: bool = False
+
+
+@dataclass(slots=True)
+class Collected:
+    """What the events said. `text` is the answer; of a run that did not end, what it said last."""
+
+    run: str = ""
+    text: str = ""
+    texts: list[str] = field(default_factory=list[str])
+    """What was said in each turn that said something, the last one included."""
+    thoughts: list[str] = field(default_factory=list[str])
+    """Of these, the ones that calls followed."""
+    reasoning: str = ""
+    """Of all turns, with an empty line between them."""
+    calls: list[CollectedCall] = field(default_factory=list[CollectedCall])
+    todos: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    """The last list."""
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: str = ""
+    """Empty if the run failed, or if its end is not among the events."""
+    rounds: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    pending: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    failed: RunFailed | None = None
+    events: list[Event] = field(default_factory=list[Event])
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Collected:
+        """The same as `collect`, for events that are all there."""
+        collector = _Collector()
+        for event in events:
+            collector.take(event)
+        return collector.collected
+
+
+async def collect(stream: AsyncIterable[Event]) -> Collected:
+    """Reads a stream of events to its end. If the stream raises there, as that of a failed run does, so does this;
+    of events that were saved, `failed` tells it."""
+    collector = _Collector()
+    async for event in stream:
+        collector.take(event)
+    return collector.collected
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.collected = Collected()
+        self._calls: dict[str, CollectedCall] = {}
+        self._saying: list[str] = []
+        self._thinking_in: int | None = None
+
+    def take(self, event: Event) -> None:
+        collected = self.collected
+        collected.run = collected.run or event.run
+        collected.events.append(event)
+        match event:
+            case TextAdded():
+                self._saying.append(event.text)
+                collected.text = "".join(self._saying)
+            case ReasoningAdded():
+                if self._thinking_in not in (None, event.turn):
+                    collected.reasoning += "\n\n"
+                self._thinking_in = event.turn
+                collected.reasoning += event.text
+            case RequestSent():
+                self._saying.clear()
+            case Said():
+                self._say(event)
+            case ToolCallsDetected() | ApprovalAsked() | CallStarted() | CallFinished():
+                self._take_call(event)
+            case TodoUpdated():
+                collected.todos = event.todos
+            case RunFinished():
+                self._finish(event)
+            case RunFailed():
+                collected.failed = event
+            case _:
+                pass
+
+    def _say(self, event: Said) -> None:
+        self.collected.text = event.text
+        self.collected.texts.append(event.text)
+        if not event.final:
+            self.collected.thoughts.append(event.text)
+
+    def _take_call(self, event: ToolCallsDetected | ApprovalAsked | CallStarted | CallFinished) -> None:
+        match event:
+            case ToolCallsDetected():
+                pass
+            case ApprovalAsked():
+                self._call(event.call_id, event.name, event.turn).arguments = event.arguments
+            case CallStarted():
+                call = self._call(event.call_id, event.name, event.turn)
+                call.arguments, call.early = event.arguments, event.early
+            case CallFinished():
+                call = self._call(event.call_id, event.name, event.turn)
+                call.text, call.error, call.seconds = event.text, event.error, event.seconds
+                call.duplicate_of, call.executed = event.duplicate_of, event.executed
+                if call.arguments is None and event.duplicate_of in self._calls:
+                    call.arguments = self._calls[event.duplicate_of].arguments
+
+    def _finish(self, event: RunFinished) -> None:
+        collected = self.collected
+        collected.text, collected.stop_reason = event.text, event.stop_reason
+        collected.rounds, collected.requests, collected.seconds = event.rounds, event.requests, event.seconds
+        collected.usage, collected.pending, collected.failed = _usage(event.usage), event.pending, None
+        for waiting in event.pending:
+            self._call(waiting["id"], waiting["name"], event.turn).arguments = waiting["arguments"]
+
+    def _call(self, id: str, name: str, turn: int) -> CollectedCall:
+        """The call with this id. Ids may come again in a later turn; while a call has no result, it is the same one."""
+        call = self._calls.get(id)
+        if call is None or (call.text is not None and call.turn != turn):
+            call = self._calls[id] = CollectedCall(id, name, turn)
+            self.collected.calls.append(call)
+        return call
+
+
+def _usage(saved: dict[str, Any]) -> Usage:
+    names = {field.name for field in fields(Usage)}
+    return Usage(**{name: value for name, value in saved.items() if name in names})

@@ -1,0 +1,175 @@
+"""Text by sentence: the same pieces however the text was cut, nothing lost, and no end where there may be none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbroken import Agent, Assistant, Event, RunFailed, Said, ScriptedModel, TextAdded, Unavailable, tool
+from unbroken.agent.sentences import Splitter, sentences
+from unbroken.models.script import Call, Fail, Pause, Say
+from unbroken.testing import run_virtual
+
+
+def split(pieces: Iterable[str]) -> list[str]:
+    splitter = Splitter()
+    found = [sentence for piece in pieces for sentence in splitter.feed(piece)]
+    return [sentence for sentence in [*found, splitter.flush(), splitter.end()] if sentence]
+
+
+CASES: list[list[str]] = [
+    ["Hello there. ", "How are you? ", "Fine!"],
+    ["Dr. Smith paid 3.14 dollars at example.com. ", "Then he left."],
+    ['He said "Go!" ', "Then he left."],
+    ["“Really?” he asked. ", "“Yes.” ", "(He was sure.) ", "Good."],
+    ["Well... maybe. ", "Hmm... ", "Let me see… then go on."],
+    ["See e.g. J. R. Tolkien in the U.S. Army, at 5 p.m. ", "Then No. 5 came. ", "No. ", "It did not."],
+    ["1. First step. ", "Second half.\n", "2. Second step\n", "a. Below it"],
+    ["See https://example.com/a.b?c=d. ", "Version 2.0.1 is out!"],
+    ["**Note.** ", "Then *stop.* ", "**Bold** again."],
+    ["| a. b | c. D |\n", "| e! | F |\n"],
+    ["你好。", "我是“小明。”", "他说！！", "真的？！", "好……", "吧"],
+    ["他说：“走吧。”", "然后走了。", "（他来了。）", "『はい。』", "そうです。"],
+    ["“好！”，他说。", "今天3.14元.", "明天!", "好的?", "是 OK. ", "Next"],
+    ["* 你好。", "**重点**是这个。"],
+    ["Look:\n", "```python\nx = 1. \nprint(x). Y\n```\n", "Done. ", "Bye"],
+    ["Look:\n", "\n~~~~\n```\nA. B\n~~~\n~~~~\n", "\n\nDone."],
+    ["Use ```x. ", "Y``` here. ", "Good.\n", "A line\n", "\n\nText."],
+    ["C'est fini ! ", "Voilà. ", "यह है। ", "ठीक है।"],
+    ["```\nnever closed. Not here\n\n"],
+]
+
+
+@pytest.mark.parametrize("expected", CASES, ids=lambda case: case[0][:24])
+def test_text_is_cut_at_the_ends_of_its_sentences_whatever_the_chunks(expected: list[str]) -> None:
+    text = "".join(expected)
+    for size in range(1, len(text) + 1):
+        assert split(text[at : at + size] for at in range(0, len(text), size)) == expected
+
+
+snippets = st.sampled_from(
+    [". ", "! ", "?", "…", "...", "。", "！", "”", "“", '"', "'", ")", "**", "_", "\n", "\n\n", " ", "\t", "\r\n", "```"]
+    + ["\n```\n", "~~~", "`", "Dr", "e.g", "1", "3.14", "a", "B", "word", "Word", "你好", "，", "|", "-", "\u00a0", "🎉"]
+)
+texts = st.lists(snippets | st.text(max_size=3), max_size=40).map("".join)
+
+
+@given(texts, st.data())
+def test_nothing_is_lost_and_no_chunking_changes_the_sentences(text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
+    whole = split([text])
+    assert "".join(whole) == text
+    assert split(text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)) == whole
+    assert split(text) == whole
+    assert all(sentence.strip() for sentence in whole[:-1])
+
+
+@given(texts)
+def test_a_sentence_once_given_does_not_depend_on_what_follows(text: str) -> None:
+    early = Splitter().feed(text)
+    assert Splitter().feed(text + "And more.\nOr 更多。")[: len(early)] == early
+
+
+def test_a_sentence_comes_with_the_first_sign_of_the_next_one() -> None:
+    splitter = Splitter()
+    assert splitter.feed("It is done.") == []  # it may be a number, an address, or a quote that is not closed yet
+    assert splitter.feed(" ") == []
+    assert splitter.feed("N") == ["It is done. "]
+    assert splitter.feed("ow this\n") == ["Now this\n"]  # a line's end is sure at once
+    assert splitter.feed("好。") == []
+    assert splitter.feed("然") == ["好。"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: "```\n" + "x = 1\n" * (n // 6),
+        lambda n: "word" * (n // 4),
+        lambda n: "." * n,
+        lambda n: "\n" * n,
+        lambda n: "." + " " * n,
+        lambda n: 'a"b."' * (n // 5),
+    ],
+    ids=["code", "one word", "stops", "lines", "spaces", "quotes"],
+)
+def test_a_long_text_in_small_pieces_costs_its_length(make: Callable[[int], str]) -> None:
+    def cost(text: str) -> float:
+        start = time.process_time()
+        assert "".join(split(text[at : at + 4] for at in range(0, len(text), 4))) == text
+        return time.process_time() - start
+
+    once, eight_times = (min(cost(make(size)) for _ in range(2)) for size in (10_000, 80_000))
+    assert eight_times < 24 * once + 0.05
+
+
+def test_what_is_left_of_a_turn_is_said_before_its_tools_have_run() -> None:
+    told: list[str] = []
+
+    @tool
+    async def slow() -> str:
+        """Slow."""
+        told.append("slow runs")
+        await asyncio.sleep(5)
+        told.append("slow ends")
+        return "ok"
+
+    async def main() -> None:
+        agent = Agent(ScriptedModel([Say("Let me look. Just a moment"), Call("slow")], "It is done."), [slow])
+        async for sentence in sentences(agent.stream("Go")):
+            told.append(sentence)
+
+    run_virtual(main())
+    assert told == ["Let me look. ", "Just a moment", "slow runs", "slow ends", "It is done."]
+
+
+def test_the_rest_is_given_before_the_error_of_a_run_that_fails() -> None:
+    async def main() -> list[str]:
+        said: list[str] = []
+        model = ScriptedModel([Say("One. Two"), Fail(Unavailable("model `m` is overloaded (529)"))])
+        with pytest.raises(Unavailable):
+            async for sentence in sentences(Agent(model).stream("Go")):
+                said.append(sentence)
+        return said
+
+    assert run_virtual(main()) == ["One. ", "Two"]
+
+
+def test_who_stops_reading_ends_the_run() -> None:
+    async def main() -> None:
+        stream = Agent(ScriptedModel([Say("One. Two. Three."), Pause(1000), Say("Four.")])).stream("Go")
+        async with aclosing(sentences(stream)) as spoken:
+            async for sentence in spoken:
+                assert sentence == "One. "
+                break
+        kinds = [type(event) async for event in events_left(stream)]
+        assert kinds[-1] is RunFailed
+        assert stream.messages[-1] == Assistant("One. Two. ")
+
+    run_virtual(main())
+
+
+async def events_left(stream: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    while True:
+        try:
+            yield await anext(stream)
+        except asyncio.CancelledError:
+            return
+
+
+def test_events_from_anywhere_will_do() -> None:
+    async def saved() -> AsyncIterator[Event]:
+        yield TextAdded("r", 0, 0, 0.0, "One. T")
+        yield TextAdded("r", 0, 1, 0.0, "wo.\n\n")
+        yield Said("r", 0, 2, 0.0, "One. Two.\n\n", False)
+        yield TextAdded("r", 1, 3, 0.0, "Three.\n\n")
+
+    async def main() -> list[str]:
+        return [sentence async for sentence in sentences(saved())]
+
+    assert run_virtual(main()) == ["One. ", "Two.\n", "\nThree.\n", "\n"]
