@@ -2,12 +2,15 @@
 
 The model is a script, because a real one needs a key. Everything else is real: a server on this machine sends the
 script as streamed bytes at the speed of a model, the agent reads them as it reads a provider's, and the tools work.
+`python examples/demo.py 0.5` takes half the time for all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from dataclasses import replace
 
 import demo_tools
 from rich.console import Console
@@ -17,6 +20,7 @@ from rich.table import Table
 
 from unbroken import Agent, Request, Result, Schedule, ToolMessage, connect
 from unbroken.cli.timeline import Timeline, Watch, legend
+from unbroken.models.script import Line, steps_of
 from unbroken.testing import Call, Say, ScriptedServer, Uses
 
 PROMPT = "Is this checkout ready for a release?"
@@ -69,7 +73,22 @@ SCRIPT = [
 ]
 
 
-async def main() -> None:
+def paced(line: Line, pace: float) -> Line:
+    """The same line, spoken in another time."""
+    if callable(line):
+        return lambda request: paced(line(request), pace)
+    return [
+        replace(step, after=step.after * pace, over=step.over * pace)
+        if isinstance(step, Say)
+        else Call(step.name, step.raw, id=step.id, after=step.after * pace, over=step.over * pace)
+        if isinstance(step, Call)
+        else step
+        for step in steps_of(line)
+    ]
+
+
+async def main(pace: float = 1.0) -> None:
+    demo_tools.PACE = pace
     console = Console(highlight=False)
     console.width = min(console.width, WIDEST)
     console.print(f"[bold]{PROMPT}[/]\n")
@@ -77,10 +96,10 @@ async def main() -> None:
     console.print("The server, the streamed bytes, the tools and the times are real.\n")
     console.print(legend(console))
     runs: dict[Schedule, Result] = {}
-    async with ScriptedServer(*SCRIPT * len(Schedule)) as server:
+    async with ScriptedServer(*[paced(line, pace) for line in SCRIPT] * len(Schedule)) as server:
         for schedule in Schedule:
             console.print(Rule(MEANING[schedule], align="left", style="dim"))
-            runs[schedule] = await run(schedule, server, console)
+            runs[schedule] = await run(schedule, server, console, SCALE * pace)
     console.print(Rule(style="dim"))
     console.print(f"\n{runs[Schedule.EAGER].text}\n")
     console.print(table(runs))
@@ -89,18 +108,18 @@ async def main() -> None:
     console.print(f"[bold]{COMMAND}[/]", soft_wrap=True)
 
 
-async def run(schedule: Schedule, server: ScriptedServer, console: Console) -> Result:
+async def run(schedule: Schedule, server: ScriptedServer, console: Console, scale: float) -> Result:
     watch = Watch()
     model = watch.over(connect("openai:scripted", base_url=server.base_url()))
     agent = Agent(model, [demo_tools], schedule=schedule, sinks=[watch])
     with Live(
-        get_renderable=lambda: Timeline(watch, SCALE, time.time()),
+        get_renderable=lambda: Timeline(watch, scale, time.time()),
         console=console,
         transient=True,
         refresh_per_second=15,
     ):
         result = await agent.run(PROMPT)
-    console.print(Timeline(watch, SCALE))
+    console.print(Timeline(watch, scale))
     return result
 
 
@@ -124,4 +143,4 @@ def same(runs: dict[Schedule, Result]) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(*map(float, sys.argv[1:2])))

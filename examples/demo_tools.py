@@ -14,6 +14,8 @@ from typing import Any
 from unbroken import CallContext, tool
 
 ROOT = Path(__file__).resolve().parents[1]
+PACE = 1.0
+"""Below 1 they are quicker than they are meant to be."""
 
 
 @tool(effect="read")
@@ -23,14 +25,14 @@ def read_file(path: str) -> str:
     Args:
         path: From the root of the project, as in README.md.
     """
-    time.sleep(0.2)
+    time.sleep(0.2 * PACE)
     return _inside(path).read_text("utf-8")[:2000]
 
 
 @tool(effect="read")
 async def installed_version(package: str) -> str:
     """Which version of a Python package is installed here."""
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5 * PACE)
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
@@ -40,7 +42,7 @@ async def installed_version(package: str) -> str:
 @tool(effect="read")
 async def count_lines(folder: str) -> str:
     """Count the Python files in a folder and their lines."""
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3 * PACE)
     files = sorted(_inside(folder).rglob("*.py"))
     lines = sum(len(file.read_text("utf-8").splitlines()) for file in files)
     return f"{len(files)} files, {lines:,} lines"
@@ -49,7 +51,7 @@ async def count_lines(folder: str) -> str:
 @tool(effect="read")
 async def search_code(text: str) -> str:
     """Say in which Python files under src a text stands."""
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5 * PACE)
     source = ROOT / "src"
     found = [str(file.relative_to(source)) for file in sorted(source.rglob("*.py")) if text in file.read_text("utf-8")]
     return f"in {len(found)} files: {', '.join(found[:5])}" if found else "nowhere"
@@ -58,7 +60,7 @@ async def search_code(text: str) -> str:
 @tool
 async def remember(note: str, context: CallContext[Any]) -> str:
     """Keep a note for the rest of the conversation."""
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2 * PACE)
     context.store.setdefault("notes", []).append(note)
     return f"{len(context.store['notes'])} notes kept"
 

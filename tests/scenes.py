@@ -10,7 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from unbroken import Agent, Event, Message, Request, Result, ScriptedModel, Tool, ToolSpec, Transcript, User, find_wire
+import pytest
+
+from unbroken import (
+    Agent,
+    Event,
+    Message,
+    Request,
+    Result,
+    Schedule,
+    ScriptedModel,
+    Tool,
+    ToolSpec,
+    Transcript,
+    User,
+    find_wire,
+)
 from unbroken.clock import current_clock
 from unbroken.messages import Assistant, Json, ToolCall, ToolMessage
 from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
@@ -25,6 +40,11 @@ PROVIDERS = {
     "gemini": "gemini:demo",
 }
 """A model by name for each wire, for `connect`."""
+
+on_every_wire = pytest.mark.parametrize("wire", WIRES)
+under_every_schedule = pytest.mark.parametrize("schedule", Schedule)
+SIZES = [pytest.param(1, id="byte by byte"), pytest.param(7, id="7 bytes"), pytest.param(1 << 20, id="at once")]
+"""How the network may cut a body."""
 
 ANYTHING: dict[str, Any] = {"type": "object", "properties": {"note": {"type": "string"}}}
 
@@ -138,3 +158,21 @@ def roles(messages: Sequence[Message]) -> list[str]:
 def in_pieces(data: bytes, size: int) -> list[Raw]:
     """A body as the network may cut it."""
     return [Raw(data[at : at + size]) for at in range(0, len(data), size)]
+
+
+def texts(result: Result) -> list[str]:
+    """What each call was answered, in their order."""
+    return [text for _, text in results_in(result.messages)]
+
+
+def on(wire: str, body: bytes, *more: str) -> Any:
+    return pytest.param(wire, body, id=" ".join([wire, *more]))
+
+
+def run_bytes(wire: str, body: bytes, desk: Desk, *names: str, size: int = 1 << 20, **settings: Any) -> Result:
+    """These bytes, then the answer "Done."."""
+    model = ScriptedModel(in_pieces(body, size), "Done.", wire=wire)
+    result = play(Agent(model, desk.tools(*names), **settings))
+    assert (result.text, result.stop_reason) == ("Done.", "answered")
+    accepted(model, result)
+    return result

@@ -77,6 +77,23 @@ def test_the_model_may_be_named_by_a_variable() -> None:
         assert server.headers[0]["authorization"] == "Bearer sk-of-mine"
 
 
+@pytest.mark.parametrize(
+    ("provider", "wire"),
+    [
+        ("openai", "openai-chat"),
+        ("openai", "openai-responses"),
+        ("anthropic", "anthropic-messages"),
+        ("gemini", "gemini"),
+    ],
+)
+def test_every_wire_can_be_asked(provider: str, wire: str, tmp_path: Path) -> None:
+    with serve(*two_rounds()) as server:
+        options = ("--model", f"{provider}:x", "--base-url", server.base_url(wire), "--wire", wire)
+        done = invoke("run", "Rome?", *options, "--tools", write_tools(tmp_path))
+        assert (done.exit_code, done.stdout) == (0, "It is sunny.\n\nGood bye.\n")
+        assert server.wires == [wire, wire]
+
+
 def test_options_reach_the_request(tmp_path: Path) -> None:
     image, words = tmp_path / "a.png", tmp_path / "words.txt"
     image.write_bytes(b"\x89PNG")
@@ -359,3 +376,36 @@ def test_ctrl_c_on_a_terminal_ends_with_one_line(tmp_path: Path) -> None:
     lines = terminal.plain.splitlines()
     assert lines[-1] == "unbroken: interrupted"
     assert any(re.match(r"✘ hang\(\) .*Error: cancelled: the run was cancelled", line) for line in lines)
+
+
+def test_ctrl_c_at_a_question_answers_the_call_and_ends(tmp_path: Path) -> None:
+    with (
+        serve([Call("delete", path="a.txt")]) as server,
+        Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal,
+    ):
+        terminal.wait_for("or say why not: ")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    lines = terminal.plain.splitlines()
+    assert any(re.match(r'– delete\(path="a.txt"\) .*not executed: the run was', line) for line in lines)
+    assert lines[-1] == "unbroken: interrupted"
+
+
+def test_a_second_interrupt_does_not_wait_for_a_tool_that_will_not_end(tmp_path: Path) -> None:
+    file = tmp_path / "stubborn.py"
+    file.write_text(
+        "import asyncio\nfrom unbroken import tool\n@tool\nasync def stay() -> str:\n    while True:\n"
+        "        try:\n            await asyncio.sleep(60)\n        except asyncio.CancelledError:\n"
+        "            print('no', flush=True)\n",
+        "utf-8",
+    )
+    with serve([Call("stay")]) as server:
+        command = [*COMMAND, "run", "Hi", *at(server), "--tools", str(file)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+            assert process.stderr is not None
+            for awaited in ("call: stay()", "no"):
+                while process.stderr.readline().rstrip() != awaited:
+                    assert process.poll() is None
+                process.send_signal(signal.SIGINT)
+            rest = process.stderr.read()
+    assert (process.returncode, rest.splitlines()[-1]) == (130, "unbroken: interrupted")

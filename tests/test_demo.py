@@ -12,9 +12,9 @@ from terminals import environment
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(example: str) -> str:
+def run(example: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example)],
+        [sys.executable, str(EXAMPLES / example), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -26,15 +26,14 @@ def run(example: str) -> str:
 
 
 def test_the_demo_shows_three_schedules_and_what_they_save() -> None:
-    shown = run("demo.py")
+    shown = run("demo.py", "0.4")
     assert "The model is scripted" in shown
     assert "--model openai:gpt-5 --tools examples/demo_tools.py" in shown
     assert "\x1b" not in shown
     assert max(map(len, shown.replace("\n.venv", "\n").splitlines()[:-1])) <= 100
     table = re.findall(r"^(SEQUENTIAL|PARALLEL|EAGER) +3 +11 +(\d+\.\d\d)", shown, re.MULTILINE)
     took = {schedule: float(seconds) for schedule, seconds in table}
-    assert took["SEQUENTIAL"] - took["PARALLEL"] > 1.0
-    assert took["PARALLEL"] - took["EAGER"] > 0.3
+    assert took["SEQUENTIAL"] > took["PARALLEL"] > took["EAGER"]
     for schedule in took:
         picture = shown.split(f"\n{schedule} ", 1)[1].split("\nanswer ", 1)[0]
         assert len(re.findall(r"^  .*█", picture, re.MULTILINE)) == 11

@@ -8,7 +8,18 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
-from scenes import WIRES, Desk, accepted, can_go_on, only, play, play_aloud, results_in
+from scenes import (
+    Desk,
+    accepted,
+    can_go_on,
+    on_every_wire,
+    only,
+    play,
+    play_aloud,
+    results_in,
+    texts,
+    under_every_schedule,
+)
 
 from unbroken import (
     Agent,
@@ -32,13 +43,7 @@ from unbroken import (
 )
 from unbroken.testing import Call, Pause, run_virtual
 
-under_every_schedule = pytest.mark.parametrize("schedule", Schedule)
-on_every_wire = pytest.mark.parametrize("wire", WIRES)
 PLACE: dict[str, Any] = {"type": "object", "properties": {"accuracy": {"type": "integer"}}}
-
-
-def texts(result: Result) -> list[str]:
-    return [text for _, text in results_in(result.messages)]
 
 
 def sent(to: str) -> str:

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 import wire_bytes
-from scenes import WIRES, Desk, accepted, can_go_on, only, play, play_aloud, results_in
+from scenes import (
+    WIRES,
+    Desk,
+    accepted,
+    can_go_on,
+    on_every_wire,
+    only,
+    play,
+    play_aloud,
+    results_in,
+    under_every_schedule,
+)
 from wire_bytes import block, tool_use
 
 from unbroken import (
@@ -26,9 +37,6 @@ from unbroken import (
     tool,
 )
 from unbroken.testing import Call, Pause, Raw, Say, Think, run_virtual
-
-under_every_schedule = pytest.mark.parametrize("schedule", Schedule)
-on_every_wire = pytest.mark.parametrize("wire", WIRES)
 
 
 def file_tools(files: dict[str, str], keyed: bool) -> list[Tool]:

@@ -252,3 +252,24 @@ def test_a_failure_of_the_provider_in_the_middle_is_one_typed_error_with_a_valid
         assert isinstance(caught.value.messages[-1], ToolMessage)
 
     run_virtual(main())
+
+
+def test_nothing_starts_once_a_run_is_cancelled() -> None:
+    """The first of three ends in the very moment in which the run is cancelled: the second must not start then."""
+
+    async def main() -> None:
+        world = World()
+        script = [Call("act_once", path="a", seconds=1.0), Call("act_once", path="b"), Call("act_once", path="c")]
+        stream = Agent(ScriptedModel(script), tools=world.tools(), schedule=Schedule.SEQUENTIAL).stream("Go.")
+
+        async def read() -> None:
+            async for _ in stream:
+                pass
+
+        reading = asyncio.ensure_future(read())
+        asyncio.get_running_loop().call_at(1.0, reading.cancel)
+        await asyncio.wait([reading])
+        assert [path for _, _, what, path in world.log if what == "starts"] == ["a"]
+        assert_chain(stream.messages)
+
+    run_virtual(main())

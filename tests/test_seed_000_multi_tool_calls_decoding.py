@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import pytest
-from scenes import Desk, accepted, in_pieces, only, play, play_aloud
+from scenes import SIZES, Desk, accepted, in_pieces, only, play, play_aloud
 from streams import calls_chunk, chat, chunk, piece, sse
 
 from unbroken import Agent, CallsIgnored, Result, Schedule, ScriptedModel, ToolCallsDetected, connect
@@ -18,7 +18,6 @@ from unbroken.testing import Call, Cut, Raw, ScriptedServer
 
 WEATHER = piece(0, name="get_weather", arguments='{"city": "Beijing"}')
 NEWS = piece(1, name="get_news", arguments='{"topic": "tech"}')
-SIZES = [pytest.param(1, id="byte by byte"), pytest.param(7, id="7 bytes"), pytest.param(1 << 20, id="at once")]
 
 
 def run_bytes(data: bytes, desk: Desk, *names: str, size: int = 1 << 20, **settings: Any) -> tuple[Result, list[Any]]:

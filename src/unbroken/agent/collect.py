@@ -33,7 +33,7 @@ class CollectedCall:
     name: str
     turn: int
     arguments: dict[str, Json] | None = None
-    """None if no event told them: its arguments were cut."""
+    """None if they were cut."""
     text: str | None = None
     """The result as the model read it. None if there is none: the call waits, or the run ended before."""
     error: bool = False
@@ -56,6 +56,7 @@ class Collected:
     reasoning: str = ""
     """Of all turns, with an empty line between them."""
     calls: list[CollectedCall] = field(default_factory=list[CollectedCall])
+    """In call order, turn by turn."""
     todos: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """The last list."""
     usage: Usage = field(default_factory=Usage)
@@ -110,8 +111,17 @@ class _Collector:
                 self._saying.clear()
             case Said():
                 self._say(event)
-            case ToolCallsDetected() | ApprovalAsked() | CallStarted() | CallFinished():
-                self._take_call(event)
+            case ToolCallsDetected():
+                self._put_in_order(event)
+            case ApprovalAsked():
+                self._call(event.call_id, event.name, event.turn).arguments = event.arguments
+            case CallStarted():
+                call = self._call(event.call_id, event.name, event.turn)
+                call.arguments, call.early = event.arguments, event.early
+            case CallFinished():
+                call = self._call(event.call_id, event.name, event.turn)
+                call.text, call.error, call.seconds = event.text, event.error, event.seconds
+                call.duplicate_of, call.executed = event.duplicate_of, event.executed
             case TodoUpdated():
                 collected.todos = event.todos
             case RunFinished():
@@ -127,21 +137,14 @@ class _Collector:
         if not event.final:
             self.collected.thoughts.append(event.text)
 
-    def _take_call(self, event: ToolCallsDetected | ApprovalAsked | CallStarted | CallFinished) -> None:
-        match event:
-            case ToolCallsDetected():
-                pass
-            case ApprovalAsked():
-                self._call(event.call_id, event.name, event.turn).arguments = event.arguments
-            case CallStarted():
-                call = self._call(event.call_id, event.name, event.turn)
-                call.arguments, call.early = event.arguments, event.early
-            case CallFinished():
-                call = self._call(event.call_id, event.name, event.turn)
-                call.text, call.error, call.seconds = event.text, event.error, event.seconds
-                call.duplicate_of, call.executed = event.duplicate_of, event.executed
-                if call.arguments is None and event.duplicate_of in self._calls:
-                    call.arguments = self._calls[event.duplicate_of].arguments
+    def _put_in_order(self, event: ToolCallsDetected) -> None:
+        """Some have started already, in an order of their own."""
+        for told in event.calls:
+            self._call(told["id"], told["name"], event.turn).arguments = told["arguments"]
+        place = {told["id"]: number for number, told in enumerate(event.calls)}
+        calls = self.collected.calls
+        begin = next((n for n, call in enumerate(calls) if call.turn == event.turn), len(calls))
+        calls[begin:] = sorted(calls[begin:], key=lambda call: place.get(call.id, len(place)))
 
     def _finish(self, event: RunFinished) -> None:
         collected = self.collected
@@ -149,7 +152,7 @@ class _Collector:
         collected.rounds, collected.requests, collected.seconds = event.rounds, event.requests, event.seconds
         collected.usage, collected.pending, collected.failed = _usage(event.usage), event.pending, None
         for waiting in event.pending:
-            self._call(waiting["id"], waiting["name"], event.turn).arguments = waiting["arguments"]
+            self._call(waiting["id"], waiting["name"], event.turn)
 
     def _call(self, id: str, name: str, turn: int) -> CollectedCall:
         """The call with this id. Ids may come again in a later turn; while a call has no result, it is the same one."""

@@ -21,6 +21,7 @@ from unbroken.cli.show import clean, escape
 from unbroken.cli.wording import closing, in_brackets, one_line, seconds
 from unbroken.errors import UserError
 from unbroken.events import (
+    ApprovalAsked,
     CallFinished,
     CallProgress,
     CallsIgnored,
@@ -65,6 +66,8 @@ class LiveScreen:
         self._console = console
         self._live: Live | None = None
         self._rows: dict[str, Row] = {}
+        self._asked_for: dict[str, dict[str, Json]] = {}
+        """The arguments of calls that need an approval and may never start, by id."""
         self._todos: list[dict[str, Json]] = []
         self._todos_changed = False
         self._waiting_since = 0.0
@@ -89,8 +92,11 @@ class LiveScreen:
             case CallProgress():
                 if row := self._rows.get(event.call_id):
                     row.progress = event.message
+            case ApprovalAsked():
+                self._asked_for[event.call_id] = event.arguments
             case CallFinished():
-                self._rows.setdefault(event.call_id, Row(event.name)).end = event
+                arguments = self._asked_for.pop(event.call_id, {})
+                self._rows.setdefault(event.call_id, Row(event.name, arguments)).end = event
                 self._draw()
             case TodoUpdated(todos=todos):
                 self._todos, self._todos_changed = todos, True
@@ -134,6 +140,9 @@ class LiveScreen:
                 self._console.print(f"  [red]{escape(str(error))}[/]")
             except EOFError:
                 return Deny("nobody is there to ask")
+            except KeyboardInterrupt:
+                self._console.print()
+                raise
 
     def line(self, text: str) -> None:
         self._line(escape(text))

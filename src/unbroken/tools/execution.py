@@ -125,6 +125,8 @@ class Batch:
         """By index; in call order once sealed."""
         self._first_submitted: dict[str, Entry] = {}
         self._sealed = False
+        self._left = False
+        """Nothing may start any more: what ends now lets nobody go."""
         self._halted = ""
         self._busy = 0
         """Tasks that will still say something."""
@@ -142,6 +144,7 @@ class Batch:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._left = True
         # The group is not told of `error`: it would wrap it. What runs is cancelled and waited for in any case.
         for entry in self._entries.values():
             if entry.task is not None:
@@ -406,6 +409,8 @@ class Batch:
                 changed = quote(entry.call.arguments or {})
                 result = note(result, f"[Its arguments were changed before it ran: {changed}]")
             self._finish(entry, result)
+        if self._left:
+            return
         if self._sealed:
             self._advance()
         elif entry.prepared.key is not None:
