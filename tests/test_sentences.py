@@ -125,18 +125,17 @@ def test_a_sentence_comes_with_the_first_sign_of_the_next_one() -> None:
     assert splitter.feed("然") == ["好。"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: "```\n" + "x = 1\n" * (n // 6),
-        lambda n: "word" * (n // 4),
-        lambda n: "." * n,
-        lambda n: "\n" * n,
-        lambda n: "." + " " * n,
-        lambda n: 'a"b."' * (n // 5),
-    ],
-    ids=["code", "one word", "stops", "lines", "spaces", "quotes"],
-)
+LONG: dict[str, Callable[[int], str]] = {
+    "code": lambda n: "```\n" + "x = 1\n" * (n // 6),
+    "one word": lambda n: "word" * (n // 4),
+    "stops": lambda n: "." * n,
+    "lines": lambda n: "\n" * n,
+    "spaces": lambda n: "." + " " * n,
+    "quotes": lambda n: 'a"b."' * (n // 5),
+}
+
+
+@pytest.mark.parametrize("make", LONG.values(), ids=LONG)
 def test_a_long_text_in_small_pieces_costs_its_length(make: Callable[[int], str]) -> None:
     def cost(text: str) -> float:
         start = time.process_time()
