@@ -20,7 +20,7 @@ from rich.table import Table
 
 from unbroken import Agent, Request, Result, Schedule, ToolMessage, connect
 from unbroken.cli.timeline import Timeline, Watch, legend
-from unbroken.models.script import Line, steps_of
+from unbroken.models.script import Line, Step, steps_of
 from unbroken.testing import Call, Say, ScriptedServer, Uses
 
 PROMPT = "Is this checkout ready for a release?"
@@ -76,15 +76,18 @@ SCRIPT = [
 def paced(line: Line, pace: float) -> Line:
     """The same line, spoken in another time."""
     if callable(line):
-        return lambda request: paced(line(request), pace)
-    return [
-        replace(step, after=step.after * pace, over=step.over * pace)
-        if isinstance(step, Say)
-        else Call(step.name, step.raw, id=step.id, after=step.after * pace, over=step.over * pace)
-        if isinstance(step, Call)
-        else step
-        for step in steps_of(line)
-    ]
+        return lambda request: [_paced(step, pace) for step in steps_of(line(request))]
+    return [_paced(step, pace) for step in steps_of(line)]
+
+
+def _paced(step: Step, pace: float) -> Step:
+    match step:
+        case Say():
+            return replace(step, after=step.after * pace, over=step.over * pace)
+        case Call():
+            return Call(step.name, step.raw, id=step.id, after=step.after * pace, over=step.over * pace)
+        case _:
+            return step
 
 
 async def main(pace: float = 1.0) -> None:

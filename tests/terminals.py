@@ -127,6 +127,13 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._parent, text.encode())
 
+    def interrupt(self) -> None:
+        """Ctrl-C. Python's line editor does not see one that comes between its prompt and its waiting; as a person
+        would, it is pressed again when nothing happens."""
+        self.type("\x03")
+        while not select.select([self._parent], [], [], 1.0)[0]:
+            self.type("\x03")
+
     def end(self) -> int:
         """Read to the end; the exit code."""
         while self._read():

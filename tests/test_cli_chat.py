@@ -110,7 +110,7 @@ def test_ctrl_c_ends_the_turn_and_the_chat_goes_on(tmp_path: Path) -> None:
         chat.wait_for("> ")
         chat.type("one\n")
         chat.wait_for("hang(")
-        chat.type("\x03")
+        chat.interrupt()
         chat.wait_for("interrupted; the conversation goes on")
         chat.type("two\n")
         chat.wait_for("You said: one; two.")
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_the_turn_and_the_chat_goes_on(tmp_path: Path) -> None:
 def test_ctrl_c_at_the_prompt_ends_the_chat() -> None:
     with serve() as server, Terminal("chat", *at(server)) as chat:
         chat.wait_for("> ")
-        chat.type("\x03")
+        chat.interrupt()
         assert chat.end() == 0
     assert "Traceback" not in chat.plain
 

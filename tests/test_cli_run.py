@@ -371,7 +371,7 @@ def test_ctrl_c_on_a_terminal_ends_with_one_line(tmp_path: Path) -> None:
         Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal,
     ):
         terminal.wait_for("hang(")
-        terminal.type("\x03")
+        terminal.interrupt()
         assert terminal.end() == 130
     lines = terminal.plain.splitlines()
     assert lines[-1] == "unbroken: interrupted"
@@ -384,7 +384,7 @@ def test_ctrl_c_at_a_question_answers_the_call_and_ends(tmp_path: Path) -> None:
         Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal,
     ):
         terminal.wait_for("or say why not: ")
-        terminal.type("\x03")
+        terminal.interrupt()
         assert terminal.end() == 130
     lines = terminal.plain.splitlines()
     assert any(re.match(r'– delete\(path="a.txt"\) .*not executed: the run was', line) for line in lines)

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.messages import Assistant, Message, Request, System, ToolMessage, Usage, User
+from unbroken.messages import Assistant, Message, System, ToolMessage, Usage, User
 
 StopReason: TypeAlias = Literal[
     "answered",
@@ -115,13 +115,8 @@ class Account:
         return None
 
 
-def estimate(request: Request, answer: Assistant) -> Usage:
-    """Tokens by their characters, marked as an estimate. Media are left out: nobody counts them alike."""
-    asked = sum(map(_characters, request.messages))
-    return Usage(asked // CHARACTERS_PER_TOKEN + 1, _characters(answer) // CHARACTERS_PER_TOKEN + 1, estimated=True)
-
-
-def _characters(message: Message) -> int:
+def characters(message: Message) -> int:
+    """For estimates. Media are left out: nobody counts them alike."""
     match message:
         case Assistant():
             called = sum(len(call.name) + len(call.raw) for call in message.calls)

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, replace
+from types import AsyncGeneratorType
 from typing import TypeAlias, cast
 
 from unbroken.agent.heard import Heard
-from unbroken.agent.limits import StopReason, estimate
+from unbroken.agent.limits import StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER, TIME_IS_UP
 from unbroken.agent.repetition import REMINDER, REPEATED
@@ -44,6 +45,8 @@ from unbroken.verdicts import Verdict
 
 Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
 """What was said outside about calls that waited, by call id."""
+
+STILL = nullcontext()
 
 PAUSES = 16
 """How often a provider may pause one answer."""
@@ -155,18 +158,20 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
 async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, heard: Heard, final: bool) -> Turn:
     """The response to its end. Calls go to the batch as they become complete."""
     plan, voice, allowed = run.plan, run.voice, run.account.calls_left
+    loud = voice.heard
     usage: Usage | None = None
     ended: Ended | None = None
-    limit = asyncio.timeout(None if final else run.time_left())
+    limit = None if final or run.account.deadline is None else asyncio.timeout(run.time_left())
     try:
-        async with limit, _closing(plan.model.stream(request)) as deltas:
+        async with limit or STILL, _closing(plan.model.stream(request)) as deltas:
             async for delta in deltas:
                 match delta:
                     case CallArguments():
                         pass  # half a call: nobody may act on it
                     case TextDelta(text):
                         heard.text.append(text)
-                        voice.say(TextAdded, text)
+                        if loud:
+                            voice.say(TextAdded, text)
                     case CallOpened(index, name, _):
                         tool = toolbox.get(name)
                         batch.open(index, tool is not None and tool.effect == "read" and tool.key is None)
@@ -188,7 +193,8 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         batch.take_out(index, "it was no call of its own")
                     case ReasoningDelta(text):
                         heard.reasoning.append(text)
-                        voice.say(ReasoningAdded, text)
+                        if loud:
+                            voice.say(ReasoningAdded, text)
                     case UsageReported(reported):
                         usage = reported
                     case Ended():
@@ -196,11 +202,11 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                     case _:
                         pass
     except TimeoutError as error:
-        if not limit.expired():
+        if limit is None or not limit.expired():
             raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
         run.voice.say(LimitReached, "time_limit", run.account.limits.seconds)
         message = replace(heard.message(), calls=())
-        run.spend(usage or estimate(request, message))
+        run.spend(usage or run.estimate(message))
         return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
     except (UnbrokenError, asyncio.CancelledError):
         raise
@@ -208,7 +214,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
         raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
     verdict = ended.verdict if ended else Verdict("whole")
     message = ended.message if ended and ended.message else heard.message()
-    run.spend(usage or estimate(request, message))
+    run.spend(usage or run.estimate(message))
     run.verdicts.append(verdict)
     if verdict.failed:
         raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", (verdict,))
@@ -339,6 +345,6 @@ def _give_output(run: Run, stop: StopReason = "answered") -> Ending:
 
 def _closing(stream: AsyncIterator[Delta]) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
     """A stream that is left early gives its connection back at once."""
-    if isinstance(stream, AsyncGenerator):
+    if isinstance(stream, AsyncGeneratorType):
         return aclosing(cast("AsyncGenerator[Delta]", stream))
     return nullcontext(stream)

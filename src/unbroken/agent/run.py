@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from unbroken.agent.limits import Account, StopReason
+from unbroken.agent.limits import CHARACTERS_PER_TOKEN, Account, StopReason, characters
 from unbroken.agent.output import ANSWER
 from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import CONTINUE, TIME_IS_UP
@@ -13,7 +13,7 @@ from unbroken.agent.repetition import Repetition
 from unbroken.agent.voice import RoundVoice, Voice
 from unbroken.errors import UserError
 from unbroken.events import LimitReached
-from unbroken.messages import Json, OneTool, Request, ToolCall, ToolResult, Usage, User
+from unbroken.messages import Assistant, Json, OneTool, Request, ToolCall, ToolResult, Usage, User
 from unbroken.tools.calling import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Batch
@@ -76,6 +76,9 @@ class Run:
     pending: tuple[ToolCall, ...] = ()
     """Calls that wait for somebody outside."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
+    _counted: int = 0
+    _characters: int = 0
+    """Of the first `_counted` messages."""
 
     def next_turn(self) -> None:
         self.voice.turn = self.account.requests
@@ -162,6 +165,15 @@ class Run:
             say=self.voice.say,
             spend=self.spend,
         )
+
+    def estimate(self, answer: Assistant) -> Usage:
+        """Tokens of a request and its answer by their characters, where none were reported."""
+        messages = self.transcript.messages
+        for message in messages[self._counted :]:
+            self._characters += characters(message)
+        self._counted = len(messages)
+        asked = self._characters + (characters(self.plan.system) if self.plan.system else 0)
+        return Usage(asked // CHARACTERS_PER_TOKEN + 1, characters(answer) // CHARACTERS_PER_TOKEN + 1, estimated=True)
 
     def spend(self, usage: Usage) -> None:
         self.account.usage += usage

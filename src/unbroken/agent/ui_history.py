@@ -1,5 +1,6 @@
-"""What `useChat` of the AI SDK posts, as our own messages: `from_ui_messages` for the history, `answers_from_ui_messages`
-for a run that waits. A browser is not trusted: what cannot be read is a `UserError` that names the message.
+"""What `useChat` of the AI SDK posts, as our own messages: `from_ui_messages` reads the history, and
+`answers_from_ui_messages` what was decided about a run that waits. A browser is not trusted: what cannot be read is a
+`UserError` that names the message.
 """
 
 from __future__ import annotations

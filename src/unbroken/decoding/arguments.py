@@ -42,6 +42,17 @@ def parse_arguments(raw: str) -> Parsed:
     return Parsed(cast("dict[str, Json]", value), notes=notes)
 
 
+def parse_object(text: str) -> Parsed | None:
+    """A short text that is one JSON object and nothing else; None for any other, which has to be looked at closely."""
+    if not (text.startswith("{") and text.endswith("}")):
+        return None
+    try:
+        value = strict.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return Parsed(cast("dict[str, Json]", value)) if isinstance(value, dict) else None
+
+
 def _shallow(raw: str) -> bool:
     if raw.count("{") + raw.count("[") <= MAX_DEPTH:
         return True

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import cast
 
-from unbroken.decoding.arguments import Parsed, parse_arguments
+from unbroken.decoding.arguments import Parsed, parse_arguments, parse_object
 from unbroken.decoding.halves import join_halves
 from unbroken.decoding.pending import Pending
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
@@ -30,6 +30,9 @@ CUT = "the stream ended before the arguments were complete"
 
 LONGEST_NAME = 1000
 """Characters; no tool is called so, and names grow piece by piece."""
+
+SHORT = 256
+"""Characters that are worth a look at once, even if it is in vain."""
 
 BLOCK = 256
 """Fragments that are kept apart at most."""
@@ -315,6 +318,15 @@ class Calls:
     def _scan(self, call: Pending) -> None:
         text = "".join(call.fragments)
         call.fragments.clear()
+        if not call.blocks and len(text) <= SHORT and call.name and call.kind != "custom":
+            # Nearly all calls: one look at a short text. That it parses is no evidence, but a text that is an object
+            # from its first brace to its last has closed there.
+            parsed = parse_object(text)
+            if parsed is not None:
+                call.blocks.append(text)
+                call.scanner.closed = True
+                self._conclude(call, parsed)
+                return
         call.blocks.append(text)
         if call.kind != "custom" and call.scanner.feed(text):
             if call.scanner.spoiled:

@@ -27,6 +27,9 @@ from unbroken.wires.wire import MISSHAPEN
 _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
 
+SHORTEST = 9
+"""Bytes: no event of any wire is shorter than this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -76,7 +79,7 @@ class Decoder:
         self._cut = False
         self._done = False
         self._failure: StreamError | None = None
-        self._response: Response | None = None
+        self._ended: Ended | None = None
 
     @property
     def terminal(self) -> bool:
@@ -89,12 +92,15 @@ class Decoder:
         return self._done
 
     def feed(self, chunk: bytes) -> list[Delta]:
-        if self._response is not None:
+        if self._ended is not None:
             raise UserError("feed was called after end: use a new Decoder for each response")
         if self._failure is not None:
             raise self._failure
         try:
             for data in self._framer.feed(chunk):
+                if len(data) < SHORTEST:  # `[DONE]`: an exception for it would cost more than many events
+                    self._read_slowly(data)
+                    continue
                 try:
                     event = _orjson_loads(data)
                 except _Refused:
@@ -114,15 +120,15 @@ class Decoder:
 
     def end(self, cause: str = "") -> list[Delta]:
         """No more bytes will come. `cause` says why, where it was not the provider who ended the body."""
-        if self._response is None:
+        if self._ended is None:
             try:
                 if self._failure is None:
                     self._read_the_rest()
             except StreamError as error:
                 self._fail(error)
                 raise
-            self._response = self._conclude(cause)
-            self._assembler.deltas.append(Ended(self._response.verdict, self._response.message))
+            self._ended = self._conclude(cause)
+            self._assembler.deltas.append(self._ended)
         return self._assembler.take()
 
     def _read_the_rest(self) -> None:
@@ -138,9 +144,22 @@ class Decoder:
 
     def response(self) -> Response:
         """Everything that was received. Ends the decoder if nobody has."""
-        if self._response is None:
+        if self._ended is None:
             self.end()
-        return cast("Response", self._response)
+        ended, a = cast("Ended", self._ended), self._assembler
+        message = cast("Assistant", ended.message)
+        return Response(
+            calls=message.calls,
+            server_calls=tuple(a.server_calls),
+            text=message.text,
+            reasoning=message.reasoning,
+            finish=a.finish_reason,
+            usage=a.last_usage,
+            error=a.failure,
+            complete=a.terminal and not a.damaged,
+            verdict=ended.verdict,
+            message=message,
+        )
 
     def _read_slowly(self, data: bytes, last: bool = False) -> None:
         """An event that the fast parser refuses, or the last one, which may have been cut."""
@@ -179,7 +198,7 @@ class Decoder:
                 if isinstance(item, dict):
                     self._read(cast("dict[str, Json]", item), b"")
 
-    def _conclude(self, cause: str) -> Response:
+    def _conclude(self, cause: str) -> Ended:
         a = self._assembler
         a.flush()
         calls = tuple(a.calls.in_order())
@@ -211,18 +230,7 @@ class Decoder:
         if a.calls.recovered_any and self.wire.native_has_text:
             value = None
         native = None if value is None else Native(self.wire.name, value, a.calls.native_ids())
-        return Response(
-            calls=calls,
-            server_calls=tuple(a.server_calls),
-            text=text,
-            reasoning=reasoning,
-            finish=a.finish_reason,
-            usage=a.last_usage,
-            error=a.failure,
-            complete=a.terminal and not a.damaged,
-            verdict=verdict,
-            message=Assistant(text, calls, reasoning, native),
-        )
+        return Ended(verdict, Assistant(text, calls, reasoning, native))
 
 
 def decode(

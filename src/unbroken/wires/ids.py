@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ class IdRule:
     shortest: int = 1
 
 
+@cache
+def _all_of(allowed: str) -> re.Pattern[str]:
+    return re.compile(f"{allowed}*")
+
+
 CHAT = IdRule(40)
 RESPONSES = IdRule(64)
 ANTHROPIC = IdRule(128, "[A-Za-z0-9_-]")
@@ -27,7 +33,7 @@ MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
 
 def fit(id: str, rule: IdRule) -> str:
     """The id itself where the rule allows it, else a short form with a digest, so that different ids stay different."""
-    if rule.shortest <= len(id) <= rule.longest and re.fullmatch(f"{rule.allowed}*", id):
+    if rule.shortest <= len(id) <= rule.longest and _all_of(rule.allowed).fullmatch(id):
         return id
     digest = hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     if rule.longest < 24:

@@ -36,13 +36,14 @@ def encode_parts(parts: Iterable[Part], marks: bool = False) -> Json:
 
 def shortest(encoded: list[Object]) -> Json:
     """The content of a message: a plain text where one says it, which every server takes."""
-    match encoded:
-        case []:
-            return ""
-        case [{"type": "text", "text": str(text), **rest}] if text and not rest:
+    if not encoded:
+        return ""
+    only = encoded[0]
+    if len(encoded) == 1 and len(only) == 2 and only["type"] == "text":
+        text = only.get("text")
+        if isinstance(text, str) and text:
             return text
-        case _:
-            return encoded
+    return encoded
 
 
 def encode_part(part: Part, marks: bool = False) -> Object:

@@ -50,7 +50,12 @@ def encode_messages(messages: Iterable[Message], marks: bool = False) -> list[Ob
 
 
 def _encode_assistant(message: Assistant) -> Object:
-    native = message.native if message.native is not None and message.native.wire == NAME else Native(NAME, {})
+    native = message.native
+    if native is None or native.wire != NAME:
+        plain: Object = {"role": "assistant", "content": message.text or (None if message.calls else "")}
+        if message.calls:
+            plain["tool_calls"] = [encode_call(call) for call in message.calls]
+        return plain
     kept = dict(as_dict(native.value))
     content, refusal = dicts(kept.pop("content", None)), as_text(kept.pop("refusal", None))
     beside = dict(zip(native.ids, as_list(kept.pop("tool_calls", None)), strict=False))

@@ -1,0 +1,205 @@
+"""What a run came to, from its events alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from unbroken import (
+    Agent,
+    Deny,
+    Event,
+    Limits,
+    RunFailed,
+    Schedule,
+    ScriptedModel,
+    Unavailable,
+    Usage,
+    Wait,
+    client_tool,
+    event_from_json,
+    event_to_json,
+    todo_write,
+    tool,
+)
+from unbroken.agent.collect import Collected, CollectedCall, collect
+from unbroken.models.script import Call, Cut, Fail, Pause, Say, Think, Uses
+from unbroken.testing import run_virtual
+
+
+@tool(effect="read")
+async def look(city: str) -> str:
+    """Look at a city."""
+    await asyncio.sleep(2.0 if city == "Rome" else 0.5)
+    return f"{city}: sunny"
+
+
+@tool
+async def fall() -> str:
+    """Always fails."""
+    raise OSError("the floor is wet")
+
+
+def read_again(events: list[Event]) -> list[Event]:
+    """As a file of JSON lines would give them."""
+    lines = [json.dumps(event_to_json(event)) for event in events]
+    return [event_from_json(json.loads(line)) for line in lines]
+
+
+def test_a_run_is_collected_with_all_that_it_said_and_did() -> None:
+    model = ScriptedModel(
+        [
+            Think("Rome "),
+            Think("first."),
+            Say("Let me look."),
+            Call("look", city="Rome", id="a"),
+            Call("look", city="Oslo", id="b"),
+            Call("fall", id="c", after=1.0),
+            Call("look", city="Oslo", id="d"),
+            Call("nowhere", x=1, id="e"),
+            Uses(100, 20),
+        ],
+        [Think("Sunny."), Say("It is sunny."), Uses(150, 10)],
+    )
+
+    async def main() -> Collected:
+        agent = Agent(model, [look, fall], schedule=Schedule.EAGER)
+        return await collect(agent.stream("Rome and Oslo?", run_id="r"))
+
+    collected = run_virtual(main())
+    assert (collected.run, collected.text, collected.stop_reason) == ("r", "It is sunny.", "answered")
+    assert collected.texts == ["Let me look.", "It is sunny."]
+    assert collected.thoughts == ["Let me look."]
+    assert collected.reasoning == "Rome first.\n\nSunny."
+    assert (collected.rounds, collected.requests, collected.usage) == (1, 2, Usage(250, 30))
+    unknown = "Error: unknown tool `nowhere`; there are: look, fall"
+    assert collected.calls == [
+        CollectedCall("a", "look", 0, {"city": "Rome"}, "Rome: sunny", seconds=2.0, early=True, executed=True),
+        CollectedCall("b", "look", 0, {"city": "Oslo"}, "Oslo: sunny", seconds=0.5, early=True, executed=True),
+        CollectedCall("c", "fall", 0, {}, "Error: the floor is wet", error=True, executed=True),
+        collected.calls[3],
+        CollectedCall("e", "nowhere", 0, {"x": 1}, unknown, error=True),
+    ]
+    assert (collected.calls[3].arguments, collected.calls[3].text) == ({"city": "Oslo"}, "Oslo: sunny")
+    assert Collected.of(read_again(collected.events)) == collected
+
+
+def test_a_duplicate_names_the_call_whose_execution_it_shared() -> None:
+    async def main() -> Collected:
+        model = ScriptedModel([Call("look", city="Oslo", id="a"), Call("look", city="Oslo", id="b")], "Sunny.")
+        return await collect(Agent(model, [look]).stream("Oslo?"))
+
+    first, second = run_virtual(main()).calls
+    assert (first.duplicate_of, second.duplicate_of) == ("", "a")
+    assert second.text == "Oslo: sunny"
+
+
+def test_the_last_list_of_todos_is_kept() -> None:
+    def todos(status: str) -> Call:
+        return Call("todo_write", todos=[{"content": "look", "status": status}])
+
+    async def main() -> Collected:
+        model = ScriptedModel([todos("in_progress")], [todos("completed")], "Done.")
+        return await collect(Agent(model, [todo_write]).stream("Go"))
+
+    assert run_virtual(main()).todos == [{"content": "look", "status": "completed"}]
+
+
+def test_a_call_that_was_cut_has_no_arguments_and_an_error() -> None:
+    async def main() -> Collected:
+        return await collect(Agent(ScriptedModel([Cut("look", '{"city": "Ro')], "Sorry."), [look]).stream("Go"))
+
+    (call,) = run_virtual(main()).calls
+    assert (call.arguments, call.error, call.executed) == (None, True, False)
+    assert call.text is not None
+    assert '{"city": "Ro' in call.text
+
+
+def test_calls_that_wait_have_no_text_until_the_run_is_resumed() -> None:
+    here = client_tool("locate", "Where the user is.", {"type": "object", "properties": {}})
+    guarded = tool(approve=True, name="guarded", description="Asks first.")(fall.function)
+
+    async def main() -> None:
+        model = ScriptedModel([Call("look", city="Oslo"), Call("locate", id="b"), Call("guarded", id="c")], "Well.")
+        agent = Agent(model, [look, here, guarded], on_approval=lambda _: Wait())
+        stream = agent.stream("Go")
+        waiting = await collect(stream)
+        assert waiting.stop_reason == "waiting"
+        assert [(call.name, call.text) for call in waiting.calls] == [
+            ("look", "Oslo: sunny"),
+            ("locate", None),
+            ("guarded", None),
+        ]
+        assert [call["id"] for call in waiting.pending] == ["b", "c"]
+        rest = await collect(agent.stream_resume(stream.result, {"b": "Oslo", "c": Deny("no")}))
+        whole = Collected.of([*waiting.events, *rest.events])
+        assert whole.text == "Well."
+        assert [(call.name, call.text) for call in whole.calls] == [
+            ("look", "Oslo: sunny"),
+            ("locate", "Oslo"),
+            ("guarded", "Error: not executed: denied: no"),
+        ]
+
+    run_virtual(main())
+
+
+def test_an_id_that_comes_again_in_a_later_turn_is_another_call() -> None:
+    async def main() -> Collected:
+        again = [Call("look", city="Oslo", id="a")], [Call("look", city="Rome", id="a")]
+        return await collect(Agent(ScriptedModel(*again, "Sunny."), [look]).stream("Go"))
+
+    calls = run_virtual(main()).calls
+    assert [(call.turn, call.text) for call in calls] == [(0, "Oslo: sunny"), (1, "Rome: sunny")]
+
+
+def test_an_answer_at_a_limit_is_collected_with_its_reason() -> None:
+    async def main() -> Collected:
+        model = ScriptedModel([Call("look", city="Oslo")], "That is all I know.")
+        return await collect(Agent(model, [look], limits=Limits(rounds=1)).stream("Go"))
+
+    collected = run_virtual(main())
+    assert (collected.text, collected.stop_reason) == ("That is all I know.", "round_limit")
+
+
+def test_a_run_that_fails_raises_its_error_and_saved_events_tell_of_it() -> None:
+    events: list[Event] = []
+
+    async def main() -> None:
+        model = ScriptedModel([Say("It beg"), Fail(Unavailable("model `m` is overloaded (529)"))])
+        with pytest.raises(Unavailable, match="overloaded"):
+            await collect(Agent(model, sinks=[events.append]).stream("Go"))
+
+    run_virtual(main())
+    collected = Collected.of(read_again(events))
+    assert (collected.text, collected.stop_reason) == ("It beg", "")
+    assert isinstance(collected.failed, RunFailed)
+    assert collected.failed.error == "Unavailable"
+
+
+def test_a_cancelled_collection_ends_the_run() -> None:
+    events: list[Event] = []
+
+    async def main() -> None:
+        agent = Agent(ScriptedModel([Say("On and on"), Pause(600), Say(".")]), sinks=[events.append])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(collect(agent.stream("Go")), 5)
+
+    run_virtual(main())
+    assert Collected.of(events).failed is not None
+    assert Collected.of(events).text == "On and on"
+
+
+def test_any_async_iterator_of_events_will_do() -> None:
+    async def saved(events: list[Event]) -> AsyncIterator[Event]:
+        for event in events:
+            yield event
+
+    async def main() -> None:
+        collected = await collect(Agent(ScriptedModel("Hello.")).stream("Hi"))
+        assert await collect(saved(collected.events)) == collected
+        assert collected.text == "Hello."
+
+    run_virtual(main())
