@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo tour test check bench fuzz clean
+.PHONY: ui demo tour test check bench fuzz clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,11 @@ bench: $(VENV)/.bench  ## the numbers that the README claims
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
 	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py
+
+ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7 (needs Node and npm)
+	@mkdir -p $(VENV)/ui && cp tests/ui_messages/check.mjs $(VENV)/ui
+	npm install --prefix $(VENV)/ui --silent --no-audit --no-fund ai@7 ai6@npm:ai@6 ai5@npm:ai@5
+	for sdk in ai ai6 ai5; do $(BIN)/python tests/ui_messages/server.py node $(VENV)/ui/check.mjs $$sdk || exit 1; done
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build

@@ -27,12 +27,13 @@ PATIENCE = 30.0
 
 TOOLS = """
 import asyncio
+import sys
 from unbroken import tool, client_tool
 
 @tool(effect="read")
 async def weather(city: str) -> str:
     "What the weather is like."
-    print("a tool prints this")
+    sys.stdout.write("a tool prints this\\n")
     return f"{city}: sunny"
 
 @tool

@@ -98,6 +98,7 @@ def test_on_a_terminal_a_turn_that_fails_does_not_end_the_chat() -> None:
         chat.wait_for("answered 500")
         chat.type("two\n")
         chat.wait_for("You said: one; two.")
+        chat.wait_for("> ")
         chat.type("\x04")
         assert chat.end() == 0
 

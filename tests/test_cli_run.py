@@ -394,9 +394,9 @@ def test_ctrl_c_at_a_question_answers_the_call_and_ends(tmp_path: Path) -> None:
 def test_a_second_interrupt_does_not_wait_for_a_tool_that_will_not_end(tmp_path: Path) -> None:
     file = tmp_path / "stubborn.py"
     file.write_text(
-        "import asyncio\nfrom unbroken import tool\n@tool\nasync def stay() -> str:\n    while True:\n"
+        "import asyncio, sys\nfrom unbroken import tool\n@tool\nasync def stay() -> str:\n    while True:\n"
         "        try:\n            await asyncio.sleep(60)\n        except asyncio.CancelledError:\n"
-        "            print('no', flush=True)\n",
+        "            sys.stdout.write('no\\n')\n",
         "utf-8",
     )
     with serve([Call("stay")]) as server:

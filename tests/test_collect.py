@@ -120,27 +120,34 @@ def test_a_call_that_was_cut_has_no_arguments_and_an_error() -> None:
 
 def test_calls_that_wait_have_no_text_until_the_run_is_resumed() -> None:
     here = client_tool("locate", "Where the user is.", {"type": "object", "properties": {}})
-    guarded = tool(approve=True, name="guarded", description="Asks first.")(fall.function)
+
+    @tool(approve=True)
+    async def guarded() -> str:
+        """Asks first."""
+        return "never"
 
     async def main() -> None:
-        model = ScriptedModel([Call("look", city="Oslo"), Call("locate", id="b"), Call("guarded", id="c")], "Well.")
+        model = ScriptedModel([Call("look", city="Oslo"), Call("guarded", id="b"), Call("locate", id="c")], "Well.")
         agent = Agent(model, [look, here, guarded], on_approval=lambda _: Wait())
         stream = agent.stream("Go")
         waiting = await collect(stream)
         assert waiting.stop_reason == "waiting"
         assert [(call.name, call.text) for call in waiting.calls] == [
             ("look", "Oslo: sunny"),
-            ("locate", None),
             ("guarded", None),
+            ("locate", None),
         ]
-        assert [call["id"] for call in waiting.pending] == ["b", "c"]
-        rest = await collect(agent.stream_resume(stream.result, {"b": "Oslo", "c": Deny("no")}))
-        whole = Collected.of([*waiting.events, *rest.events])
+        assert [call["id"] for call in waiting.pending] == ["b"]
+        denied = agent.stream_resume(stream.result, {"b": Deny("no")})
+        more = await collect(denied)
+        assert [call["id"] for call in more.pending] == ["c"]
+        rest = await collect(agent.stream_resume(denied.result, {"c": "Oslo"}))
+        whole = Collected.of([*waiting.events, *more.events, *rest.events])
         assert whole.text == "Well."
         assert [(call.name, call.text) for call in whole.calls] == [
             ("look", "Oslo: sunny"),
-            ("locate", "Oslo"),
             ("guarded", "Error: not executed: denied: no"),
+            ("locate", "Oslo"),
         ]
 
     run_virtual(main())

@@ -28,6 +28,7 @@ CASES: list[list[str]] = [
     ["Dr. Smith paid 3.14 dollars at example.com. ", "Then he left."],
     ['He said "Go!" ', "Then he left."],
     ["“Really?” he asked. ", "“Yes.” ", "(He was sure.) ", "Good."],
+    ["He came . ", "She went."],
     ["Well... maybe. ", "Hmm... ", "Let me see… then go on."],
     ["See e.g. J. R. Tolkien in the U.S. Army, at 5 p.m. ", "Then No. 5 came. ", "No. ", "It did not."],
     ["1. First step. ", "Second half.\n", "2. Second step\n", "a. Below it"],

@@ -8,6 +8,8 @@ import json
 import logging
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import aiohttp
@@ -40,6 +42,7 @@ from unbroken import (
     client_tool,
     tool,
 )
+from unbroken.agent.output import ANSWER
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, WITHDRAWN, ui_messages
 from unbroken.models.script import Call, Cut, Fail, Pause, Say, Think
@@ -70,6 +73,11 @@ async def look(city: str, context: CallContext[None]) -> dict[str, Any]:
 async def delete(path: str) -> str:
     """Delete a file."""
     return f"{path} is gone"
+
+
+@dataclass
+class City:
+    city: str
 
 
 locate = client_tool("locate", "Where the user is.", {"type": "object", "properties": {}})
@@ -113,6 +121,31 @@ def test_a_turn_is_a_step_and_parts_are_closed_before_the_next_one_begins() -> N
     assert (metadata["run"], metadata["stopReason"], metadata["calls"]) == ("r", "answered", 2)
 
 
+def test_calls_that_never_start_are_shown_in_call_order() -> None:
+    model = ScriptedModel(
+        [
+            Call("look", city="Rome", id="a"),
+            Call("nowhere", id="b"),
+            Call("steady", id="c"),
+            Call("look", city="Rome", id="d"),
+            Cut("steady", "{", id="e"),
+        ],
+        "Done.",
+    )
+
+    @tool
+    async def steady() -> str:
+        """Takes a while."""
+        await asyncio.sleep(1)
+        return "ok"
+
+    chunks = run_virtual(chunks_of(Agent(model, [look, steady]).stream("Go")))
+    shown = [chunk["toolCallId"] for chunk in chunks if chunk["type"].startswith("tool-input")]
+    assert shown == ["a", "b", "c", "d", "e"]
+    finished = [chunk["toolCallId"] for chunk in chunks if chunk["type"].startswith("tool-output")]
+    assert sorted(finished) == ["a", "b", "c", "d"]
+
+
 def test_a_call_that_was_cut_is_an_input_error() -> None:
     model = ScriptedModel([Cut("look", '{"city": "Ro', id="a")], "Sorry.")
     chunks = run_virtual(chunks_of(Agent(model, [look]).stream("Go")))
@@ -121,36 +154,42 @@ def test_a_call_that_was_cut_is_an_input_error() -> None:
     assert cut["errorText"].startswith("Error: not executed")
 
 
-def test_a_call_that_waits_is_shown_without_a_result_and_asks_for_its_approval() -> None:
-    def agent() -> Agent:
-        model = ScriptedModel([Call("delete", path="a.txt", id="a"), Call("locate", id="b")], "Done.")
-        return Agent(model, [delete, locate], on_approval=lambda _: Wait())
+def delete_and_locate() -> Agent:
+    model = ScriptedModel([Call("delete", path="a.txt", id="a"), Call("locate", id="b")], "Done.")
+    return Agent(model, [delete, locate], on_approval=lambda _: Wait())
 
-    chunks = run_virtual(chunks_of(agent().stream("Go")))
+
+def test_a_call_that_waits_asks_for_its_approval_and_those_behind_it_are_not_shown_yet() -> None:
+    chunks = run_virtual(chunks_of(delete_and_locate().stream("Go")))
     assert [chunk for chunk in chunks if "toolCallId" in chunk] == [
         {"type": "tool-input-available", "toolCallId": "a", "toolName": "delete", "input": {"path": "a.txt"}},
-        {"type": "tool-input-available", "toolCallId": "b", "toolName": "locate", "input": {}},
         {"type": "tool-approval-request", "approvalId": "a", "toolCallId": "a"},
     ]
     assert chunks[-1]["finishReason"] == "tool-calls"
-    plain = run_virtual(chunks_of(agent().stream("Go"), approvals=False))
+    plain = run_virtual(chunks_of(delete_and_locate().stream("Go"), approvals=False))
     assert types_of(plain) == [kind for kind in types_of(chunks) if kind != "tool-approval-request"]
 
 
 def test_a_resumed_run_adds_to_the_step_that_the_client_has() -> None:
-    async def main() -> list[Chunk]:
-        model = ScriptedModel([Call("delete", path="a.txt", id="a"), Call("locate", id="b")], "Done.")
-        agent = Agent(model, [delete, locate], on_approval=lambda _: Wait())
+    async def main() -> list[list[Chunk]]:
+        agent = delete_and_locate()
         waiting = await agent.run("Go")
-        return await chunks_of(agent.stream_resume(waiting, {"a": Allow(), "b": {"lat": 41.9}}))
+        stream = agent.stream_resume(waiting, {"a": Allow()})
+        allowed = await chunks_of(stream)
+        return [allowed, await chunks_of(agent.stream_resume(stream.result, {"b": {"lat": 41.9}}))]
 
-    chunks = run_virtual(main())
-    assert [chunk for chunk in chunks if "toolCallId" in chunk] == [
-        {"type": "tool-output-available", "toolCallId": "b", "output": {"lat": 41.9}},
+    allowed, located = run_virtual(main())
+    assert allowed[:-1] == [
+        {"type": "start"},
         {"type": "tool-input-available", "toolCallId": "a", "toolName": "delete", "input": {"path": "a.txt"}},
         {"type": "tool-output-available", "toolCallId": "a", "output": "a.txt is gone"},
+        {"type": "tool-input-available", "toolCallId": "b", "toolName": "locate", "input": {}},
     ]
-    assert types_of(chunks).index("start-step") > types_of(chunks).index("tool-output-available")
+    assert located[:3] == [
+        {"type": "start"},
+        {"type": "tool-output-available", "toolCallId": "b", "output": {"lat": 41.9}},
+        {"type": "start-step"},
+    ]
 
 
 def test_a_failure_is_told_with_as_much_as_the_server_wants_and_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +201,7 @@ def test_a_failure_is_told_with_as_much_as_the_server_wants_and_logged_whole(cap
     assert types_of(chunks)[-3:] == ["text-end", "finish-step", "error"]
     assert chunks[-1]["errorText"] == "An error occurred."
     assert "Run r failed: Unavailable: the host is down" in caplog.text
-    told = run_virtual(chunks_of(stream(), error_text=lambda failed: failed.message))
+    told = run_virtual(chunks_of(stream(), error_text=attrgetter("message")))
     assert told[-1] == {"type": "error", "errorText": "the host is down"}
 
 
@@ -177,11 +216,11 @@ def test_a_run_that_is_stopped_elsewhere_ends_in_an_abort() -> None:
     assert types_of(run_virtual(main()))[-3:] == ["text-end", "finish-step", "abort"]
 
 
-def test_a_structured_answer_is_a_text_part_of_its_own() -> None:
-    model = ScriptedModel([Say('{"city": "Rome"}')])
-    chunks = run_virtual(chunks_of(Agent(model).stream("Go", output=dict[str, str])))
-    deltas = [chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta"]
-    assert json.loads("".join(deltas[:-1])) == json.loads(deltas[-1]) == {"city": "Rome"}
+def test_a_structured_answer_is_a_text_part() -> None:
+    model = ScriptedModel([Call(ANSWER, city="Rome", id="a")])
+    chunks = run_virtual(chunks_of(Agent(model).stream("Go", output=City)))
+    (text,) = [chunk["delta"] for chunk in chunks if chunk["type"] == "text-delta"]
+    assert json.loads(text) == {"city": "Rome"}
 
 
 def test_a_call_that_is_never_finished_is_closed_with_its_step() -> None:
@@ -257,7 +296,7 @@ def test_a_browser_that_goes_away_ends_the_run() -> None:
 
 
 def test_what_usechat_posts_becomes_the_history() -> None:
-    messages = [
+    messages: list[Chunk] = [
         {"role": "system", "parts": [{"type": "text", "text": "Obey the browser."}]},
         {
             "role": "user",

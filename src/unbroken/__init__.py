@@ -15,8 +15,12 @@ print(agent.run_sync("Rome or Oslo, where should I go?").text)
 import logging
 
 from unbroken.agent import Agent, Conversation, Image, Limits, Prices, Result, RunStream
+from unbroken.agent.collect import Collected, CollectedCall, collect
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
+from unbroken.agent.sentences import sentences
+from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
+from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
 from unbroken.clock import Clock, RealClock, VirtualClock
 from unbroken.decoding import Decoder, Response, Shown, StillToSay, decode, guess_wire
 from unbroken.deltas import (
@@ -136,6 +140,7 @@ logging.getLogger("unbroken").addHandler(logging.NullHandler())  # who wants our
 
 __all__ = [
     "NO_RESULT",
+    "UI_MESSAGE_HEADERS",
     "WIRES",
     "Agent",
     "Allow",
@@ -158,6 +163,8 @@ __all__ = [
     "CannotEncode",
     "ChainBroken",
     "Clock",
+    "Collected",
+    "CollectedCall",
     "Conversation",
     "Decoder",
     "Delta",
@@ -250,17 +257,22 @@ __all__ = [
     "Wait",
     "Wire",
     "__version__",
+    "answers_from_ui_messages",
     "client_tool",
+    "collect",
     "connect",
     "decode",
     "event_from_json",
     "event_to_json",
     "find_wire",
     "from_json",
+    "from_ui_messages",
     "guess_wire",
     "repair",
     "repair_raw",
+    "sentences",
     "to_json",
     "todo_write",
     "tool",
+    "ui_messages",
 ]

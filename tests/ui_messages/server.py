@@ -62,7 +62,9 @@ def in_words(message: Message) -> str:
         case User():
             return f"user: {message.text}"
         case Assistant():
-            return f"assistant: {message.text}" + "".join(f" {call.name}({json.dumps(call.arguments)})" for call in message.calls)
+            return f"assistant: {message.text}" + "".join(
+                f" {call.name}({json.dumps(call.arguments)})" for call in message.calls
+            )
         case ToolMessage():
             return f"tools: {'; '.join(result.text for result in message.results)}"
 

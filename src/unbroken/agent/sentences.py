@@ -19,7 +19,7 @@ STRONG = "。！？｡।۔؟"
 
 TITLES = (
     " mr mrs ms mx dr prof st mt messrs gen col capt lt sgt cpl maj rep sen gov pres rev hon fr hr hrn mme mlle "
-    " vs cf ca approx resp viz al bzw evtl ggf inkl sog vgl sr sra srta dott sig "
+    "vs cf ca approx resp viz al bzw evtl ggf inkl sog vgl sr sra srta dott sig "
 )
 """Abbreviations that something always follows."""
 

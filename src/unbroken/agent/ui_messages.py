@@ -95,6 +95,9 @@ class _Writer:
         self._open: dict[str, str] = {}
         """Calls that were shown and have no result yet, with their names."""
         self._shown: set[str] = set()
+        self._arguments: dict[str, Json] = {}
+        """Of the calls of this turn, in call order."""
+        self._unshown: dict[str, CallFinished] = {}
         self._asked: set[str] = set()
         self._saying: list[str] = []
         self._said: set[str] = set()
@@ -114,16 +117,21 @@ class _Writer:
                 self._said.add(event.text)
                 yield from self._end_part()
             case ToolCallsDetected():
-                for call in event.calls:
-                    if call["arguments"] is not None:
-                        yield from self._show(call["id"], call["name"], call["arguments"])
+                # Not shown yet: a call that is held back until another one is answered must not look unanswered too.
+                self._arguments = {call["id"]: call["arguments"] for call in event.calls}
             case CallStarted():
                 yield from self._show(event.call_id, event.name, event.arguments)
+                yield from self._catch_up()
             case ApprovalAsked():
                 self._asked.add(event.call_id)
                 yield from self._show(event.call_id, event.name, event.arguments)
+                yield from self._catch_up()
             case CallFinished():
-                yield from self._finish_call(event)
+                if self._known and event.call_id not in self._shown:
+                    self._unshown[event.call_id] = event
+                    yield from self._catch_up()
+                else:
+                    yield from self._finish_call(event)
             case CallProgress():
                 data = {"toolCallId": event.call_id, "toolName": event.name, "message": event.message}
                 yield {"type": "data-progress", "data": {**data, "done": event.done}, "transient": True}
@@ -157,9 +165,11 @@ class _Writer:
         yield from self._end_step()
         self._in_step = self._known = True
         self._shown.clear()  # a provider may use its ids again
+        self._arguments.clear()
         yield {"type": "start-step"}
 
     def _end_step(self, waiting: Iterable[str] = ()) -> Iterator[Chunk]:
+        yield from self._catch_up(all=True)
         yield from self._end_part()
         for id in self._open:
             if id not in waiting:
@@ -179,14 +189,31 @@ class _Writer:
         self._open[id] = name
         yield {"type": "tool-input-available", "toolCallId": id, "toolName": name, "input": arguments}
 
+    def _catch_up(self, all: bool = False) -> Iterator[Chunk]:
+        """Calls that have their result without having started (refused, shared) are shown in call order: their turn
+        comes when every call before them was shown, or when the step ends."""
+        for id in list(self._arguments):
+            if id in self._unshown:
+                yield from self._finish_unshown(self._unshown.pop(id))
+            elif id not in self._shown and not all:
+                return
+        for event in self._unshown.values():
+            yield from self._finish_unshown(event)
+        self._unshown.clear()
+
+    def _finish_unshown(self, event: CallFinished) -> Iterator[Chunk]:
+        arguments = self._arguments.get(event.call_id)
+        if arguments is not None:
+            yield from self._show(event.call_id, event.name, arguments)
+            yield from self._finish_call(event)
+        else:
+            yield from self._end_part()
+            self._shown.add(event.call_id)
+            call: Chunk = {"toolCallId": event.call_id, "toolName": event.name, "input": {}}
+            yield {"type": "tool-input-error", **call, "errorText": event.text}
+
     def _finish_call(self, event: CallFinished) -> Iterator[Chunk]:
         id = event.call_id
-        if self._known and id not in self._shown:  # its arguments were cut
-            yield from self._end_part()
-            self._shown.add(id)
-            call: Chunk = {"toolCallId": id, "toolName": event.name, "input": {}}
-            yield {"type": "tool-input-error", **call, "errorText": event.text}
-            return
         self._open.pop(id, None)
         if event.error:
             yield {"type": "tool-output-error", "toolCallId": id, "errorText": event.text}
@@ -194,6 +221,7 @@ class _Writer:
             yield {"type": "tool-output-available", "toolCallId": id, "output": _output(event.text)}
 
     def _finish(self, event: RunFinished) -> Iterator[Chunk]:
+        yield from self._catch_up(all=True)
         for call in event.pending:
             yield from self._show(call["id"], call["name"], call["arguments"])
             if self._approvals and call["id"] in self._asked:

@@ -169,8 +169,8 @@ class Timeline:
         watch, began = self.watch, self.watch.began
         if began is None:
             return []
-        last = max([began, *(span.ended or span.opened for span in watch.spans)])
-        end = watch.ended if watch.ended is not None else last if self.now is None else self.now
+        last = max([began, *(_known(span.ended, span.opened) for span in watch.spans)])
+        end = _known(watch.ended, self.now, last)
         took = max(end - began, 0.001)
         label = min(max(width * 7 // 20, 4), 36)
         ruler = _Ruler(began, max(self.scale, took), max(width - label - 10, 1))
@@ -180,25 +180,30 @@ class Timeline:
         for turn in watch.turns:
             number += bool(turn.calls)
             title = f"round {number}" if turn.calls else "answer"
-            bar = ruler.bar([(turn.asked, turn.heard or end, glyphs.model, MODEL)])
+            bar = ruler.bar([(turn.asked, _known(turn.heard, end), glyphs.model, MODEL)])
             lines.append(Text.assemble((set_cell_size(title, label), "dim"), bar))
             lines += [self._line(span, ruler, label, glyphs, end) for _, span in sorted(turn.calls.items())]
         return lines
 
     def _line(self, span: Span, ruler: _Ruler, label: int, glyphs: Glyphs, end: float) -> Text:
-        written = end if span.written is None else span.written
+        written, ended = _known(span.written, end), _known(span.ended, end)
         parts = [(span.opened, written, glyphs.writing, WRITING)]
         if span.written is not None:
-            parts.append((written, span.started or span.ended or end, glyphs.waiting, WAITING))
+            parts.append((written, _known(span.started, ended), glyphs.waiting, WAITING))
         if span.started is not None:
-            parts.append((span.started, span.ended or end, glyphs.running, FAILED if span.error else RUNNING))
+            parts.append((span.started, ended, glyphs.running, FAILED if span.error else RUNNING))
         name = f"  {clean(span.name)} {one_line(', '.join(map(str, span.arguments.values())), label)}"
         if cell_len(name) >= label:
             name = f"{set_cell_size(name, label - 2)}…"
         text = Text.assemble(set_cell_size(name, label), ruler.bar(parts))
         if span.started is not None:
-            text.append(seconds((span.ended or end) - span.started).rjust(9), "dim")
+            text.append(seconds(ended - span.started).rjust(9), "dim")
         return text
+
+
+def _known(*times: float | None) -> float:
+    """The first that has come; the last is always there."""
+    return next(time for time in times if time is not None)
 
 
 def legend(console: Console) -> Text:
@@ -222,13 +227,14 @@ class _Ruler:
     columns: int
 
     def bar(self, parts: Sequence[tuple[float, float, str, str]]) -> Text:
-        """Later parts are painted over earlier ones; none of them is too short to be seen."""
+        """One part behind the other. None is too short to be seen, except a wait that is none."""
         cells: list[tuple[str, str]] = [(" ", "")] * self.columns
+        free = 0
         for start, end, glyph, style in parts:
-            if end <= start and style == WAITING:
-                continue
-            first = min(self._column(start), self.columns - 1)
-            for column in range(first, max(min(self._column(end), self.columns), first + 1)):
+            first = min(max(self._column(start), free), self.columns - 1)
+            least = first if style == WAITING else first + 1
+            free = min(max(self._column(end), least), self.columns)
+            for column in range(first, free):
                 cells[column] = (glyph, style)
         return Text.assemble(*cells)
 

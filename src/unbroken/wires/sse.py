@@ -60,9 +60,18 @@ class Framer:
             return []
         if self._tail:
             chunk = bytes(self._tail) + chunk
+            self._tail.clear()
         events: list[bytes] = []
-        if self._given and not self._data:
-            chunk = self._take_plain(chunk, events)
+        if not self._data:
+            if not self._given:  # with the first event it is known what kind of body this is
+                first, blank, rest = chunk.partition(b"\n\n")
+                if blank:
+                    events = self._take([*first.split(b"\n"), b""])
+                    if self._splitter is not None:
+                        return events + self._splitter.feed(rest)
+                    chunk = rest
+            if self._given and not self._data:
+                chunk = self._take_plain(chunk, events)
         lines = chunk.split(b"\n")
         self._tail = bytearray(lines.pop())
         if lines:
