@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from unbroken import Request, ToolMessage
+from unbroken.models.script import Answer
+from unbroken.testing import Call, Uses, serve
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -20,21 +25,52 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path) -> None:
-    names: dict[str, Any] = {}
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of-the-examples")  # models are named in them, and none is asked
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(page, "python"):
-        exec(compile(block, str(page), "exec"), names)
+        exec(compile(block, str(page), "exec", dont_inherit=True), names)
+
+
+def answer(request: Request) -> Answer:
+    """What the model of the examples says. It counts lines, with a tool if it is given one."""
+    last = request.messages[-1]
+    if isinstance(last, ToolMessage):
+        folders = [result.text.partition(" files")[0] for result in last.results]
+        return [f"src has {folders[0]} files and docs {folders[1]}.", Uses(520, 14)]
+    if request.tools:
+        call = "count_lines"
+        return ["Let me count.", Call(call, folder="src"), Call(call, folder="docs"), Uses(310, 40)]
+    return ["I cannot look: I have no tools.", Uses(20, 9)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=lambda page: page.name)
 def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
-    for block in blocks(page, "console"):
-        command, shown = block.split("\n", 1)
-        words = shlex.split(command.removeprefix("$ "))
-        assert words[0] == "unbroken"
-        run = [sys.executable, "-m", "unbroken.cli", *words[1:]]
-        done = subprocess.run(run, cwd=ROOT, capture_output=True, check=False, timeout=60)
-        assert done.stdout.decode() == shown
+    with serve(answer) as server:
+        for block in blocks(page, "console"):
+            command, shown = block.split("\n", 1)
+            words = shlex.split(command.removeprefix("$ "))
+            assert words[0] == "unbroken"
+            together = words[-1] == "2>&1"
+            done = subprocess.run(
+                [sys.executable, "-m", "unbroken.cli", *(words[1:-1] if together else words[1:])],
+                cwd=ROOT,
+                env={**os.environ, "OPENAI_API_KEY": "of-the-examples", "OPENAI_BASE_URL": server.base_url()},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if together else subprocess.PIPE,
+                check=False,
+                timeout=60,
+            )
+            assert steady(done.stdout.decode()) == steady(shown)
+
+
+def steady(text: str) -> str:
+    """Without what differs from run to run and from day to day: seconds, and how much there is to count."""
+    text = re.sub(r"\d+\.\d+ s\b", "0.00 s", text)
+    return re.sub(r"[\d,]+ (?=files|lines)", "0 ", re.sub(r"(?<=and docs )\d+", "0", text))
 
 
 def test_both_readmes_show_the_same_commands_and_code() -> None:
@@ -45,5 +81,13 @@ def test_both_readmes_show_the_same_commands_and_code() -> None:
 
 def test_every_link_between_pages_leads_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
+            other = page.parent / target if target else page
+            assert other.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in headings(other), f"{page.name} links to {target}#{heading}"
+
+
+def headings(page: Path) -> list[str]:
+    """As GitHub makes addresses of them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]

@@ -30,7 +30,7 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wai
 from unbroken.tools.calling import Caller, ResultCache
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Schedule
-from unbroken.tools.results import RESULT_LIMIT, to_parts
+from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.transcript import Transcript, repair
 
@@ -159,8 +159,14 @@ class Agent:
                 elif isinstance(event, CallFinished):
                     context.report(f"{event.name} {'failed' if event.error else 'done'}")
 
-            result = await self.run(task, deps=context.deps, sinks=(forward,), run_id=context.key)
-            context.spend(result.usage)
+            performance = self.prepare(task, {"deps": context.deps, "sinks": (forward,), "run_id": context.key})
+            try:
+                result = await performance()
+            finally:
+                context.spend(performance.account.usage)
+            if result.pending:
+                names = ", ".join(f"`{call.name}`" for call in result.pending)
+                raise ToolFailed(f"`{name}` cannot go on: {names} waits for somebody outside, who cannot be asked here")
             return result.text
 
         return tool(name=name, description=description, effect=effect, timeout=timeout)(delegate)

@@ -10,7 +10,7 @@ from typing import Any, Unpack, cast
 
 from unbroken.agent.agent import Agent, Answers, Options
 from unbroken.agent.background import BACKGROUND
-from unbroken.agent.inputs import Prompt
+from unbroken.agent.inputs import Prompt, to_user
 from unbroken.agent.performing import Performance
 from unbroken.agent.plan import Trim
 from unbroken.agent.result import Result
@@ -107,6 +107,7 @@ class Conversation:
 
     def _next(self, prompt: Prompt | None, options: Options) -> Performance:
         self._refuse_while_going()
+        prompt = None if prompt is None else to_user(prompt)  # before anything is changed: it may be refused
         for call in self._transcript.open:
             self._transcript.answer(failure(call, SPOKE_INSTEAD))
         self._waiting = None

@@ -232,9 +232,10 @@ def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: He
         prepared = heard.prepared.get(call.index)
         if prepared is None or prepared.call is not call:
             prepared = prepare(call, toolbox)
-        if final and call.name != ANSWER:
+        answers = run.plan.output is not None and call.name == ANSWER
+        if final and not answers:
             prepared.refusal = FINAL_REFUSED[run.plan.language]
-        elif allowed is not None and place >= allowed:
+        elif allowed is not None and place >= allowed and not answers:
             prepared.refusal = BUDGET_EXHAUSTED
         elif run.repetition.verdict(prepared) == "refuse":
             prepared.refusal = REPEATED

@@ -69,7 +69,7 @@ class OutputType(Generic[T]):
         for candidate in (text, *_FENCED.findall(text), text[text.find("{") : text.rfind("}") + 1]):
             try:
                 value: Json = json.loads(candidate)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             given = cast("dict[str, Json]", value if isinstance(value, dict) else {"value": value})
             if self._wrapped and set(given) != {"value"}:

@@ -58,9 +58,12 @@ class Performance:
         except BaseException as error:
             voice.say(RunFailed, type(error).__name__, in_words(error))
             raise
-        result = _result(run, ending)
-        _say_end(voice, result)
-        return result
+        else:
+            result = _result(run, ending)
+            _say_end(voice, result)
+            return result
+        finally:
+            voice.end()
 
 
 def _result(run: Run, ending: Ending) -> Result:

@@ -7,13 +7,25 @@ from typing import Any
 
 from unbroken.agent.limits import CHARACTERS_PER_TOKEN, Account, StopReason, characters
 from unbroken.agent.output import ANSWER
-from unbroken.agent.plan import Plan
+from unbroken.agent.plan import Plan, Trim
 from unbroken.agent.prompts import CONTINUE, TIME_IS_UP
 from unbroken.agent.repetition import Repetition
 from unbroken.agent.voice import RoundVoice, Voice
 from unbroken.errors import UserError
 from unbroken.events import LimitReached
-from unbroken.messages import Assistant, Json, OneTool, Request, ToolCall, ToolResult, Usage, User
+from unbroken.messages import (
+    Assistant,
+    Json,
+    Message,
+    OneTool,
+    Request,
+    System,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+    User,
+)
 from unbroken.tools.calling import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Batch
@@ -111,9 +123,12 @@ class Run:
         return Toolbox(tools, self.plan.output.tool(self.output.append))
 
     def request(self, toolbox: Toolbox, final: bool) -> Request:
-        plan, messages = self.plan, self.transcript.messages
+        plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs
         if plan.trim is not None:
-            messages = repair(plan.trim(messages))[0]
+            messages = _trimmed(plan.trim, messages)
+        if not tools and (called := _called(messages)):
+            # Providers refuse a history of calls without tools; these are gone, so nothing can be called.
+            tools, final = tuple(ToolSpec(name) for name in called), True
         if plan.system is not None:
             messages = (plan.system, *messages)
         if self.nudge:
@@ -124,7 +139,7 @@ class Run:
         parallel = None if plan.several_calls else False
         return Request(
             messages,
-            toolbox.specs,
+            tools,
             choice,
             parallel,
             final,
@@ -177,3 +192,27 @@ class Run:
 
     def spend(self, usage: Usage) -> None:
         self.account.usage += usage
+
+
+def _trimmed(trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """What is sent of the history. If it would begin in the middle of a turn, that turn's question goes before it:
+    some providers take no history that the user did not begin."""
+    try:
+        kept = repair(trim(messages))[0]
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"the function given as history= failed: {in_words(error)}") from error
+    start = next((at for at, message in enumerate(kept) if not isinstance(message, System)), len(kept))
+    if start < len(kept) and isinstance(kept[start], User):
+        return kept
+    first = kept[start] if start < len(kept) else None
+    place = next((at for at, message in enumerate(messages) if message is first), len(messages))
+    asked = next((message for message in reversed(messages[:place]) if isinstance(message, User)), None)
+    return kept if asked is None else (*kept[:start], asked, *kept[start:])
+
+
+def _called(messages: tuple[Message, ...]) -> dict[str, None]:
+    """The names of all tools that were called, in their order."""
+    calls = (call for message in messages if isinstance(message, Assistant) for call in message.calls)
+    return dict.fromkeys(call.name for call in calls)

@@ -44,6 +44,7 @@ class RunStream:
         self._messages = messages
         self._mailbox = _Mailbox()
         self._task: asyncio.Task[Result] | None = None
+        self._closed = False
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -65,7 +66,8 @@ class RunStream:
             self._task.add_done_callback(mailbox.close)
         while not mailbox.events:
             if self._task.done():
-                self._task.result()
+                if not (self._closed and self._task.cancelled()):
+                    self._task.result()
                 raise StopAsyncIteration
             mailbox.filled.clear()
             try:
@@ -78,6 +80,7 @@ class RunStream:
     async def aclose(self) -> None:
         """End the run if it still goes; what it said until then can still be read."""
         if self._task is not None and not self._task.done():
+            self._closed = True
             self._task.cancel()
             await asyncio.wait([self._task])
 

@@ -45,6 +45,10 @@ class Voice:
         """Is anybody listening? Then what is said often is worth saying."""
         return bool(self._sinks)
 
+    def end(self) -> None:
+        """The run is over: a thread that still works says nothing any more."""
+        self._sinks = []
+
     def say(self, kind: type[Event], *fields: Any) -> None:
         if threading.get_ident() != self._thread:
             if not self._loop.is_closed():

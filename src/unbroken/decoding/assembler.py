@@ -30,6 +30,7 @@ class Assembler:
         self.calls = Calls(self.deltas, turn, used_ids, names)
         # The calls' part of `Receiver`, bound here once: a stream calls them for every few bytes.
         self.piece = self.calls.piece
+        self.more = self.calls.more
         self.entry = self.calls.entry
         self.again = self.calls.again
         self.loose = self.calls.loose
@@ -71,7 +72,7 @@ class Assembler:
             text, self._text_half = join_halves(self._text_half + text)
         if not text:
             return
-        if self._prose is None:
+        if self._prose is None or self._prose.passes(text):
             self._text.append(text)
             self.deltas.append(TextDelta(text))
         else:

@@ -163,6 +163,17 @@ class Calls:
         if "}" in arguments or len(fragments) > BLOCK:
             self._scan(call)
 
+    def more(self, index: Json, arguments: str) -> bool:
+        """What `piece` does with nearly all pieces, in fewer steps."""
+        call = self._by_index.get(index) if index.__class__ is int else None
+        if call is None or not call.opened or call.done is not None or self.halves or not arguments:
+            return False
+        call.fragments.append(arguments)
+        self._deltas.append(CallArguments(call.index, arguments))
+        if "}" in arguments or len(call.fragments) > BLOCK:
+            self._scan(call)
+        return True
+
     def entry(self, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
         """A call that stands whole in a list: its place there is its identity, whatever its id and index say."""
         call = self._begin(None, _as_text(id), _as_text(name), kind)

@@ -129,11 +129,13 @@ class ToolCaller:
         if tool.cache is None:
             return await self._run(tool, call, arguments, context)
         key, now = fingerprint(call), self._clock.elapsed()
-        if kept := self._cache.get(key, now):
+        # What a tool gives that looks at its context is meant for these deps and this conversation alone.
+        whose = (context.deps, context.store) if tool.signature.context else ()
+        if kept := self._cache.get(key, now, whose):
             return replace(kept, call_id=call.id)
         result = await self._run(tool, call, arguments, context)
         if not result.error:
-            self._cache.keep(key, now + tool.cache, result)
+            self._cache.keep(key, now + tool.cache, result, whose)
         return result
 
     async def _run(
@@ -181,7 +183,9 @@ class ToolCaller:
                     THREADS.give_up(job)
                 raise
             return RuntimeError(f"something that the tool waited for was cancelled: {in_words(error)}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign tool runs here
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a foreign tool runs here: SystemExit, a panic of foreign code
             return error
         if isinstance(value, ToolResult):
             return replace(value, call_id=call.id, name=call.name)
@@ -192,15 +196,15 @@ class ResultCache:
     """What tools with `cache` gave, by name and arguments, until it is too old."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[float, ToolResult]] = {}
+        self._kept: dict[str, tuple[float, ToolResult, tuple[Any, ...]]] = {}
 
-    def get(self, key: str, now: float) -> ToolResult | None:
-        until, result = self._kept.get(key, (now, None))
-        return result if until > now else None
+    def get(self, key: str, now: float, whose: tuple[Any, ...] = ()) -> ToolResult | None:
+        until, result, theirs = self._kept.get(key, (now, None, ()))
+        return result if until > now and [*map(id, whose)] == [*map(id, theirs)] else None
 
-    def keep(self, key: str, until: float, result: ToolResult) -> None:
+    def keep(self, key: str, until: float, result: ToolResult, whose: tuple[Any, ...] = ()) -> None:
         self._kept.pop(key, None)
-        self._kept[key] = (until, result)
+        self._kept[key] = (until, result, whose)
         while len(self._kept) > CACHED:
             del self._kept[next(iter(self._kept))]
 

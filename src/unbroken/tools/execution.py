@@ -1,10 +1,10 @@
 """When the calls of one message run: `Schedule` says how, `Batch` does it, and every call gets exactly one result.
 
-Strategy. Calls are entries in call order. An entry starts when nothing before it stands in its way: `_relation` says
-for two calls whether the later one has to wait for the earlier one's end, for its start, or for nothing. While the
-message is still being written only reads may start (EAGER), and only behind a front of calls that are known and are
-reads too, or have another key. `seal` is called once, with the message complete: what can start then starts, all starts
-are said before the first of them runs, and each end lets others go. What a call gives is the business of the `Caller`.
+Strategy. Calls are entries in call order. An entry starts when nothing before it stands in its way: `Way` says whether
+it has to wait for an earlier one's end, for its start, or for nothing. While the message is still being written only
+reads may start (EAGER), and only behind a front of calls that are known and are reads too, or have another key. `seal`
+is called once, with the message complete: what can start then starts, all starts are said before the first of them
+runs, and each end lets others go. What a call gives is the business of the `Caller`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -28,6 +29,7 @@ State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "w
 
 NOT_EXECUTED = "not executed"
 CANCELLED = "the run was cancelled"
+CANCELLED_ITSELF = "the tool cancelled its own task"
 EARLIER_FAILED = "an earlier call failed"
 NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
 
@@ -123,8 +125,13 @@ class Batch:
         self._front = Front()
         self._entries: dict[int, Entry] = {}
         """By index; in call order once sealed."""
+        self._in_order: list[Entry] = []
         self._first_submitted: dict[str, Entry] = {}
         self._sealed = False
+        self._ended_before = 0
+        """So many entries at the beginning are finished."""
+        self._some_wait = True
+        self._asking: Entry | None = None
         self._left = False
         """Nothing may start any more: what ends now lets nobody go."""
         self._halted = ""
@@ -227,6 +234,7 @@ class Batch:
             elif decisions and (decision := decisions.get(entry.call.id)) is not None:
                 self._decide(entry, decision)
         self._find_twins()
+        self._in_order = list(self._entries.values())
         self._advance()
         await self._idle.wait()
         return [entry.result for entry in self._entries.values()]
@@ -271,10 +279,19 @@ class Batch:
 
     def _advance(self) -> None:
         """Start all that can start now; if nothing is left that could let others go, say so."""
+        if self._some_wait:
+            self._start_what_is_free()
+        if self._busy == 0:
+            self._idle.set()
+
+    def _start_what_is_free(self) -> None:
         starting: list[Entry] = []
-        unfinished: list[Entry] = []
-        for entry in self._entries.values():
-            if entry.state == "waiting" and entry.twin is None and self._free(entry, unfinished):
+        way = Way(self._schedule.serial)
+        self._some_wait = False
+        while self._ended_before < len(self._in_order) and self._in_order[self._ended_before].finished:
+            self._ended_before += 1
+        for entry in islice(self._in_order, self._ended_before, None):
+            if entry.state == "waiting" and entry.twin is None and not way.bars(entry.prepared):
                 if self._halted:
                     self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {self._halted}"))
                 elif entry.prepared.tool is not None and entry.prepared.tool.function is None:
@@ -286,27 +303,12 @@ class Batch:
                     entry.started_at = self._clock.elapsed()
                     starting.append(entry)
             if not entry.finished:
-                unfinished.append(entry)
-                if self._schedule.serial:
+                self._some_wait = self._some_wait or entry.state == "waiting"
+                way.block(entry)
+                if way.closed:
+                    self._some_wait = True
                     break
         self._start(starting)
-        if self._busy == 0:
-            self._idle.set()
-
-    def _free(self, entry: Entry, before: Sequence[Entry]) -> bool:
-        for other in before:
-            relation = self._relation(other.prepared, entry.prepared)
-            if relation == "end" or (relation == "start" and not other.started):
-                return False
-        return True
-
-    def _relation(self, earlier: Prepared, later: Prepared) -> Literal["end", "start", ""]:
-        """What of the earlier call the later one has to wait for."""
-        if self._schedule.serial or "exclusive" in (earlier.effect, later.effect):
-            return "end"
-        if earlier.key is not None and later.key is not None:
-            return "end" if earlier.key == later.key else ""
-        return "" if earlier.effect == later.effect == "read" else "start"
 
     # Identical calls
 
@@ -344,13 +346,14 @@ class Batch:
     # Approval: one question at a time, in call order
 
     def _ask(self, entry: Entry) -> None:
-        if any(other.state == "asking" for other in self._entries.values()):
+        if self._asking is not None:
             return
         self._observer.asked(entry.call)
         if self._on_approval is None:
             self._finish(entry, failure(entry.call, NOBODY_APPROVES))
             return
         entry.state = "asking"
+        self._asking = entry
         self._launch(entry, _approval(self._on_approval, entry.call))
 
     def _decide(self, entry: Entry, decision: Approval | ToolResult) -> None:
@@ -394,14 +397,20 @@ class Batch:
 
     def _ended(self, entry: Entry, task: asyncio.Task[Any]) -> None:
         self._busy -= 1
+        if self._asking is entry:
+            self._asking = None
         if entry.finished:
             pass  # it was taken out, or settled
         elif task.cancelled():
-            if not entry.stopped:
-                return  # the whole batch is being left
-            self._finish(entry, failure(entry.call, entry.stopped))
+            if self._left and not entry.stopped:
+                return
+            alone = f"{NOT_EXECUTED}: the approval was cancelled" if entry.state == "asking" else CANCELLED_ITSELF
+            self._finish(entry, failure(entry.call, entry.stopped or alone))
+        elif task.exception() is not None:
+            self._left = True  # somebody wants the program to end (KeyboardInterrupt): the group lets it through
         elif entry.state == "asking":
             entry.state = "waiting"
+            self._some_wait = True
             self._decide(entry, task.result())
         else:
             result: ToolResult = task.result()
@@ -436,6 +445,55 @@ class Batch:
         self._observer.finished(entry.call, result, entry.seconds, ran or shared)
         for sharer in entry.sharers:
             self._share(entry, sharer, result)
+
+
+class Way:
+    """What stands in a call's way once the message is complete: the calls before it that have not finished. It waits
+    for the end of those that share its key and of exclusive ones; where one of the two has no key, for the start of
+    the earlier one, unless both are reads. Looked up and not compared one by one: a message may hold a thousand calls.
+    """
+
+    def __init__(self, serial: bool) -> None:
+        self.closed = False
+        """Nothing behind can start."""
+        self._serial = serial
+        self._any = False
+        self._keys: set[Any] = set()
+        self._odd_keys: list[Any] = []
+        """Those that cannot be hashed."""
+        self._unstarted: set[tuple[bool, bool]] = set()
+        """Whether it has a key, and whether it is a read."""
+
+    def block(self, entry: Entry) -> None:
+        prepared = entry.prepared
+        key, effect = prepared.key, prepared.effect
+        self._any = True
+        self.closed = self._serial or effect == "exclusive"
+        if not entry.started:
+            self._unstarted.add((key is not None, effect == "read"))
+        if key is not None:
+            try:
+                self._keys.add(key)
+            except TypeError:
+                self._odd_keys.append(key)
+
+    def bars(self, prepared: Prepared) -> bool:
+        key, effect = prepared.key, prepared.effect
+        if self._any and effect == "exclusive":
+            return True
+        if key is not None and self._holds(key):
+            return True
+        return any(
+            not (keyed and key is not None) and not (read and effect == "read") for keyed, read in self._unstarted
+        )
+
+    def _holds(self, key: Any) -> bool:
+        try:
+            if key in self._keys:
+                return True
+        except TypeError:
+            pass
+        return key in self._odd_keys
 
 
 class Front:
@@ -496,6 +554,10 @@ def _disturbs(write: Prepared, read: Prepared) -> bool:
 async def _approval(on_approval: OnApproval, call: ToolCall) -> Approval:
     try:
         decision = on_approval(call)
-        return await decision if inspect.isawaitable(decision) else decision
+        if inspect.isawaitable(decision):
+            decision = await decision
+        if isinstance(decision, Allow | Deny | Edit | Wait):  # pyright: ignore[reportUnnecessaryIsInstance] - it is a caller's value
+            return decision
+        return Deny(f"the approval failed: on_approval gave {decision!r}, and not Allow, Deny, Edit or Wait")
     except Exception as error:  # noqa: BLE001 - a foreign handler runs here; who cannot decide does not allow
         return Deny(f"the approval failed: {in_words(error)}")

@@ -24,9 +24,10 @@ class Threads(Executor):
     def __init__(self, size: int = SIZE) -> None:
         self._size = size
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._count = 0
+        self._unfinished = 0
+        """Jobs that run or wait for a thread."""
         self._late = 0
 
     @property
@@ -36,9 +37,10 @@ class Threads(Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
+        with self._lock:
+            self._unfinished += 1
         self._jobs.put((future, partial(fn, *args, **kwargs)))
-        if not self._idle.acquire(blocking=False):
-            self._grow()
+        self._grow()
         return future
 
     def give_up(self, job: Job) -> int:
@@ -51,14 +53,16 @@ class Threads(Executor):
         self._grow()
         return self._late
 
-    def take_back(self) -> None:
+    def end(self, job: Job) -> None:
         with self._lock:
-            self._late -= 1
-            self._size -= 1
+            job.running = False
+            if job.late:
+                self._late -= 1
+                self._size -= 1
 
     def _grow(self) -> None:
         with self._lock:
-            if self._count >= self._size or self._jobs.empty():
+            if self._count >= self._size or self._count >= self._unfinished:
                 return
             self._count += 1
             number = self._count
@@ -71,10 +75,10 @@ class Threads(Executor):
                 future.set_result(job())
             del future, job  # an idle thread keeps nothing alive
             with self._lock:
+                self._unfinished -= 1
                 if self._count > self._size:
                     self._count -= 1
                     return
-            self._idle.release()
 
 
 THREADS = Threads()
@@ -97,6 +101,4 @@ class Job:
         except BaseException as error:  # noqa: BLE001 - a foreign tool runs here; whatever it raises is its failure
             return None, error
         finally:
-            self.running = False
-            if self.late:
-                self._threads.take_back()
+            self._threads.end(self)

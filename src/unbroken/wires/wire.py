@@ -28,6 +28,10 @@ class Receiver(Protocol):
         """A loose piece of a call as openai-chat sends it: any of the fields may be missing, repeated or wrong."""
         ...
 
+    def more(self, index: Json, arguments: str) -> bool:
+        """Some more arguments of the open call at this index. False, and nothing is done, if it is not so simple."""
+        ...
+
     def entry(self, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
         """A call that stands whole in a list of calls, apart from all others there."""
         ...

@@ -63,14 +63,20 @@ class Prose:
         """Characters that will be looked at again with the next piece: few, however much is held."""
         return self._reader.unread
 
-    def feed(self, text: str) -> list[str | ProseCall]:
+    def passes(self, text: str) -> bool:
+        """Nothing is held and no mark is in this piece: it is text as it stands, and need not be fed."""
         reader = self._reader
         if self._steps is None and not self._fresh and reader.at == len(reader.text) and _FIRST.search(text) is None:
-            if not text:
-                return []
             reader.pass_by(text)
+            return True
+        return False
+
+    def feed(self, text: str) -> list[str | ProseCall]:
+        if not text:
+            return []
+        if self.passes(text):
             return [text]
-        reader.add(text)
+        self._reader.add(text)
         return self._go_on()
 
     def end(self) -> list[str | ProseCall]:

@@ -39,7 +39,7 @@ def shortest(encoded: list[Object]) -> Json:
     if not encoded:
         return ""
     only = encoded[0]
-    if len(encoded) == 1 and len(only) == 2 and only["type"] == "text":
+    if len(encoded) == 1 and len(only) == 2 and only.get("type") == "text":
         text = only.get("text")
         if isinstance(text, str) and text:
             return text

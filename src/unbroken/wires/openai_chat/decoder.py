@@ -68,6 +68,7 @@ class ChatDecoder:
         self.recognised = False
         self._to = receiver
         self._piece = receiver.piece
+        self._more = receiver.more
         self._opaque_texts: dict[str, list[str]] = {}
         self._kept: Object = {}
         self._details = _Pieces(("index", "type"), ("text", "summary", "data"))
@@ -81,6 +82,31 @@ class ChatDecoder:
         self._exact: Object = {}
 
     def feed(self, event: Object, data: bytes) -> None:
+        # Nearly all events of a stream: some text, or some more of a call that is under way, and nothing beside it.
+        # What that is not, or what has another shape, goes the long way.
+        try:
+            (choice,) = event["choices"]
+            delta = choice["delta"]
+            if len(delta) == 1 and choice.get("index") == self._choice and not choice.get("finish_reason"):
+                if "content" in delta:
+                    text = delta["content"]
+                    if text.__class__ is str and self._streamed and text and not ("usage" in event or "error" in event):
+                        self._to.text(text)
+                        return
+                elif self._called:
+                    (call,) = delta["tool_calls"]
+                    function = call["function"]
+                    text = function["arguments"]
+                    if (
+                        len(call) == 2
+                        and len(function) == 1
+                        and text.__class__ is str
+                        and not ("usage" in event or "error" in event)
+                        and self._more(call["index"], text)
+                    ):
+                        return
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
         choices = event.get("choices")
         if choices is not None:
             self.recognised = True
