@@ -42,7 +42,7 @@ def calls() -> list[bytes]:
 
 
 def text() -> list[bytes]:
-    words = "It is sunny in all three of them and will stay so.".split(" ")
+    words = ["It", "is", "sunny", "in", "all", "three", "of", "them", "and", "will", "stay", "so."]
     return [*(event({"content": f"{word} "}) for word in words), event({}, "stop"), b"data: [DONE]\n\n"]
 
 
@@ -59,7 +59,9 @@ async def serve(pause: float) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+                length = next(
+                    int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+                )
                 body = await reader.readexactly(length)
                 chunks = TEXT if b'"tool_call_id"' in body else CALLS
                 writer.write(START)

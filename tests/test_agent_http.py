@@ -4,6 +4,7 @@ while the response is still being written."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from unbroken import (
     HTTPModel,
     Image,
     ModelNotFound,
-    Request,
     TextAdded,
     ToolCallsDetected,
     Unauthorized,
@@ -103,10 +103,10 @@ def test_a_wrong_key_and_an_unknown_model_are_errors_of_their_own(wire: str) -> 
 
 @on_every_wire
 def test_events_arrive_while_the_response_is_still_being_written(wire: str) -> None:
-    """The server sends no more until the text was read and the early call has run: whoever waited for the end of the
-    response would wait for ever."""
+    """The server holds back its last words until the text was read and the early call has run: whoever waited for the
+    end of the response would wait for ever."""
 
-    async def main() -> None:
+    async def main() -> list[Event]:
         heard, ran = asyncio.Event(), asyncio.Event()
 
         @tool(effect="read")
@@ -116,25 +116,28 @@ def test_events_arrive_while_the_response_is_still_being_written(wire: str) -> N
             ran.set()
             return "seen"
 
-        server = ScriptedServer([Say("Let me see."), Call("look"), Call("look", "{}"), Say("That was all.")], "Done.")
-        send = server._send  # pyright: ignore[reportPrivateUsage] - the gate stands between the script and the socket
+        def held(chunks: Iterator[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
+            for pause, data in chunks:
+                while b"Enough." in data and not ran.is_set():
+                    yield 0.001, b""
+                yield pause, data
 
-        async def gated(wire: str, http: Any, request: Request, chunks: Any) -> Any:
-            return await send(wire, http, request, chunks)
-
-        server._send = gated  # pyright: ignore[reportPrivateUsage] - as above
-        async with server:
-            events: list[Event] = []
+        script = [Say("Let me see."), Call("look"), Call("look"), Say("Enough.", chunks=1)]
+        events: list[Event] = []
+        async with ScriptedServer(script, "Done.", wrap=held) as server:
             async for event in Agent(model_of(server, wire), [look]).stream("Go."):
                 events.append(event)
                 if isinstance(event, TextAdded):
                     heard.set()
-            assert ran.is_set()
-            assert only(CallStarted, events)[0].early
-            assert only(CallFinished, events)
-            assert only(ToolCallsDetected, events)
+            accepted(server)
+        return events
 
-    asyncio.run(main())
+    events = asyncio.run(asyncio.wait_for(main(), 10))
+    (started,) = only(CallStarted, events)
+    assert started.early
+    ended = next(event for event in events if isinstance(event, CallFinished))
+    (detected,) = only(ToolCallsDetected, events)
+    assert started.seq < ended.seq < detected.seq
 
 
 @on_every_wire

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.messages import Assistant, Message, System, ToolMessage, Usage, User
+from unbroken.messages import Assistant, Message, Part, System, Text, ToolMessage, Usage, User
 
 StopReason: TypeAlias = Literal[
     "answered",
@@ -119,11 +119,17 @@ def characters(message: Message) -> int:
     """For estimates. Media are left out: nobody counts them alike."""
     match message:
         case Assistant():
-            called = sum(len(call.name) + len(call.raw) for call in message.calls)
-            return len(message.text) + len(message.reasoning) + called
+            count = len(message.text) + len(message.reasoning)
+            for call in message.calls:
+                count += len(call.name) + len(call.raw)
+            return count
         case ToolMessage():
-            return sum(len(result.text) for result in message.results)
+            return sum([_texts(result.content) for result in message.results])
         case System() | User():
-            return len(message.text)
+            return _texts(message.parts)
         case _:
             assert_never(message)
+
+
+def _texts(parts: tuple[Part, ...] | tuple[Text, ...]) -> int:
+    return sum([len(part.text) for part in parts if isinstance(part, Text)])

@@ -121,7 +121,8 @@ class Batch:
         self._on_approval = on_approval
         self._stop_on_failure = stop_on_failure
         self._share_all = share_all
-        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._create_task = asyncio.get_running_loop().create_task
         self._front = Front()
         self._entries: dict[int, Entry] = {}
         """By index; in call order once sealed."""
@@ -143,20 +144,26 @@ class Batch:
         """A call that was executed failed."""
 
     async def __aenter__(self) -> Batch:
-        await self._group.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Cancels what still runs, and waits for its end in any case: a task group of its own kind, because one call
+        may be cancelled without the others, and nothing that happens here may be wrapped in a group of exceptions."""
+        self._left = True
         if self._timer is not None:
             self._timer.cancel()
-        self._left = True
-        # The group is not told of `error`: it would wrap it. What runs is cancelled and waited for in any case.
-        for entry in self._entries.values():
-            if entry.task is not None:
-                entry.task.cancel()
-        await self._group.__aexit__(None, None, None)
+        cancelled: asyncio.CancelledError | None = None
+        for task in self._tasks:
+            task.cancel()
+        while self._tasks:
+            try:
+                await asyncio.wait(self._tasks)
+            except asyncio.CancelledError as once_more:
+                cancelled = once_more
+        if cancelled is not None and error is None:
+            raise cancelled
 
     # While the message is being written
 
@@ -386,8 +393,9 @@ class Batch:
 
     def _launch(self, entry: Entry, work: Any) -> None:
         self._busy += 1
-        entry.task = self._group.create_task(work)
-        entry.task.add_done_callback(partial(self._ended, entry))
+        entry.task = task = self._create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, entry))
 
     async def _run(self, call: ToolCall, context: CallContext[Any]) -> ToolResult:
         try:
@@ -396,6 +404,7 @@ class Batch:
             return failure(call, in_words(error))
 
     def _ended(self, entry: Entry, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
         self._busy -= 1
         if self._asking is entry:
             self._asking = None

@@ -1,0 +1,206 @@
+"""A structured answer: whatever the type, however the model gives it, it comes validated in `result.output`, or the run
+ends with one typed error and a valid history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+from scenes import Desk, accepted, can_go_on, on_every_wire, play, texts, under_every_schedule
+
+from unbroken import Agent, AnswerInvalid, Conversation, Limits, OneTool, Schedule, ScriptedModel, UserError
+from unbroken.agent.output import ANSWER
+from unbroken.testing import Call, Say, run_virtual
+
+
+class City(BaseModel):
+    name: str
+    people: int
+
+
+@dataclass
+class Point:
+    x: float
+    y: float = 0.0
+
+
+class Tree(BaseModel):
+    name: str
+    children: list[Tree] = []
+
+
+ROME = City(name="Rome", people=2_800_000)
+KINDS = [
+    pytest.param(City, ROME.model_dump(), ROME, id="a pydantic model"),
+    pytest.param(Point, {"x": 1.5}, Point(1.5), id="a dataclass"),
+    pytest.param(list[int], {"value": [1, 2, 3]}, [1, 2, 3], id="a list"),
+    pytest.param(Literal["yes", "no"], {"value": "no"}, "no", id="a literal"),
+    pytest.param(City | None, {"value": None}, None, id="nothing at all"),
+    pytest.param(dict[str, int], {"a": 1}, {"a": 1}, id="a dict"),
+    pytest.param(list[City], {"value": [ROME.model_dump()]}, [ROME], id="a list of models"),
+    pytest.param(Tree, {"value": {"name": "a", "children": [{"name": "b"}]}}, None, id="a recursive model"),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "output"), KINDS)
+@on_every_wire
+def test_a_model_answers_by_a_call(wire: str, kind: Any, arguments: dict[str, Any], output: Any) -> None:
+    model = ScriptedModel(Call(ANSWER, arguments), wire=wire)
+    result = play(Agent(model), output=kind)
+    expected = Tree(name="a", children=[Tree(name="b")]) if kind is Tree else output
+    assert (result.output, result.stop_reason, result.requests) == (expected, "answered", 1)
+    assert texts(result) == ["The answer is accepted."]
+    accepted(model, result)
+
+
+TEXTS = [
+    pytest.param('{"name": "Rome", "people": 2800000}', id="alone"),
+    pytest.param('Here it is:\n```json\n{"name": "Rome", "people": 2800000}\n```\nAnything else?', id="in a fence"),
+    pytest.param('```\n{"name": "Rome", "people": 2800000}\n```', id="in a fence without a language"),
+    pytest.param('Sure! {"name": "Rome", "people": 2800000} I hope that helps.', id="within words"),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_model_that_writes_json_as_text_is_understood(text: str) -> None:
+    model = ScriptedModel(text)
+    result = play(Agent(model), output=City)
+    assert (result.output, result.requests) == (ROME, 1)
+    accepted(model, result)
+
+
+def test_text_may_be_a_bare_list() -> None:
+    assert play(Agent(ScriptedModel("[1, 2, 3]")), output=list[int]).output == [1, 2, 3]
+
+
+@on_every_wire
+def test_an_answer_that_does_not_fit_is_told_and_corrected(wire: str) -> None:
+    wrong = Call(ANSWER, {"name": "Rome", "people": "many"})
+    model = ScriptedModel(wrong, Call(ANSWER, ROME.model_dump()), wire=wire)
+    result = play(Agent(model, Desk().tools("look")), output=City)
+    assert result.output == ROME
+    told, taken = texts(result)
+    assert told.startswith("Error:")
+    assert "`people`" in told
+    assert taken == "The answer is accepted."
+    assert [request.choice for request in model.requests] == [None, OneTool(ANSWER)]
+    accepted(model, result)
+
+
+@on_every_wire
+def test_text_that_does_not_fit_is_told_and_corrected(wire: str) -> None:
+    model = ScriptedModel("It is Rome.", Call(ANSWER, ROME.model_dump()), wire=wire)
+    result = play(Agent(model), output=City)
+    assert result.output == ROME
+    assert model.requests[1].choice == OneTool(ANSWER)
+    accepted(model, result)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param(Call(ANSWER, {"name": "Rome"}), id="as a call"), pytest.param(Say("It is Rome."), id="as text")],
+)
+@on_every_wire
+def test_an_answer_that_is_wrong_twice_is_an_error_with_a_valid_history(wire: str, wrong: Any) -> None:
+    model = ScriptedModel([wrong], [wrong], "Go on.", wire=wire)
+    chat = Conversation(Agent(model))
+
+    async def main() -> str:
+        with pytest.raises(AnswerInvalid, match="does not fit") as caught:
+            await chat.say("Go.", output=City)
+        can_go_on(caught.value.messages)
+        can_go_on(chat.messages)
+        return (await chat.say("Never mind.")).text
+
+    assert run_virtual(main()) == "Go on."
+    accepted(model)
+
+
+@under_every_schedule
+@on_every_wire
+def test_an_answer_beside_other_calls_is_the_answer_and_the_others_run(wire: str, schedule: Schedule) -> None:
+    desk = Desk()
+    model = ScriptedModel([Call("look"), Call(ANSWER, ROME.model_dump()), Call("look", n=2)], wire=wire)
+    result = play(Agent(model, desk.tools("look"), schedule=schedule), output=City)
+    assert (result.output, result.requests) == (ROME, 1)
+    assert texts(result) == ["look done", "The answer is accepted.", "look done"]
+    accepted(model, result)
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop"),
+    [
+        pytest.param(Limits(rounds=1), "round_limit", id="rounds"),
+        pytest.param(Limits(calls=1), "call_limit", id="calls"),
+        pytest.param(Limits(tokens=1), "token_limit", id="tokens"),
+    ],
+)
+@on_every_wire
+def test_at_a_limit_the_answer_is_asked_for_by_name(wire: str, limits: Limits, stop: str) -> None:
+    """A call of the answer is no call of the budget: it is the answer."""
+    model = ScriptedModel(Call("look"), Call(ANSWER, ROME.model_dump()), wire=wire)
+    result = play(Agent(model, Desk().tools("look"), limits=limits), output=City)
+    assert (result.output, result.stop_reason, result.requests) == (ROME, stop, 2)
+    assert model.requests[1].choice == OneTool(ANSWER)
+    assert not model.requests[1].final
+    accepted(model, result)
+
+
+@on_every_wire
+def test_other_calls_beside_the_answer_at_a_limit_do_not_run(wire: str) -> None:
+    desk = Desk()
+    model = ScriptedModel(Call("look"), [Call("look", n=2), Call(ANSWER, ROME.model_dump())], wire=wire)
+    result = play(Agent(model, desk.tools("look"), limits=Limits(rounds=1)), output=City)
+    assert (result.output, desk.ran) == (ROME, [("look", {})])
+    assert texts(result)[1].startswith("Error: not executed: no more tools can be called")
+    accepted(model, result)
+
+
+@on_every_wire
+def test_without_any_round_the_answer_is_asked_for_at_once(wire: str) -> None:
+    model = ScriptedModel(Call(ANSWER, ROME.model_dump()), wire=wire)
+    result = play(Agent(model, Desk().tools("look"), limits=Limits(rounds=0)), output=City)
+    assert (result.output, result.stop_reason, result.requests) == (ROME, "round_limit", 1)
+    assert model.requests[0].choice == OneTool(ANSWER)
+    accepted(model, result)
+
+
+def test_at_a_limit_a_wrong_answer_is_corrected_too() -> None:
+    model = ScriptedModel(Call("look"), "Rome, I think.", Call(ANSWER, ROME.model_dump()))
+    result = play(Agent(model, Desk().tools("look"), limits=Limits(rounds=1)), output=City)
+    assert (result.output, result.stop_reason) == (ROME, "round_limit")
+
+
+def test_json_that_is_too_deep_to_read_is_an_answer_that_does_not_fit() -> None:
+    assert play(Agent(ScriptedModel("[" * 200_000, "[1]")), output=list[int]).output == [1]
+
+
+def test_a_tool_of_ones_own_with_the_name_of_the_answer_is_just_a_tool() -> None:
+    desk = Desk()
+    model = ScriptedModel(Call(ANSWER, n=1), Call(ANSWER, n=2), "Done.")
+    result = play(Agent(model, desk.tools(ANSWER), limits=Limits(rounds=1)))
+    assert desk.ran == [(ANSWER, {"n": 1})]
+    assert result.text == "Done."
+
+
+def test_a_type_that_has_no_schema_is_refused() -> None:
+    with pytest.raises(UserError, match="output=object cannot become a JSON Schema|output=Odd cannot"):
+        play(Agent(ScriptedModel("Never.")), output=Odd)
+
+
+class Odd:
+    pass
+
+
+def test_a_conversation_goes_on_after_a_structured_answer() -> None:
+    model = ScriptedModel(Call(ANSWER, ROME.model_dump()), "You are welcome.")
+    chat = Conversation(Agent(model))
+
+    async def main() -> tuple[Any, str]:
+        first = await chat.say("Which city?", output=City)
+        return first.output, (await chat.say("Thanks.")).text
+
+    assert run_virtual(main()) == (ROME, "You are welcome.")
+    accepted(model)
