@@ -31,6 +31,9 @@ check: $(VENV)/.ready  ## format, lint, types, layers
 
 bench: $(VENV)/.bench  ## the numbers that the README claims
 	$(BIN)/python bench/decoding.py
+	$(BIN)/python bench/runs.py
+	$(BIN)/python bench/latency.py
+	$(BIN)/python bench/size.py
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
 	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_layers import LAYERS
 
 from unbroken import Request, ToolMessage
 from unbroken.models.script import Answer
@@ -90,3 +91,12 @@ def headings(page: Path) -> list[str]:
     """As GitHub makes addresses of them."""
     found = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
+
+
+def test_the_page_of_the_architecture_names_every_file_and_every_layer() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    files = [path for path in (ROOT / "src" / "unbroken").rglob("*.py") if not path.name.startswith("__")]
+    in_code = " ".join(re.findall(r"`([^`\n]+)`", page))
+    assert [path.name for path in files if not re.search(rf"\b{path.stem}\b", in_code)] == []
+    table = page.split("```text\n")[1].split("```")[0].replace("* planned", "").replace("*", "")
+    assert [set(row.split()) for row in table.splitlines()] == LAYERS

@@ -196,7 +196,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         if loud:
                             voice.say(ReasoningAdded, text)
                     case UsageReported(reported):
-                        usage = reported
+                        usage = reported if reported.total_tokens else usage  # some report zeros: they do not know
                     case Ended():
                         ended = delta
                     case _:

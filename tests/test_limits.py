@@ -1,0 +1,213 @@
+"""How far a run may go: each limit, several together, none at all; what tokens cost; and what is estimated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scenes import Desk, accepted, can_go_on, on_every_wire, only, play, play_aloud, texts
+
+from unbroken import (
+    Agent,
+    LimitReached,
+    Limits,
+    Prices,
+    Request,
+    RunFinished,
+    ScriptedModel,
+    Usage,
+    UserError,
+    tool,
+)
+from unbroken.testing import Call, Pause, Say, Uses, run_virtual
+
+
+def endless(*beside: Any, final: Any = "Enough.") -> ScriptedModel:
+    """Calls for ever, until nothing can be called any more."""
+    count = iter(range(1_000))
+
+    def answer(request: Request) -> Any:
+        return [final, *beside] if request.final else [Call("look", n=next(count)), *beside]
+
+    return ScriptedModel(answer)
+
+
+PRICES = Prices(input=10.0, output=100.0)
+"""A million of each."""
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop", "rounds"),
+    [
+        pytest.param(Limits(rounds=2), "round_limit", 2, id="rounds"),
+        pytest.param(Limits(calls=3), "call_limit", 3, id="calls"),
+        pytest.param(Limits(tokens=220), "token_limit", 2, id="tokens"),
+        pytest.param(Limits(seconds=2.5), "time_limit", 3, id="seconds"),
+        pytest.param(Limits(cost=0.004, prices=PRICES), "cost_limit", 2, id="cost"),
+        pytest.param(Limits(rounds=3, calls=2), "call_limit", 2, id="the call limit comes first"),
+        pytest.param(Limits(rounds=2, calls=3, tokens=10_000, seconds=99.0), "round_limit", 2, id="the rounds do"),
+        pytest.param(Limits(rounds=None, seconds=1.0, tokens=330), "time_limit", 1, id="the time does"),
+        pytest.param(Limits(rounds=None, seconds=9.0, tokens=330), "token_limit", 3, id="the tokens do"),
+        pytest.param(Limits(rounds=2, calls=2), "round_limit", 2, id="both at once"),
+        pytest.param(Limits(), "round_limit", 16, id="by default"),
+    ],
+)
+def test_the_limit_that_is_reached_first_ends_the_run(limits: Limits, stop: str, rounds: int) -> None:
+    model = endless(Uses(100, 10))
+    result, events = play_aloud(Agent(model, Desk().tools("look", seconds=1.0), limits=limits))
+    assert (result.text, result.stop_reason, result.rounds) == ("Enough.", stop, rounds)
+    assert [event.kind for event in only(LimitReached, events)] == [stop]
+    assert model.requests[-1].final
+    assert not any(request.final for request in model.requests[:-1])
+    accepted(model, result)
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop"),
+    [
+        (Limits(rounds=0), "round_limit"),
+        (Limits(calls=0), "call_limit"),
+        (Limits(tokens=0), "token_limit"),
+        (Limits(seconds=0.0), "time_limit"),
+        (Limits(cost=0.0, prices=PRICES), "cost_limit"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@on_every_wire
+def test_a_limit_of_nothing_is_a_plain_question(wire: str, limits: Limits, stop: str) -> None:
+    model = ScriptedModel("Hello.", wire=wire)
+    result = play(Agent(model, Desk().tools("look"), limits=limits, choice="required"))
+    assert (result.text, result.stop_reason, result.requests, result.rounds) == ("Hello.", stop, 1, 0)
+    assert model.requests[0].final
+    accepted(model, result)
+
+
+@pytest.mark.parametrize("limit", ["rounds", "calls", "tokens", "seconds", "cost", "final_seconds"])
+def test_less_than_nothing_is_refused(limit: str) -> None:
+    with pytest.raises(UserError, match=rf"Limits\({limit}=-1\): a limit is 0 or more, or None for none"):
+        Limits(**{limit: -1}, prices=PRICES)
+
+
+def test_a_cost_needs_prices() -> None:
+    with pytest.raises(UserError, match=r"add prices=Prices\(input=…, output=…\)"):
+        Limits(cost=1.0)
+
+
+@pytest.mark.parametrize(
+    ("prices", "usage", "cost"),
+    [
+        (Prices(10, 100), Usage(1_000_000, 0), 10.0),
+        (Prices(10, 100), Usage(0, 500_000), 50.0),
+        (Prices(10, 100), Usage(1_000_000, 0, cached_tokens=400_000), 10.0),
+        (Prices(10, 100, cached=1), Usage(1_000_000, 0, cached_tokens=400_000), 6.4),
+        (Prices(10, 100, cached=1, cache_write=20), Usage(1_000_000, 0, 400_000, 100_000), 7.4),
+        (Prices(10, 100, cached=0), Usage(1_000_000, 0, cached_tokens=1_000_000), 0.0),
+        (Prices(10, 100, cached=1), Usage(100, 0, cached_tokens=1_000_000), 1.0),
+    ],
+)
+def test_what_tokens_cost(prices: Prices, usage: Usage, cost: float) -> None:
+    assert prices.of(usage) == pytest.approx(cost)
+
+
+def test_the_cost_of_a_run_is_told() -> None:
+    model = ScriptedModel([Call("look"), Uses(1000, 100, cached=500)], ["Done.", Uses(2000, 10)])
+    prices = Prices(input=10.0, output=100.0, cached=2.0)
+    result = play(Agent(model, Desk().tools("look"), limits=Limits(prices=prices)))
+    assert result.cost == pytest.approx((500 * 10 + 500 * 2 + 100 * 100 + 2000 * 10 + 10 * 100) / 1_000_000)
+
+
+def test_without_prices_a_run_costs_nothing() -> None:
+    assert play(Agent(ScriptedModel(["Done.", Uses(1000, 100)]))).cost == 0.0
+
+
+def test_tokens_are_those_that_were_reported() -> None:
+    model = ScriptedModel([Call("look"), Uses(100, 10, cached=50, reasoning=5)], ["Done.", Uses(200, 20)])
+    result, events = play_aloud(Agent(model, Desk().tools("look")))
+    usage = result.usage
+    assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (300, 30, 50)
+    assert (usage.reasoning_tokens, usage.total_tokens, usage.estimated) == (5, 330, False)
+    (finished,) = only(RunFinished, events)
+    assert (finished.usage["input_tokens"], finished.usage["estimated"]) == (300, False)
+
+
+@on_every_wire
+def test_tokens_that_are_reported_as_nothing_are_estimated_and_marked(wire: str) -> None:
+    model = ScriptedModel(["x" * 4000, Uses(0, 0)], wire=wire)
+    result = play(Agent(model, instructions="y" * 400), "z" * 40)
+    assert result.usage.estimated
+    assert 1000 <= result.usage.output_tokens <= 1010
+    assert 110 <= result.usage.input_tokens <= 120
+
+
+def test_one_request_without_a_report_marks_the_whole() -> None:
+    model = ScriptedModel([Call("look"), Uses(100, 10)], "Done.")
+    result = play(Agent(model, Desk().tools("look")))
+    assert result.usage.estimated
+    assert result.usage.total_tokens > 110
+
+
+def test_the_final_request_has_time_of_its_own() -> None:
+    model = ScriptedModel(Call("look"), [Pause(8.0), Say("Enough.")])
+    limits = Limits(seconds=3.0, final_seconds=10.0)
+    result = play(Agent(model, Desk().tools("look", seconds=99.0, timeout=None), limits=limits))
+    assert (result.text, result.stop_reason, result.seconds) == ("Enough.", "time_limit", 11.0)
+    assert texts(result) == ["Error: cancelled: the time limit of the run was reached"]
+    accepted(model, result)
+
+
+def test_a_final_request_without_any_time_still_ends_in_a_text() -> None:
+    model = ScriptedModel(Call("look"), [Pause(1.0), Say("Never.")])
+    result = play(Agent(model, Desk().tools("look"), limits=Limits(rounds=1, final_seconds=0.0)))
+    assert result.text == "The run ended (round_limit) before the model gave an answer."
+    can_go_on(result.messages)
+
+
+def test_time_that_a_run_waited_for_an_approval_elsewhere_does_not_count() -> None:
+    """A run that is resumed goes on counting where it stopped."""
+    desk = Desk()
+    agent = Agent(
+        ScriptedModel(Call("asks"), Call("asks", n=2), "Done."),
+        [desk.tool("asks", seconds=2.0, approve=True)],
+        limits=Limits(seconds=10.0, rounds=5),
+        on_approval=None,
+    )
+    result = play(agent)
+    assert texts(result)[0].startswith("Error: not executed: it needs an approval")
+    assert result.seconds == 0.0
+
+
+def test_limits_of_one_run_take_the_place_of_the_agents() -> None:
+    agent = Agent(endless(), Desk().tools("look"), limits=Limits(rounds=5))
+    assert play(agent, limits=Limits(rounds=1)).rounds == 1
+    assert play(agent).rounds == 5
+
+
+def test_the_budget_that_the_model_is_told_is_the_one_of_the_run() -> None:
+    model = endless()
+    agent = Agent(model, Desk().tools("look"), limits=Limits(rounds=5))
+    play(agent, limits=Limits(rounds=2))
+    play(agent, limits=Limits(rounds=None, calls=1))
+    said = [getattr(request.messages[0], "text", "") for request in model.requests]
+    assert "at most 2 replies" in said[0]
+    assert "at most" not in said[-1]
+
+
+def test_calls_that_share_one_execution_count_each() -> None:
+    desk = Desk()
+    model = ScriptedModel([Call("look"), Call("look"), Call("look", n=2)], "Enough.")
+    result = play(Agent(model, desk.tools("look", effect="read"), limits=Limits(calls=2)))
+    assert len(desk.executions) == 1
+    assert texts(result) == ["look done", "look done", "Error: not executed: budget exhausted"]
+    assert (result.stop_reason, len(result.calls)) == ("call_limit", 3)
+
+
+def test_a_synchronous_tool_is_left_behind_when_the_time_is_up() -> None:
+    """On virtual time threads take none: this only shows that the limit holds for them too."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    result = run_virtual(Agent(endless(), [look], limits=Limits(rounds=2, seconds=5.0)).run("Go."))
+    assert (result.stop_reason, result.seconds) == ("round_limit", 0.0)
