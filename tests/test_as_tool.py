@@ -43,7 +43,9 @@ def test_what_it_used_counts_for_the_one_who_asked() -> None:
 
 
 def test_what_it_used_until_it_failed_counts_too() -> None:
-    inner = Agent(ScriptedModel([Call("look"), Uses(10, 1)], Fail(Unauthorized("no")), Uses(0, 0)), Desk().tools("look"))
+    inner = Agent(
+        ScriptedModel([Call("look"), Uses(10, 1)], Fail(Unauthorized("no")), Uses(0, 0)), Desk().tools("look")
+    )
     result = play(outer_of(inner))
     assert texts(result) == ["Error: no"]
     assert (result.usage.input_tokens, result.usage.output_tokens) == (310, 31)

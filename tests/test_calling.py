@@ -79,7 +79,9 @@ def test_whatever_it_raises_is_its_result_and_the_others_run(error: BaseExceptio
 
 @both
 def test_a_tool_that_raises_stop_iteration_has_failed(is_async: bool) -> None:
-    result = asyncio.run(Agent(ScriptedModel(Call("raises"), "Done."), [raising(StopIteration(1), is_async)]).run("Go."))
+    result = asyncio.run(
+        Agent(ScriptedModel(Call("raises"), "Done."), [raising(StopIteration(1), is_async)]).run("Go.")
+    )
     assert "StopIteration" in texts(result)[0] or texts(result) == ["Error: 1"]
     assert result.calls[0].error
 
@@ -92,7 +94,9 @@ def test_a_tool_that_raises_a_cancellation_of_its_own_has_failed(is_async: bool)
 
 
 def test_an_interrupt_inside_an_async_tool_ends_the_program_and_not_only_the_call() -> None:
-    chat = Conversation(Agent(ScriptedModel([Call("raises"), Call("slow")]), [raising(KeyboardInterrupt(), True), slow]))
+    chat = Conversation(
+        Agent(ScriptedModel([Call("raises"), Call("slow")]), [raising(KeyboardInterrupt(), True), slow])
+    )
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(chat.say("Go."))
     can_go_on(chat.messages)
@@ -236,8 +240,12 @@ def test_a_write_is_neither_tried_again_nor_cached(promise: str) -> None:
 
 def test_a_good_result_answers_the_same_call_until_it_is_too_old() -> None:
     desk = Desk()
-    fetch = desk.tool("fetch", lambda **arguments: f"{arguments} at {current_clock().elapsed():g}", effect="read", cache=10.0)
-    agent = Agent(ScriptedModel(*[[Call("fetch", n=n)] if step else "Done." for n in (1, 1, 2, 1) for step in (1, 0)]), [fetch])
+    fetch = desk.tool(
+        "fetch", lambda **arguments: f"{arguments} at {current_clock().elapsed():g}", effect="read", cache=10.0
+    )
+    agent = Agent(
+        ScriptedModel(*[[Call("fetch", n=n)] if step else "Done." for n in (1, 1, 2, 1) for step in (1, 0)]), [fetch]
+    )
 
     async def main() -> list[str]:
         given = texts(await agent.run("a"))
@@ -299,7 +307,9 @@ def test_a_tool_finds_deps_key_and_place() -> None:
     deps = {"user": "me"}
     agent = Agent(ScriptedModel([Call("look", n=1), Call("look", n=1)], Call("look", n=1), "Done."), [look])
     play(agent, deps=deps, run_id="r")
-    assert [(context.run, context.turn, context.name) for context in found] == [("r", turn, "look") for turn in (0, 0, 1)]
+    assert [(context.run, context.turn, context.name) for context in found] == [
+        ("r", turn, "look") for turn in (0, 0, 1)
+    ]
     assert all(context.deps is deps for context in found)
     assert len({context.key for context in found}) == 3
     again = [context.key for context in found]

@@ -318,3 +318,27 @@ def test_a_run_resumes_exactly_from_what_was_saved(wire: str, as_text: bool) -> 
     assert desk.ran == [("look", {"n": big}), ("send", {"n": big})]
     assert ended.messages[: len(result.messages)] == result.messages
     accepted(model, ended)
+
+
+@under_every_schedule
+def test_whoever_is_waited_for_hears_of_all_that_waits_at_once(schedule: Schedule) -> None:
+    """Two approvals and a call at the client, each behind the other: one trip, not three. A part may be answered."""
+    desk = Desk()
+    tools = [desk.tool("delete", approve=True), client_tool("locate", "Where?", {"type": "object"})]
+
+    async def main() -> None:
+        model = ScriptedModel([Call("delete", n=1), Call("delete", n=2), Call("locate")], "Done.")
+        result = await Agent(model, tools, schedule=schedule, on_approval=lambda call: Wait()).run("Go.")
+        first, second, locate = result.pending
+        part = await Agent(model, tools, schedule=schedule).resume(result.to_json(), {first.id: Allow()})
+        assert (part.stop_reason, part.pending) == ("waiting", (second, locate))
+        whole = await Agent(model, tools, schedule=schedule).resume(part, {second.id: Deny("no"), locate.id: "Rome"})
+        assert [text for _, text in results_in(whole.messages)] == [
+            "ok",
+            "Error: not executed: denied: no",
+            "Rome",
+        ]
+        accepted(model, whole)
+
+    run_virtual(main())
+    assert desk.ran == [("delete", {"n": 1})]

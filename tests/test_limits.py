@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from scenes import Desk, accepted, can_go_on, on_every_wire, only, play, play_al
 
 from unbroken import (
     Agent,
+    Allow,
     LimitReached,
     Limits,
     Prices,
@@ -17,7 +19,7 @@ from unbroken import (
     ScriptedModel,
     Usage,
     UserError,
-    tool,
+    Wait,
 )
 from unbroken.testing import Call, Pause, Say, Uses, run_virtual
 
@@ -162,18 +164,20 @@ def test_a_final_request_without_any_time_still_ends_in_a_text() -> None:
     can_go_on(result.messages)
 
 
-def test_time_that_a_run_waited_for_an_approval_elsewhere_does_not_count() -> None:
-    """A run that is resumed goes on counting where it stopped."""
-    desk = Desk()
-    agent = Agent(
-        ScriptedModel(Call("asks"), Call("asks", n=2), "Done."),
-        [desk.tool("asks", seconds=2.0, approve=True)],
-        limits=Limits(seconds=10.0, rounds=5),
-        on_approval=None,
-    )
-    result = play(agent)
-    assert texts(result)[0].startswith("Error: not executed: it needs an approval")
-    assert result.seconds == 0.0
+def test_time_between_two_parts_of_a_run_does_not_count_and_time_within_them_does() -> None:
+    tools = [Desk().tool("asks", seconds=4.0, approve=True), Desk().tool("slow", seconds=5.0)]
+    model = ScriptedModel(Call("slow"), Call("asks"), Call("slow", n=2), "Enough.")
+    agent = Agent(model, tools, limits=Limits(seconds=10.0), on_approval=lambda call: Wait())
+
+    async def main() -> None:
+        result = await agent.run("Go.")
+        assert (result.stop_reason, result.seconds) == ("waiting", 5.0)
+        await asyncio.sleep(1000.0)
+        result = await agent.resume(result.to_json(), {result.pending[0].id: Allow()})
+        assert (result.text, result.stop_reason, result.seconds) == ("Enough.", "time_limit", 10.0)
+        assert texts(result) == ["ok", "ok", "Error: cancelled: the time limit of the run was reached"]
+
+    run_virtual(main())
 
 
 def test_limits_of_one_run_take_the_place_of_the_agents() -> None:
@@ -199,15 +203,3 @@ def test_calls_that_share_one_execution_count_each() -> None:
     assert len(desk.executions) == 1
     assert texts(result) == ["look done", "look done", "Error: not executed: budget exhausted"]
     assert (result.stop_reason, len(result.calls)) == ("call_limit", 3)
-
-
-def test_a_synchronous_tool_is_left_behind_when_the_time_is_up() -> None:
-    """On virtual time threads take none: this only shows that the limit holds for them too."""
-
-    @tool
-    def look() -> str:
-        """Look."""
-        return "seen"
-
-    result = run_virtual(Agent(endless(), [look], limits=Limits(rounds=2, seconds=5.0)).run("Go."))
-    assert (result.stop_reason, result.seconds) == ("round_limit", 0.0)

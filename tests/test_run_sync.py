@@ -149,9 +149,7 @@ print(chat.say_sync("Go on.").text)
 
 
 def test_an_interrupt_ends_the_run_and_every_call_is_answered() -> None:
-    with subprocess.Popen(
-        script(INTERRUPTED), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as program:
+    with subprocess.Popen(script(INTERRUPTED), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "waiting\n"
         os.kill(program.pid, signal.SIGINT)

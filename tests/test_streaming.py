@@ -188,7 +188,9 @@ def test_two_readers_share_the_events() -> None:
 
 def test_a_failure_is_told_and_then_raised() -> None:
     async def main() -> None:
-        stream = Agent(ScriptedModel(Call("look"), Fail(Unauthorized("no")), "Never."), Desk().tools("look")).stream("Go.")
+        stream = Agent(ScriptedModel(Call("look"), Fail(Unauthorized("no")), "Never."), Desk().tools("look")).stream(
+            "Go."
+        )
         events: list[Event] = []
         with pytest.raises(Unauthorized, match="no") as caught:
             async for event in stream:

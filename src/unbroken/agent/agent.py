@@ -40,11 +40,9 @@ Answers: TypeAlias = Mapping[str, Any]
 Saved: TypeAlias = Result | Mapping[str, Any] | str | bytes
 
 
-class Options(TypedDict, total=False):
-    """What one run may be given."""
+class ResumeOptions(TypedDict, total=False):
+    """What a run may be given when it goes on."""
 
-    history: Sequence[Message] | Transcript
-    """What was said before. A `Transcript` is continued in place; anything else is copied, and mended if need be."""
     output: Any
     """A type that the answer must have: it comes in `result.output`."""
     deps: Any
@@ -55,6 +53,13 @@ class Options(TypedDict, total=False):
     """What is sent of a long history, in place of the agent's own `history=`."""
     limits: Limits
     sinks: Sequence[Sink]
+
+
+class Options(ResumeOptions, total=False):
+    """What one run may be given."""
+
+    history: Sequence[Message] | Transcript
+    """What was said before. A `Transcript` is continued in place; anything else is copied, and mended if need be."""
     run_id: str
 
 
@@ -139,12 +144,12 @@ class Agent:
         """`run` for programs that cannot await: scripts, notebooks, threads."""
         return BACKGROUND.run(self.run(prompt, **options))
 
-    async def resume(self, result: Saved, answers: Answers, **options: Unpack[Options]) -> Result:
+    async def resume(self, result: Saved, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
         """Go on with a run that is `waiting`: from its result, or from what `result.to_json()` gave. `answers` says by
         call id what was decided (`Allow`, `Deny`, `Edit`), or what a call gave that ran at the client."""
         return await self.prepare_resume(result, answers, options)()
 
-    def stream_resume(self, result: Saved, answers: Answers, **options: Unpack[Options]) -> RunStream:
+    def stream_resume(self, result: Saved, answers: Answers, **options: Unpack[ResumeOptions]) -> RunStream:
         """The same as `resume`, as a stream of events."""
         performance = self.prepare_resume(result, answers, options)
         return RunStream(lambda sink: performance((sink,)), performance.messages)
@@ -185,14 +190,15 @@ class Agent:
         """A run that is ready to go."""
         history = options.get("history", ())
         transcript = history if isinstance(history, Transcript) else _mended(history)
-        if prompt is not None:
-            transcript.add(to_user(prompt))
-        elif not transcript.messages:
+        if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         account = Account(options.get("limits") or self.limits)
-        return self._performance(options.get("run_id") or secrets.token_hex(6), transcript, account, options)
+        performance = self._performance(options.get("run_id") or secrets.token_hex(6), transcript, account, options)
+        if prompt is not None:
+            transcript.add(to_user(prompt))  # last: whatever is refused leaves the history as it was
+        return performance
 
-    def prepare_resume(self, saved: Saved, answers: Answers, options: Options) -> Performance:
+    def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
         """The rest of a run that waits, ready to go."""
         result = saved if isinstance(saved, Result) else Result.from_json(saved)
         transcript = result.transcript()
@@ -202,8 +208,10 @@ class Agent:
         performance.decisions = _decisions(transcript, answers)
         return performance
 
-    def _performance(self, id: str, transcript: Transcript, account: Account, options: Options) -> Performance:
-        plan = partial(self._plan, options=options, rounds=account.limits.rounds)
+    def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:
+        kind = options.get("output")
+        output: OutputType[Any] | None = None if kind is None else OutputType(kind)
+        plan = partial(self._plan, options=options, output=output, rounds=account.limits.rounds)
         sinks = (*self._sinks, *options.get("sinks", ()))
         return Performance(id, plan, self._clock, self._tools, transcript, account, sinks)
 
@@ -216,8 +224,7 @@ class Agent:
             self._systems[rounds] = System.of(text) if text else None
         return self._systems[rounds]
 
-    def _plan(self, clock: Clock, options: Options, rounds: int | None) -> Plan:
-        output = options.get("output")
+    def _plan(self, clock: Clock, options: ResumeOptions, output: OutputType[Any] | None, rounds: int | None) -> Plan:
         return Plan(
             model=self.model,
             tools=self._tools.toolbox,
@@ -233,7 +240,7 @@ class Agent:
             on_approval=self._on_approval,
             share_all=self._share_all,
             choice=self._choice,
-            output=None if output is None else OutputType(output),
+            output=output,
             language=self._language,
             deps=options.get("deps"),
             store=options.get("store", {}),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from unbroken.agent.agent import Agent, Answers, Options
+from unbroken.agent.agent import Agent, Answers, Options, ResumeOptions
 from unbroken.agent.background import BACKGROUND
 from unbroken.agent.inputs import Prompt, to_user
 from unbroken.agent.performing import Performance
@@ -59,18 +59,23 @@ class Conversation:
         return await self._perform(self._next(prompt, options))
 
     def stream(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> RunStream:
-        """One turn as a stream of events."""
-        performance = self._next(prompt, options)
-        return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
+        """One turn as a stream of events. It begins when the first of them is read."""
+        self._refuse_while_going()
+        asked = None if prompt is None else to_user(prompt)
+
+        async def perform(sink: Sink) -> Result:
+            return await self._perform(self._next(asked, options), sink)
+
+        return RunStream(perform, self._answered)
 
     def say_sync(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
         return BACKGROUND.run(self.say(prompt, **options))
 
-    async def resume(self, answers: Answers, **options: Unpack[Options]) -> Result:
+    async def resume(self, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
         """Go on with the turn that is waiting."""
         return await self._perform(self._rest(answers, options))
 
-    def stream_resume(self, answers: Answers, **options: Unpack[Options]) -> RunStream:
+    def stream_resume(self, answers: Answers, **options: Unpack[ResumeOptions]) -> RunStream:
         performance = self._rest(answers, options)
         return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
 
@@ -113,7 +118,7 @@ class Conversation:
         self._waiting = None
         return self.agent.prepare(prompt, {**self._own(), **options, "history": self._transcript})
 
-    def _rest(self, answers: Answers, options: Options) -> Performance:
+    def _rest(self, answers: Answers, options: ResumeOptions) -> Performance:
         self._refuse_while_going()
         if self._waiting is None:
             raise UserError("resume: no call of this conversation is waiting; go on with `say`")
@@ -122,7 +127,10 @@ class Conversation:
         self._waiting = None
         return performance
 
-    def _own(self) -> Options:
+    def _answered(self) -> tuple[Message, ...]:
+        return self.messages if self._transcript.closed else repair(self.messages)[0]
+
+    def _own(self) -> ResumeOptions:
         return {"store": self.store, "trim": self._trim}
 
     async def _perform(self, performance: Performance, *sinks: Sink) -> Result:

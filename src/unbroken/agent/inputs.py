@@ -37,7 +37,7 @@ def Image(source: str | Path | bytes, mime: str = "") -> Media:
 def to_user(prompt: Prompt) -> User:
     if isinstance(prompt, User):
         return prompt
-    parts = [prompt] if isinstance(prompt, str | Part) else list(prompt)
+    parts = list(prompt) if isinstance(prompt, Sequence) and not isinstance(prompt, str) else [prompt]
     for part in parts:
         if not isinstance(part, str | Part):  # pyright: ignore[reportUnnecessaryIsInstance] - it is a caller's value
             kind = type(part).__name__

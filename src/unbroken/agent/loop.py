@@ -36,7 +36,7 @@ from unbroken.deltas import (
 from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UnbrokenError
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, RequestSent, Said, TextAdded
 from unbroken.messages import Assistant, Request, ToolCall, ToolResult, Usage, User
-from unbroken.tools.approval import Approval
+from unbroken.tools.approval import Approval, Wait
 from unbroken.tools.calling import Prepared, in_words, note, number_identical, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.schema import ArgumentsDoNotFit
@@ -112,7 +112,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     request = run.request(toolbox, final)
     run.voice.say(RequestSent, len(request.messages), len(request.tools), final)
     heard, observer = Heard(), RoundVoice(run.voice, run.plan.clock, run.plan.schedule)
-    batch = run.batch(toolbox, observer)
+    batch = run.batch(toolbox, observer, run.plan.on_approval)
     try:
         async with batch:
             turn = await listen(run, request, toolbox, batch, heard, final)
@@ -123,7 +123,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
                 return turn
             run.nudge = False
             run.transcript.add(message)
-            run.account.rounds += 1
+            run.account.rounds += not final  # what is refused is no round
             observer.detected(message.calls)
             prepared = _plan_round(run, toolbox, message.calls, heard, final)
             stop = await _run_calls(run, batch, prepared, {})
@@ -144,7 +144,8 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
     observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
-    batch = run.batch(toolbox, observer)
+    # Who answers a part of what waits leaves the rest waiting; without a handler it would be denied.
+    batch = run.batch(toolbox, observer, run.plan.on_approval or _still_waits)
     try:
         async with batch:
             stop = await _run_calls(run, batch, prepared, decisions)
@@ -307,6 +308,10 @@ def _is_answer(run: Run, turn: Turn) -> bool:
         run.transcript.add(User.of(f"Your answer does not fit: {error}. Call `{ANSWER}` with the whole answer."))
         return False
     return True
+
+
+def _still_waits(call: ToolCall) -> Approval:
+    return Wait()
 
 
 def _correct(run: Run, why: str) -> None:

@@ -26,6 +26,7 @@ from unbroken.messages import (
     Usage,
     User,
 )
+from unbroken.tools.approval import OnApproval
 from unbroken.tools.calling import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Batch
@@ -148,7 +149,7 @@ class Run:
             sampling=plan.sampling,
         )
 
-    def batch(self, toolbox: Toolbox, observer: RoundVoice) -> Batch:
+    def batch(self, toolbox: Toolbox, observer: RoundVoice, on_approval: OnApproval | None) -> Batch:
         """A batch for the calls of one message; it is halted when the time of the run is up."""
         plan = self.plan
         batch = Batch(
@@ -158,7 +159,7 @@ class Run:
             self.context,
             observer,
             plan.clock,
-            on_approval=plan.on_approval,
+            on_approval=on_approval,
             stop_on_failure=plan.on_error == "finish",
             share_all=plan.share_all,
         )

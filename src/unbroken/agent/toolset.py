@@ -6,10 +6,12 @@ It keeps servers open while at least one run (or an `async with agent`) uses the
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
+from unbroken.errors import UserError
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source, Toolbox, ToolServer
 from unbroken.transcript import Transcript
@@ -22,7 +24,7 @@ class ToolSet:
         self._choose: Callable[[int, Transcript], Iterable[Source]] | None = None
         self._sources: tuple[Source, ...] = ()
         if callable(tools) and not isinstance(tools, Tool):
-            self._choose = tools
+            self._choose = _chooser(tools)
         else:
             self._sources = (tools,) if isinstance(tools, Toolbox | Tool | str) else tuple(tools)
         self._servers = tuple(source for source in self._sources if isinstance(source, ToolServer))
@@ -77,3 +79,21 @@ class ToolSet:
     async def _close_all(self) -> None:
         while self._ours:
             await self._ours.pop().aclose()
+
+
+def _chooser(function: Callable[[int, Transcript], Iterable[Source]]) -> Callable[[int, Transcript], Iterable[Source]]:
+    """Refuses what was meant as a tool."""
+    name = getattr(function, "__name__", repr(function))
+    try:
+        fits = not inspect.iscoroutinefunction(function)
+        inspect.signature(function).bind(0, None)
+    except TypeError:
+        fits = False
+    except ValueError:
+        fits = True  # it has no signature to look at
+    if not fits:
+        raise UserError(
+            f"Agent(tools={name}): a function there gives the tools of a turn, for (turn, transcript), and is not async; "
+            f"if it is a tool itself, put it into a list: tools=[{name}]"
+        )
+    return function

@@ -68,7 +68,8 @@ class Entry:
     prepared: Prepared
     state: State = "waiting"
     approved: bool = False
-    edited: bool = False
+    original: Prepared | None = None
+    """The call as the model made it, if its arguments were edited."""
     task: asyncio.Task[Any] | None = None
     started_at: float | None = None
     seconds: float = 0.0
@@ -289,7 +290,21 @@ class Batch:
         if self._some_wait:
             self._start_what_is_free()
         if self._busy == 0:
-            self._idle.set()
+            self._come_to_rest()
+
+    def _come_to_rest(self) -> None:
+        """Done, or what is left waits for somebody outside. Whoever is asked there is asked about all of it at once:
+        also about calls that could not start yet."""
+        if any(entry.state == "pending" for entry in self._in_order):
+            for entry in self._in_order:
+                prepared = entry.prepared
+                if entry.state == "waiting" and entry.twin is None and prepared.tool is not None:
+                    if prepared.asks and not entry.approved:
+                        self._observer.asked(entry.call)
+                        entry.state = "pending"
+                    elif prepared.tool.function is None:
+                        entry.state = "pending"
+        self._idle.set()
 
     def _start_what_is_free(self) -> None:
         starting: list[Entry] = []
@@ -370,7 +385,7 @@ class Batch:
             case Allow():
                 entry.approved = True
             case Edit(arguments):
-                entry.approved = entry.edited = True
+                entry.approved, entry.original = True, entry.prepared
                 entry.prepared = self._prepare(replace(entry.call, arguments=arguments))
                 if entry.prepared.refusal:
                     self._finish(entry, failure(entry.call, entry.prepared.refusal))
@@ -387,7 +402,8 @@ class Batch:
             entry.started_at = self._clock.elapsed()
             self._observer.started(entry.prepared, not self._sealed)
         for entry in starting:
-            context = self._context(entry.prepared)
+            # Its key is that of the model's own call: two calls that are edited to be alike are still two.
+            context = self._context(entry.original or entry.prepared)
             context.arguments = entry.prepared.arguments
             self._launch(entry, self._run(entry.prepared.call, context))
 
@@ -416,14 +432,14 @@ class Batch:
             alone = f"{NOT_EXECUTED}: the approval was cancelled" if entry.state == "asking" else CANCELLED_ITSELF
             self._finish(entry, failure(entry.call, entry.stopped or alone))
         elif task.exception() is not None:
-            self._left = True  # somebody wants the program to end (KeyboardInterrupt): the group lets it through
+            self._left = True  # somebody wants the program to end (KeyboardInterrupt): the loop lets it through
         elif entry.state == "asking":
             entry.state = "waiting"
             self._some_wait = True
             self._decide(entry, task.result())
         else:
             result: ToolResult = task.result()
-            if entry.edited:
+            if entry.original is not None:
                 changed = quote(entry.call.arguments or {})
                 result = note(result, f"[Its arguments were changed before it ran: {changed}]")
             self._finish(entry, result)
@@ -477,8 +493,9 @@ class Way:
         prepared = entry.prepared
         key, effect = prepared.key, prepared.effect
         self._any = True
-        self.closed = self._serial or effect == "exclusive"
-        if not entry.started:
+        waits = not entry.started
+        self.closed = self._serial or effect == "exclusive" or (waits and key is None and effect == "write")
+        if waits:
             self._unstarted.add((key is not None, effect == "read"))
         if key is not None:
             try:

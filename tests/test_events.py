@@ -1,0 +1,197 @@
+"""What a run says: JSON both ways for every kind, stamped in order, and in an order that can be relied on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenes import Desk, on_every_wire, only, play_aloud, under_every_schedule
+
+from unbroken import (
+    Agent,
+    CallFinished,
+    CallStarted,
+    Event,
+    Limits,
+    RequestSent,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    Said,
+    Schedule,
+    ScriptedModel,
+    TextAdded,
+    ToolCallsDetected,
+    Unauthorized,
+    UserError,
+    event_from_json,
+    event_to_json,
+)
+from unbroken.events import KINDS, NAMES
+from unbroken.testing import Call, Fail, Say, Think, run_virtual
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+OBJECTS = st.dictionaries(st.text(), JSON, max_size=3)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
+    "str": st.text(),
+    "int": st.integers(min_value=0),
+    "float": NUMBERS,
+    "bool": st.booleans(),
+    "float | None": st.none() | NUMBERS,
+    "list[str]": st.lists(st.text(), max_size=3),
+    "dict[str, Json]": OBJECTS,
+    "list[dict[str, Json]]": st.lists(OBJECTS, max_size=2),
+}
+
+
+def events_of(kind: type[Event]) -> st.SearchStrategy[Event]:
+    return st.builds(kind, **{field.name: BY_TYPE[str(field.type)] for field in fields(kind)})
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_kind_of_event_goes_through_json_and_back(kind: type[Event], data: st.DataObject) -> None:
+    event = data.draw(events_of(kind))
+    text = json.dumps(event_to_json(event))
+    again = event_from_json(json.loads(text))
+    assert type(again) is kind
+    assert again == event
+    assert json.loads(text)["event"] == NAMES[kind]
+
+
+def test_what_a_newer_version_adds_is_left_out() -> None:
+    saved = event_to_json(TextAdded("r", 0, 1, 2.0, "Hi."))
+    assert event_from_json({**saved, "mood": "good"}) == TextAdded("r", 0, 1, 2.0, "Hi.")
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [
+        ({}, "None is no kind of event"),
+        ({"event": "sneezed"}, "'sneezed' is no kind of event; there are: run_started"),
+        ({"event": ["said"]}, "is no kind of event"),
+        ({"event": "said", "run": "r"}, "reading a said event failed"),
+    ],
+    ids=["nothing", "unknown", "a list", "half"],
+)
+def test_what_is_no_event_is_refused(saved: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        event_from_json(saved)
+
+
+def a_run(wire: str = "openai-chat", schedule: Schedule = Schedule.EAGER) -> list[Event]:
+    desk = Desk()
+    tools = [
+        desk.tool("look", seconds=0.5, effect="read"),
+        desk.tool("note", seconds=0.2),
+        desk.tool("fall", fails="boom"),
+    ]
+    model = ScriptedModel(
+        [Think("Hm."), Say("Let me see."), Call("look"), Call("note"), Call("look", n=2)],
+        [Call("fall", after=1.0), Call("nothing"), Call("look")],
+        "That is all.",
+        wire=wire,
+    )
+    return play_aloud(Agent(model, tools, schedule=schedule))[1]
+
+
+@under_every_schedule
+@on_every_wire
+def test_events_are_numbered_and_never_go_back(wire: str, schedule: Schedule) -> None:
+    events = a_run(wire, schedule)
+    assert [event.seq for event in events] == list(range(len(events)))
+    for before, after in pairwise(events):
+        assert before.time <= after.time
+        assert before.turn <= after.turn
+        assert before.run == after.run
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[-1], RunFinished)
+    assert [event.turn for event in only(RequestSent, events)] == [0, 1, 2]
+
+
+@under_every_schedule
+@on_every_wire
+def test_every_event_of_a_run_goes_through_json(wire: str, schedule: Schedule) -> None:
+    for event in a_run(wire, schedule):
+        assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+
+
+@under_every_schedule
+@on_every_wire
+def test_a_round_is_told_in_its_order(wire: str, schedule: Schedule) -> None:
+    """The text, the calls once the response has ended, a start before each end, and the end of the round last."""
+    events = a_run(wire, schedule)
+    for turn in (0, 1):
+        said = [event for event in events if event.turn == turn]
+        (detected,) = only(ToolCallsDetected, said)
+        (finished,) = only(RoundFinished, said)
+        assert all(event.seq < detected.seq for event in only(TextAdded, said))
+        assert said[-1] is finished
+        assert (detected.count, finished.calls) == (3, 3)
+        started = {event.call_id: event for event in only(CallStarted, said)}
+        ended = {event.call_id: event for event in only(CallFinished, said)}
+        assert list(ended) == sorted(ended, key=lambda id: ended[id].seq)
+        assert set(ended) == {call["id"] for call in detected.calls}
+        assert all(start.seq < ended[id].seq for id, start in started.items())
+        assert all(start.early == (start.seq < detected.seq) for start in started.values())
+        assert all(id in started for id, end in ended.items() if end.executed and not end.duplicate_of)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])
+def test_all_that_can_start_is_told_before_the_first_of_them_runs(schedule: Schedule) -> None:
+    order: list[str] = []
+
+    def note(n: int) -> str:
+        order.append(f"{n} runs")
+        return "ok"
+
+    def hear(event: Event) -> None:
+        if isinstance(event, CallStarted):
+            order.append(f"{event.arguments['n']} starts")
+
+    model = ScriptedModel([Call("note", n=n) for n in range(4)], "Done.")
+    run_virtual(Agent(model, [Desk().tool("note", note)], schedule=schedule).run("Go.", sinks=[hear]))
+    assert order == [*[f"{n} starts" for n in range(4)], *[f"{n} runs" for n in range(4)]]
+
+
+def test_what_is_said_before_calls_is_a_thought_and_what_is_said_last_is_the_answer() -> None:
+    assert [(event.text, event.final) for event in only(Said, a_run())] == [
+        ("Let me see.", False),
+        ("That is all.", True),
+    ]
+
+
+def test_text_comes_in_pieces_and_whole() -> None:
+    events = a_run()
+    for said in only(Said, events):
+        assert "".join(event.text for event in only(TextAdded, events) if event.turn == said.turn) == said.text
+
+
+def test_a_run_that_fails_says_so_last() -> None:
+    events: list[Event] = []
+    agent = Agent(ScriptedModel(Call("look"), Fail(Unauthorized("no"))), Desk().tools("look"), sinks=[events.append])
+    with pytest.raises(Unauthorized):
+        run_virtual(agent.run("Go."))
+    last = events[-1]
+    assert isinstance(last, RunFailed)
+    assert (last.error, last.message) == ("Unauthorized", "no")
+    assert only(RunFinished, events) == []
+
+
+def test_the_end_tells_what_it_came_to() -> None:
+    model = ScriptedModel([Call("look"), Call("look", n=2)], "Enough.")
+    result, events = play_aloud(Agent(model, Desk().tools("look", seconds=1.0), limits=Limits(rounds=1)))
+    (end,) = only(RunFinished, events)
+    assert (end.text, end.stop_reason, end.rounds, end.requests, end.calls) == ("Enough.", "round_limit", 1, 2, 2)
+    assert (end.seconds, end.usage["output_tokens"]) == (1.0, result.usage.output_tokens)
