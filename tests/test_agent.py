@@ -95,6 +95,20 @@ def test_a_function_that_cannot_choose_is_named() -> None:
     assert isinstance(events[-1], RunFailed)
 
 
+def test_a_single_function_is_taken_for_no_list_of_tools() -> None:
+    def add(a: int) -> int:
+        """Add."""
+        return a
+
+    async def choose(turn: int, transcript: Transcript) -> list[Tool]:
+        return []
+
+    with pytest.raises(UserError, match=r"put it into a list: tools=\[add\]"):
+        _with(tools=add)
+    with pytest.raises(UserError, match=r"Agent\(tools=choose\): .* is not async"):
+        _with(tools=choose)
+
+
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(UserError, match="look"):
         Agent(ScriptedModel("Never."), [*Desk().tools("look"), *Desk().tools("look")])
@@ -227,10 +241,14 @@ def test_settings_go_into_every_request() -> None:
     assert [(request.sampling, request.reasoning) for request in model.requests] == [(sampling, "low")] * 2
 
 
+def _with(**settings: Any) -> Agent:
+    return Agent(ScriptedModel("Never."), **settings)
+
+
 @pytest.mark.parametrize("setting", ["on_error", "on_all_failed"])
 def test_a_setting_that_there_is_not_is_refused(setting: str) -> None:
     with pytest.raises(UserError, match=rf"Agent\({setting}='explode'\): it is one of 'continue'"):
-        Agent(ScriptedModel("Never."), **{setting: "explode"})
+        _with(**{setting: "explode"})
 
 
 # Prompts and histories
@@ -264,9 +282,10 @@ def test_an_empty_prompt_is_refused(prompt: Any) -> None:
     assert model.requests == []
 
 
-def test_a_prompt_of_another_kind_is_refused() -> None:
-    with pytest.raises(UserError, match="this one holds a int"):
-        run_virtual(Agent(ScriptedModel("Never.")).run([1]))  # pyright: ignore[reportArgumentType] - that is the point
+@pytest.mark.parametrize("prompt", [1, [1], ["a", None], object()], ids=["1", "[1]", "None in it", "object"])
+def test_a_prompt_of_another_kind_is_refused(prompt: Any) -> None:
+    with pytest.raises(UserError, match="a prompt is text, images, or a list of them; this one holds a"):
+        run_virtual(Agent(ScriptedModel("Never.")).run(prompt))
 
 
 def test_no_prompt_and_no_history_is_refused() -> None:
@@ -344,7 +363,10 @@ def test_many_runs_of_one_agent_go_on_at_once() -> None:
             return last.results[0].text
         return Call("look", n=int(getattr(last, "text", "0")))
 
-    agent = Agent(ScriptedModel(answer), [Desk().tool("look", lambda n: f"seen {n}", seconds=1.0)])
+    def see(n: int) -> str:
+        return f"seen {n}"
+
+    agent = Agent(ScriptedModel(answer), [Desk().tool("look", see, seconds=1.0)])
 
     async def main() -> list[str]:
         results = await asyncio.gather(*[agent.run(str(n)) for n in range(50)])

@@ -19,10 +19,13 @@ from unbroken import (
     Event,
     HTTPModel,
     Image,
+    Media,
     ModelNotFound,
+    Text,
     TextAdded,
     ToolCallsDetected,
     Unauthorized,
+    User,
     connect,
     tool,
 )
@@ -150,8 +153,11 @@ def test_an_image_beside_the_question_is_sent(wire: str, tmp_path: Path) -> None
             assert result.text == "A dot."
             accepted(server, result)
             (asked,) = server.requests
-            text, image = getattr(asked.messages[-1], "parts", ())
-            assert (text.text, image.mime) == ("What is this?", "image/png")
-            assert image.data == Image(PNG, "image/png").data
+            question = asked.messages[-1]
+            assert isinstance(question, User)
+            text, image = question.parts
+            assert text == Text("What is this?")
+            assert isinstance(image, Media)
+            assert (image.mime, image.data) == ("image/png", Image(PNG, "image/png").data)
 
     asyncio.run(main())

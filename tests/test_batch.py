@@ -14,10 +14,12 @@ from unbroken import (
     Agent,
     Allow,
     ApprovalAsked,
+    CallContext,
     CallFinished,
     CallStarted,
     Conversation,
     Deny,
+    Edit,
     Event,
     Schedule,
     ScriptedModel,
@@ -221,21 +223,44 @@ def test_keys_may_be_anything_that_can_be_compared(keys: str) -> None:
 
     model = ScriptedModel([Call("note", n=n) for n in range(6)], "Done.")
     play(Agent(model, [desk.tool("note", seconds=1.0, key=key)]))
-    assert [
-        (arguments["n"], execution.started) for execution in desk.executions for arguments in [execution.arguments]
-    ] == [
-        (0, 0.0),
-        (1, 0.0),
-        (2, 1.0),
-        (3, 1.0),
-        (4, 2.0),
-        (5, 2.0),
-    ]
+    begun = [(execution.arguments["n"], execution.started) for execution in desk.executions]
+    assert begun == [(0, 0.0), (1, 0.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0)]
+
+
+def test_two_calls_that_are_edited_to_be_alike_keep_keys_of_their_own() -> None:
+    """Whoever pays by this key must not take the second payment for the first one tried again."""
+    keys: list[str] = []
+
+    @tool(approve=True)
+    async def pay(context: CallContext[Any], amount: int) -> str:
+        """Pay."""
+        keys.append(context.key)
+        return f"paid {amount}"
+
+    def handler(call: ToolCall) -> Edit:
+        return Edit({"amount": 1})
+
+    model = ScriptedModel([Call("pay", amount=1), Call("pay", amount=2), Call("pay", amount=2)], "Done.")
+    result = play(Agent(model, [pay], on_approval=handler))
+    assert [text.startswith("paid 1") for text in texts(result)] == [True] * 3
+    assert len(set(keys)) == 3
 
 
 # A thousand at once
 
 COUNT = 1_000
+
+
+def number(n: int) -> int:
+    return n
+
+
+def one_key(arguments: dict[str, Any]) -> int:
+    return 1
+
+
+def two_of_each(arguments: dict[str, Any]) -> int:
+    return arguments["n"] % (COUNT // 2)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +269,8 @@ COUNT = 1_000
         pytest.param({"effect": "read"}, id="reads"),
         pytest.param({}, id="writes"),
         pytest.param({"effect": "exclusive"}, id="one at a time"),
-        pytest.param({"key": lambda arguments: 1}, id="one key"),  # pyright: ignore[reportUnknownLambdaType] - a test's key
-        pytest.param({"key": lambda arguments: arguments["n"] % (COUNT // 2)}, id="two of each key"),  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType] - a test's key
+        pytest.param({"key": one_key}, id="one key"),
+        pytest.param({"key": two_of_each}, id="two of each key"),
         pytest.param({"approve": True}, id="approvals"),
     ],
 )
@@ -253,7 +278,7 @@ def test_a_thousand_calls_in_one_message_take_no_time_of_their_own(promises: dic
     """Pairs compared one by one, again at each end, took 13 s for the keys and minutes for the approvals."""
     desk = Desk()
     model = ScriptedModel([Call("note", n=n, pieces=1) for n in range(COUNT)], "Done.")
-    agent = Agent(model, [desk.tool("note", lambda n: n, **promises)], on_approval=lambda call: Allow())
+    agent = Agent(model, [desk.tool("note", number, **promises)], on_approval=lambda call: Allow())
     before = time.process_time()
     result = play(agent)
     assert time.process_time() - before < 6.0

@@ -232,20 +232,20 @@ def test_a_time_out_is_not_tried_again() -> None:
     assert (len(desk.executions), result.seconds) == (1, 1.0)
 
 
-@pytest.mark.parametrize("promise", ["retries", "cache"])
-def test_a_write_is_neither_tried_again_nor_cached(promise: str) -> None:
+@pytest.mark.parametrize("promises", [{"retries": 1}, {"cache": 1.0}], ids=["retries", "cache"])
+def test_a_write_is_neither_tried_again_nor_cached(promises: dict[str, Any]) -> None:
     with pytest.raises(InvalidTool, match="only a read may be"):
-        Desk().tool("write", **{promise: 1})
+        tool(name="write", **promises)(lambda: "written")
 
 
 def test_a_good_result_answers_the_same_call_until_it_is_too_old() -> None:
     desk = Desk()
-    fetch = desk.tool(
-        "fetch", lambda **arguments: f"{arguments} at {current_clock().elapsed():g}", effect="read", cache=10.0
-    )
-    agent = Agent(
-        ScriptedModel(*[[Call("fetch", n=n)] if step else "Done." for n in (1, 1, 2, 1) for step in (1, 0)]), [fetch]
-    )
+
+    def when(n: int) -> str:
+        return f"{n} at {current_clock().elapsed():g}"
+
+    answers = [answer for n in (1, 1, 2, 1) for answer in (Call("fetch", n=n), "Done.")]
+    agent = Agent(ScriptedModel(*answers), [desk.tool("fetch", when, effect="read", cache=10.0)])
 
     async def main() -> list[str]:
         given = texts(await agent.run("a"))
@@ -255,8 +255,7 @@ def test_a_good_result_answers_the_same_call_until_it_is_too_old() -> None:
         await asyncio.sleep(1.0)
         return given + texts(await agent.run("d"))
 
-    at = "{{'n': {}}} at {}".format
-    assert run_virtual(main()) == [at(1, 0), at(1, 0), at(2, 9), at(1, 10)]
+    assert run_virtual(main()) == ["1 at 0", "1 at 0", "2 at 9", "1 at 10"]
     assert [arguments["n"] for _, arguments in desk.ran] == [1, 2, 1]
 
 

@@ -168,7 +168,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be loaded"):
         Conversation.load(agent, tmp_path / "none.json")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(UserError, match="not what Conversation.to_json gives"):
+    with pytest.raises(UserError, match=r"not what Conversation\.to_json gives"):
         Conversation.load(agent, tmp_path / "list.json")
 
 
@@ -187,6 +187,34 @@ def test_a_prompt_that_is_refused_changes_nothing() -> None:
         return (await chat.resume({waiting.id: Allow()})).text
 
     assert run_virtual(main()) == "Done."
+
+
+def test_an_option_that_is_refused_leaves_the_history_as_it_was() -> None:
+    chat = Conversation(Agent(ScriptedModel("Done.")))
+
+    async def main() -> None:
+        with pytest.raises(UserError, match="cannot become a JSON Schema"):
+            await chat.say("Go.", output=type("Odd", (), {}))
+        assert chat.messages == ()
+        await chat.say("Go.")
+
+    run_virtual(main())
+    assert roles(chat.messages) == ["User", "Assistant"]
+
+
+def test_a_stream_that_nobody_reads_is_no_turn() -> None:
+    model = ScriptedModel("One.", "Two.")
+    chat = Conversation(Agent(model))
+
+    async def main() -> None:
+        unread, first = chat.stream("never"), chat.stream("a")
+        async for _ in first:
+            with pytest.raises(UserError, match="still going"):
+                await anext(unread)
+        assert (await chat.say("b")).text == "Two."
+
+    run_virtual(main())
+    assert [getattr(message, "text", "") for message in chat.messages] == ["a", "One.", "b", "Two."]
 
 
 def test_where_nothing_waits_there_is_nothing_to_resume() -> None:

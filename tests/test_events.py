@@ -127,6 +127,22 @@ def test_every_event_of_a_run_goes_through_json(wire: str, schedule: Schedule) -
         assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
 
 
+@pytest.mark.parametrize(
+    "depth",
+    [
+        400,
+        pytest.param(
+            511,
+            marks=pytest.mark.xfail(raises=RecursionError, reason="event_to_json copies each level with two frames"),
+        ),
+    ],
+)
+def test_arguments_that_are_nested_deeply_go_through_json_too(depth: int) -> None:
+    model = ScriptedModel(Call("look", '{"a":' * depth + "1" + "}" * depth), "Done.")
+    _, events = play_aloud(Agent(model, Desk().tools("look")))
+    assert [event_from_json(event_to_json(event)) for event in events] == events
+
+
 @under_every_schedule
 @on_every_wire
 def test_a_round_is_told_in_its_order(wire: str, schedule: Schedule) -> None:

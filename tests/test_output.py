@@ -186,7 +186,7 @@ def test_a_tool_of_ones_own_with_the_name_of_the_answer_is_just_a_tool() -> None
 
 
 def test_a_type_that_has_no_schema_is_refused() -> None:
-    with pytest.raises(UserError, match="output=object cannot become a JSON Schema|output=Odd cannot"):
+    with pytest.raises(UserError, match="output=Odd cannot become a JSON Schema"):
         play(Agent(ScriptedModel("Never.")), output=Odd)
 
 

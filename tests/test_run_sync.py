@@ -1,5 +1,5 @@
-"""`run_sync`: for scripts, notebooks and threads. One loop in the background serves them all, and nothing is left behind
-when the program ends. Real time, real threads, real HTTP where a connection is in play."""
+"""`run_sync`: for scripts, notebooks and threads. One loop in the background serves them all, and nothing is left
+behind when the program ends. Real time, real threads, real HTTP where a connection is in play."""
 
 from __future__ import annotations
 

@@ -105,14 +105,18 @@ def test_dropping_the_stream_ends_the_run() -> None:
     assert desk.executions[-1].ended is None
 
 
+async def fail_at_slow(stream: RunStream) -> None:
+    async for event in stream:
+        if isinstance(event, CallStarted) and event.name == "slow":
+            raise ZeroDivisionError
+
+
 def test_an_exception_in_the_loop_ends_the_run() -> None:
     desk = Desk()
 
     async def main() -> None:
         with pytest.raises(ZeroDivisionError):
-            async for event in a_slow_one(desk).stream("Go."):
-                if isinstance(event, CallStarted) and event.name == "slow":
-                    raise ZeroDivisionError
+            await fail_at_slow(a_slow_one(desk).stream("Go."))
         gc.collect()
         await asyncio.sleep(0.1)
         alone()
@@ -192,9 +196,13 @@ def test_a_failure_is_told_and_then_raised() -> None:
             "Go."
         )
         events: list[Event] = []
-        with pytest.raises(Unauthorized, match="no") as caught:
+
+        async def read() -> None:
             async for event in stream:
                 events.append(event)
+
+        with pytest.raises(Unauthorized, match="no") as caught:
+            await read()
         assert isinstance(events[-1], RunFailed)
         assert (events[-1].error, events[-1].message) == ("Unauthorized", "no")
         assert caught.value.messages == stream.messages

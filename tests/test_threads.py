@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -20,7 +20,7 @@ PATIENCE = 10.0
 
 
 @contextmanager
-def hanging() -> Iterator[threading.Event]:
+def hanging() -> Generator[threading.Event]:
     """Whatever happens, those who hang are released."""
     release = threading.Event()
     try:

@@ -93,7 +93,7 @@ def _chooser(function: Callable[[int, Transcript], Iterable[Source]]) -> Callabl
         fits = True  # it has no signature to look at
     if not fits:
         raise UserError(
-            f"Agent(tools={name}): a function there gives the tools of a turn, for (turn, transcript), and is not async; "
-            f"if it is a tool itself, put it into a list: tools=[{name}]"
+            f"Agent(tools={name}): a function there gives the tools of a turn, for (turn, transcript), and is not "
+            f"async; if it is a tool itself, put it into a list: tools=[{name}]"
         )
     return function
