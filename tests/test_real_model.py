@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from scenes import can_go_on, only
 from unbroken import (
     Agent,
     CallFinished,
+    CallsIgnored,
     CallStarted,
     Conversation,
     Event,
@@ -26,8 +26,8 @@ from unbroken import (
     Limits,
     RequestSent,
     Result,
-    Schedule,
     TextAdded,
+    Tool,
     ToolCallsDetected,
     connect,
     tool,
@@ -83,6 +83,9 @@ It is rainy in London and cold in Oslo.<|im_end|>
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
+WIRES = {"openai-chat": "/v1", "openai-responses": "/v1", "anthropic-messages": ""}
+"""The wires that this server speaks, and where."""
+
 T = TypeVar("T")
 
 
@@ -96,6 +99,16 @@ async def get_weather(city: str) -> str:
     return f"{len(city)} degrees"
 
 
+@tool(effect="read")
+async def get_time(zone: str) -> str:
+    """The time.
+
+    Args:
+        zone: A time zone.
+    """
+    return f"noon in {zone}"
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """llama.cpp's own HTTP server, in threads of this process; it ends when nobody holds it any more."""
@@ -105,19 +118,21 @@ def address() -> Iterator[str]:
     params.model.path = str(next(Path(MODEL.origin).parent.glob("*.gguf")))
     params.chat_template = TEMPLATE
     params.n_ctx, params.n_parallel, params.n_predict = 2048, 1, 96
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
-    params.port = 0
+    # Two threads wait for each other by spinning: on a busy machine that is slower than one.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.port, params.verbosity = 0, 1
     server = llama_cpp.Server(params)
-    yield f"{server.listening_address}/v1"
+    yield server.listening_address
     del server
 
 
-def smollm(address: str, **settings: Any) -> HTTPModel:
-    return connect("llamacpp:smollm2", base_url=address, temperature=0, seed=1, max_tokens=80, **settings)
+def smollm(address: str, wire: str = "openai-chat", **settings: Any) -> HTTPModel:
+    base_url = address + WIRES[wire]
+    return connect("llamacpp:smollm2", base_url=base_url, wire=wire, temperature=0, max_tokens=80, idle=120, **settings)
 
 
-def agent_of(model: HTTPModel, **settings: Any) -> Agent:
-    return Agent(model, [get_weather], guidance=False, **settings)
+def agent_of(model: HTTPModel, *tools: Tool, **settings: Any) -> Agent:
+    return Agent(model, tools or [get_weather], guidance=False, **settings)
 
 
 def finish(run: Coroutine[Any, Any, T]) -> T:
@@ -127,3 +142,101 @@ def finish(run: Coroutine[Any, Any, T]) -> T:
 def ask(agent: Agent, prompt: str) -> tuple[Result, list[Event]]:
     events: list[Event] = []
     return finish(agent.run(prompt, sinks=[events.append])), events
+
+
+def answered(result: Result) -> None:
+    """It ended well: with words, with every call answered by its tool, and with tokens that the server counted."""
+    assert result.text.strip()
+    assert result.calls
+    assert not any(record.error for record in result.calls)
+    assert result.usage.input_tokens > result.usage.output_tokens > 0
+    assert not result.usage.estimated
+    can_go_on(result.messages)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_forced_call_of_a_real_model_runs_and_is_answered(address: str, wire: str, stream: bool) -> None:
+    model = smollm(address, wire, stream=stream)
+    result, events = ask(agent_of(model, choice="get_weather"), ONE)
+    answered(result)
+    assert result.stop_reason == "answered"
+    assert {record.name for record in result.calls} == {"get_weather"}
+    assert all(set(record.arguments) == {"city"} for record in result.calls)
+    assert len(only(RequestSent, events)) == result.requests == result.rounds + 1
+    assert len({record.id for record in result.calls}) == len(result.calls)
+
+
+def test_calls_of_a_real_stream_run_while_it_is_still_being_written(address: str) -> None:
+    result, events = ask(agent_of(smollm(address)), TWO)
+    answered(result)
+    detected = only(ToolCallsDetected, events)[0]
+    assert detected.count > 1
+    first = next(event for event in events if isinstance(event, CallStarted))
+    ended = next(event for event in events if isinstance(event, CallFinished))
+    assert first.early
+    assert first.call_id == ended.call_id == result.calls[0].id
+    assert first.seq < ended.seq < detected.seq
+    assert first.time < detected.time
+
+
+def test_one_call_is_run_when_the_server_gives_several_all_the_same(address: str) -> None:
+    """llama.cpp takes `parallel_tool_calls: false`, and then writes as many calls as the model likes."""
+    result, events = ask(agent_of(smollm(address), several_calls=False), TWO)
+    answered(result)
+    assert all(len(message.calls) <= 1 for message in result.messages if isinstance(message, Assistant))
+    assert len(result.calls) == result.rounds
+    assert all(set(event.names) == {"get_weather"} for event in only(CallsIgnored, events))
+
+
+def test_the_final_request_is_accepted_and_answered_in_words(address: str) -> None:
+    result, events = ask(agent_of(smollm(address), limits=Limits(rounds=1)), TWO)
+    answered(result)
+    assert (result.stop_reason, result.rounds) == ("round_limit", 1)
+    assert [request.final for request in only(RequestSent, events)][:2] == [False, True]
+    assert all(request.tools == 1 for request in only(RequestSent, events))
+
+
+def test_a_call_that_leaks_into_the_text_of_a_final_answer_is_not_run(address: str) -> None:
+    """Under `tool_choice: none` llama.cpp reads no calls, so what this model writes of one arrives as text."""
+    result, events = ask(agent_of(smollm(address), limits=Limits(rounds=0)), ONE)
+    assert result.stop_reason == "round_limit"
+    assert result.text.strip()
+    assert "<tool_call>" not in result.text
+    assert not only(CallStarted, events)
+    assert all(record.error for record in result.calls)
+    can_go_on(result.messages)
+
+
+def test_a_conversation_with_a_real_model_goes_on(address: str) -> None:
+    async def main() -> None:
+        chat = Conversation(agent_of(smollm(address), choice="required"))
+        for prompt in (ONE, "What is the weather in Madrid?"):
+            answered(await chat.say(prompt))
+            can_go_on(chat.messages)
+        asked = [message for message in chat.messages if isinstance(message, Assistant) and message.calls]
+        results = [message for message in chat.messages if isinstance(message, ToolMessage)]
+        assert len(asked) == len(results) >= 2
+
+    finish(main())
+
+
+def test_a_stream_that_is_left_leaves_the_server_free_for_the_next(address: str) -> None:
+    async def main() -> None:
+        agent = Agent(smollm(address))
+        stream = agent.stream("Tell me a long story.")
+        async for event in stream:
+            if isinstance(event, TextAdded):
+                break
+        await stream.aclose()
+        can_go_on(stream.messages)
+        assert (await agent.run("Say yes.")).text.strip()
+
+    finish(main())
+
+
+def test_a_tool_that_is_named_is_the_one_that_is_called(address: str) -> None:
+    """llama.cpp ignores a choice that names a tool and calls what it likes, here the tool of its examples."""
+    result, _ = ask(agent_of(smollm(address), get_weather, get_time, choice="get_time", limits=Limits(rounds=1)), ONE)
+    assert {record.name for record in result.calls} == {"get_time"}
+    assert result.text.strip()

@@ -250,6 +250,8 @@ class Request:
     extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
     model: str = ""
     wire: str = ""
+    taken: frozenset[str] = frozenset()
+    """Ids of calls that are used already, though their messages are not sent: a new call gets none of them."""
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

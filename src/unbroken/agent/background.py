@@ -47,7 +47,7 @@ class Background:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="unbroken-loop", daemon=True)
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="unbroken-loop", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
                 os.register_at_fork(after_in_child=self._forget)
@@ -68,6 +68,16 @@ class Background:
         """After a fork the thread is not there any more."""
         self._loop = self._thread = None
         self._lock = threading.Lock()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """A task that wants the program to end (`sys.exit` in a handler) tells whoever waits for it; the loop serves on."""
+    while True:
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            continue
+        return
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:

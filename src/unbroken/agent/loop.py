@@ -38,7 +38,7 @@ from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, RequestS
 from unbroken.messages import Assistant, Request, ToolCall, ToolResult, Usage, User
 from unbroken.tools.approval import Approval, Wait
 from unbroken.tools.calling import Prepared, in_words, note, number_identical, prepare
-from unbroken.tools.execution import Batch
+from unbroken.tools.execution import EARLIER_FAILED, Batch, ran_and_failed
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
 from unbroken.verdicts import Verdict
@@ -78,10 +78,10 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
 
 
 async def conclude(run: Run, stop: StopReason) -> Ending:
-    if run.output:
-        return _give_output(run)
     if stop == "waiting":
         return Ending("", stop, pending=run.pending)
+    if run.output:
+        return _give_output(run)
     if stop == "tool_failure" and run.plan.on_all_failed == "stop":
         return _say_ourselves(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)
@@ -146,6 +146,8 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
     observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
     # Who answers a part of what waits leaves the rest waiting; without a handler it would be denied.
     batch = run.batch(toolbox, observer, run.plan.on_approval or _still_waits)
+    if run.plan.on_error == "finish" and any(map(ran_and_failed, run.transcript.answered)):
+        batch.halt(EARLIER_FAILED)
     try:
         async with batch:
             stop = await _run_calls(run, batch, prepared, decisions)
@@ -248,25 +250,25 @@ def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: He
 
 async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decisions: Decisions) -> StopReason | None:
     """Every call answered in the transcript; or, if some wait for somebody outside, all the others."""
+    earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
-    given = [result for result in results if result is not None]
-    for each, result in zip(prepared, results, strict=True):
+    given = [*earlier, *(result for result in results if result is not None)]
+    for each, result, seconds in zip(prepared, results, batch.seconds(), strict=True):
         if result is not None:
             if run.repetition.verdict(each) == "remind":
                 result = note(result, REMINDER.format(count=run.repetition.of(each)))
             run.transcript.answer(result)
-            seconds = batch.seconds(each.call.index)
             run.records.append(CallRecord(each.call, result, run.voice.turn, seconds))
     repeated = any(run.repetition.verdict(each) == "refuse" for each in prepared)
     run.repetition.next_round(prepared)
-    if len(given) < len(results):
+    if None in results:
         run.pending = batch.pending
         return "waiting"
     if run.output:
         return "answered"
     if run.plan.output is not None and any(r.error and r.name == ANSWER for r in given):
         _correct(run, "its last answer did not fit")
-    if batch.failed and run.plan.on_error == "finish":
+    if run.plan.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
         return "tool_failure"
     if run.plan.on_all_failed == "stop" and all(result.error for result in given):
         return "tool_failure"

@@ -125,7 +125,11 @@ class Run:
 
     def request(self, toolbox: Toolbox, final: bool) -> Request:
         plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs
+        taken: frozenset[str] = frozenset()
         if plan.trim is not None:
+            taken = frozenset(
+                call.id for message in messages if isinstance(message, Assistant) for call in message.calls
+            )
             messages = _trimmed(plan.trim, messages)
         if not tools and (called := _called(messages)):
             # Providers refuse a history of calls without tools; these are gone, so nothing can be called.
@@ -147,6 +151,7 @@ class Run:
             reasoning=plan.reasoning,
             cache=plan.cache_prompt,
             sampling=plan.sampling,
+            taken=taken,
         )
 
     def batch(self, toolbox: Toolbox, observer: RoundVoice, on_approval: OnApproval | None) -> Batch:

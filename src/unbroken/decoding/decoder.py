@@ -70,7 +70,7 @@ class Decoder:
         self._framer = Framer(max_event, max_body)
         self._assembler = Assembler(
             turn=len(history),
-            used_ids={call.id for message in history for call in message.calls},
+            used_ids={call.id for message in history for call in message.calls}.union(request.taken if request else ()),
             names=tools or ([tool.name for tool in request.tools] if request else ()),
             prose=Prose(tools) if tools else None,
         )

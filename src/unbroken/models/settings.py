@@ -81,6 +81,7 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         extra={**settings.extra, **own} if settings.extra else own,
         model=model,
         wire=request.wire if request.wire == wire else "",
+        taken=request.taken,
     )
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import orjson
 
@@ -66,11 +66,11 @@ def prepare(call: ToolCall, toolbox: Toolbox) -> Prepared:
     try:
         prepared.arguments = tool.signature.bind(call.arguments)
         if tool.key is not None:
-            prepared.key = tool.key(prepared.arguments)
+            prepared.key = plain_key(tool.key(prepared.arguments))
         prepared.asks = tool.needs_approval(prepared.arguments)
     except ArgumentsDoNotFit as error:
         prepared.refusal = f"the arguments of `{call.name}` do not fit: {error}"
-    except Exception as error:  # noqa: BLE001 - a foreign `key` or `approve` runs here
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign `key` or `approve` runs here
         prepared.refusal = f"tool `{call.name}` could not be prepared: {in_words(error)}"
     return prepared
 
@@ -83,16 +83,30 @@ def number_identical(calls: Iterable[Prepared]) -> None:
         prepared.nth = made[prepared.fingerprint]
 
 
+def plain_key(key: Any) -> Any:
+    """A key that can be compared and looked up whatever its type does; equal keys stay equal."""
+    if key is None or isinstance(key, str | int | bytes):
+        return key
+    if isinstance(key, tuple | list):
+        return tuple(map(plain_key, cast("Iterable[Any]", key)))
+    return f"{type(key).__name__} {key!r}"
+
+
 def fingerprint(call: ToolCall) -> str:
     try:
         arguments = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
     except (orjson.JSONEncodeError, RecursionError):  # integers beyond 64 bits, half a surrogate pair
-        arguments = repr(sorted(call.arguments.items()) if call.arguments else {}).encode("utf-8", "backslashreplace")
+        items = sorted((call.arguments or {}).items(), key=lambda item: str(item[0]))
+        arguments = repr(items).encode("utf-8", "backslashreplace")
     return f"{call.name}\n{arguments.decode()}"
 
 
 def failure(call: ToolCall, message: str) -> ToolResult:
     return ToolResult.of(call, f"Error: {message}", error=True)
+
+
+def timed_out(seconds: float) -> str:
+    return f"Execution timeout after {seconds:g}s"
 
 
 def in_words(error: BaseException) -> str:
@@ -129,8 +143,9 @@ class ToolCaller:
         if tool.cache is None:
             return await self._run(tool, call, arguments, context)
         key, now = fingerprint(call), self._clock.elapsed()
-        # What a tool gives that looks at its context is meant for these deps and this conversation alone.
-        whose = (context.deps, context.store) if tool.signature.context else ()
+        # What a tool gives that looks at its context is meant for these deps and this conversation alone; another
+        # function under the same name (a closure over another user, say) never gets it.
+        whose = (tool.function, context.deps, context.store) if tool.signature.context else (tool.function,)
         if kept := self._cache.get(key, now, whose):
             return replace(kept, call_id=call.id)
         result = await self._run(tool, call, arguments, context)
@@ -175,7 +190,7 @@ class ToolCaller:
             if job is not None and job.running:
                 threads = THREADS.give_up(job)
                 context.say(ToolLate, call.id, call.name, tool.timeout or 0.0, threads)
-            return failure(call, f"Execution timeout after {tool.timeout:g}s")
+            return failure(call, timed_out(tool.timeout or 0.0))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,10 +23,16 @@ from typing import Any, Literal, Protocol, TypeAlias
 from unbroken.clock import Clock
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
-from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote
+from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote, timed_out
 from unbroken.tools.context import CallContext
+from unbroken.tools.order import Front, Way, disturbs
 
 State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "withdrawn"]
+
+GRACE = 5.0
+"""Seconds that a call has to end after it was cancelled: some tools tidy up, some never listen."""
+LEFT_BEHIND: set[asyncio.Task[Any]] = set()
+"""Calls that did not end when they were told to."""
 
 NOT_EXECUTED = "not executed"
 CANCELLED = "the run was cancelled"
@@ -79,6 +86,8 @@ class Entry:
     result: ToolResult | None = None
     stopped: str = ""
     """Why it was cancelled, for the model to read."""
+    watch: asyncio.TimerHandle | None = None
+    """Gives it up when it does not end after it was told to."""
 
     @property
     def call(self) -> ToolCall:
@@ -123,12 +132,19 @@ class Batch:
         self._stop_on_failure = stop_on_failure
         self._share_all = share_all
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._create_task = asyncio.get_running_loop().create_task
+        self._loop = asyncio.get_running_loop()
+        self._crash: BaseException | None = None
+        """Something that is no failure of a tool, and ends the run."""
         self._front = Front()
         self._entries: dict[int, Entry] = {}
-        """By index; in call order once sealed."""
+        """By index; once sealed in call order, by place."""
         self._in_order: list[Entry] = []
         self._first_submitted: dict[str, Entry] = {}
+        self._taken_out: dict[int, Entry] = {}
+        self._held_back: dict[Entry, None] = {}
+        """Reads that are complete and could not start yet, while the message is being written."""
+        self._busy_keys: Counter[Any] = Counter()
+        """Keys of calls that run while the message is being written."""
         self._sealed = False
         self._ended_before = 0
         """So many entries at the beginning are finished."""
@@ -158,11 +174,13 @@ class Batch:
         cancelled: asyncio.CancelledError | None = None
         for task in self._tasks:
             task.cancel()
-        while self._tasks:
+        patience = self._loop.time() + GRACE
+        while self._tasks and (left := patience - self._loop.time()) > 0:
             try:
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(self._tasks, timeout=left)
             except asyncio.CancelledError as once_more:
                 cancelled = once_more
+        LEFT_BEHIND.update(self._tasks)
         if cancelled is not None and error is None:
             raise cancelled
 
@@ -178,17 +196,26 @@ class Batch:
         self._entries[prepared.call.index] = entry
         if self._schedule.early:
             self._first_submitted.setdefault(prepared.fingerprint, entry)
+            if prepared.effect == "read" and not (prepared.asks or prepared.refusal):
+                self._held_back[entry] = None
             moved = self._front.ready(prepared)
             if moved or self._front.reaches(prepared.call.index):
-                self._start_early(self._entries.values() if moved else [entry])
+                self._start_early(list(self._held_back) if moved else [entry])
 
     def take_out(self, index: int, reason: str) -> None:
         """A call that was begun, or even started, turned out to be none, or not to be whole."""
         self._front.withdraw(index)
         entry = self._entries.pop(index, None)
         if entry is not None:
-            self._stop(entry, reason)
-            entry.state = "withdrawn"
+            self._withdraw(entry, reason)
+            self._taken_out[index] = entry
+
+    def _withdraw(self, entry: Entry, reason: str) -> None:
+        self._stop(entry, reason)
+        self._held_back.pop(entry, None)
+        if entry.started_at is not None:
+            self._finish(entry, failure(entry.call, reason))
+        entry.state = "withdrawn"
 
     def _start_early(self, entries: Iterable[Entry]) -> None:
         starting: list[Entry] = []
@@ -206,16 +233,14 @@ class Batch:
                 and not self._key_is_busy(prepared)
             ):
                 entry.state = "running"
+                self._held_back.pop(entry, None)
+                if prepared.key is not None:
+                    self._busy_keys[prepared.key] += 1
                 starting.append(entry)
         self._start(starting)
 
     def _key_is_busy(self, prepared: Prepared) -> bool:
-        if prepared.key is None:
-            return False
-        return any(
-            other.prepared.key == prepared.key and other.call.index < prepared.call.index and not other.finished
-            for other in self._entries.values()
-        )
+        return prepared.key is not None and self._busy_keys[prepared.key] > 0
 
     # The message is complete
 
@@ -226,16 +251,20 @@ class Batch:
         waits for somebody outside, or for such a call's end. `decisions` are what was said outside, by call id."""
         self._sealed = True
         begun, self._entries = self._entries, {}
-        for prepared in calls:
+        for place, prepared in enumerate(calls):
             entry = begun.pop(prepared.call.index, None)
             if entry is None:
                 entry = Entry(prepared)
+                told = self._taken_out.get(prepared.call.index)
+                if told is not None and told.result is not None and told.result.error and prepared.refusal:
+                    # It started, was spoiled, and its end was told then.
+                    entry.state, entry.seconds = "done", told.seconds
+                    entry.result = failure(prepared.call, prepared.refusal)
             elif entry.state == "waiting":
                 entry.prepared = prepared
-            self._entries[prepared.call.index] = entry
+            self._entries[place] = entry
         for entry in begun.values():
-            self._stop(entry, "it is not in the message")
-            entry.state = "withdrawn"
+            self._withdraw(entry, "it is not in the message")
         for entry in self._entries.values():
             if not entry.started and entry.prepared.refusal:
                 self._finish(entry, failure(entry.call, entry.prepared.refusal))
@@ -245,6 +274,8 @@ class Batch:
         self._in_order = list(self._entries.values())
         self._advance()
         await self._idle.wait()
+        if self._crash is not None:
+            raise self._crash
         return [entry.result for entry in self._entries.values()]
 
     def halt(self, reason: str) -> None:
@@ -262,8 +293,9 @@ class Batch:
     def settle(self, calls: Sequence[ToolCall], reason: str = CANCELLED) -> list[ToolResult]:
         """After the end, however it came: a result for each of these calls, real where there is one."""
         results: list[ToolResult] = []
+        entries = {entry.call.id: entry for entry in self._entries.values()}
         for call in calls:
-            entry = self._entries.get(call.index) or Entry(Prepared(call, None))
+            entry = entries.get(call.id) or Entry(Prepared(call, None))
             if entry.result is None:
                 ran = entry.started_at is not None
                 self._finish(entry, failure(call, f"{'cancelled' if ran else NOT_EXECUTED}: {reason}"))
@@ -281,9 +313,9 @@ class Batch:
         """Calls that wait for somebody outside, without those that only wait for them."""
         return tuple(entry.call for entry in self._entries.values() if entry.state == "pending")
 
-    def seconds(self, index: int) -> float:
-        """How long the tool of this call ran."""
-        return self._entries[index].seconds
+    def seconds(self) -> list[float]:
+        """How long the tool of each call ran, in call order."""
+        return [entry.seconds for entry in self._in_order]
 
     def _advance(self) -> None:
         """Start all that can start now; if nothing is left that could let others go, say so."""
@@ -313,7 +345,7 @@ class Batch:
         while self._ended_before < len(self._in_order) and self._in_order[self._ended_before].finished:
             self._ended_before += 1
         for entry in islice(self._in_order, self._ended_before, None):
-            if entry.state == "waiting" and entry.twin is None and not way.bars(entry.prepared):
+            if entry.state == "waiting" and entry.twin is None and not way.bars(entry.prepared) and self._fits(entry):
                 if self._halted:
                     self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {self._halted}"))
                 elif entry.prepared.tool is not None and entry.prepared.tool.function is None:
@@ -326,11 +358,18 @@ class Batch:
                     starting.append(entry)
             if not entry.finished:
                 self._some_wait = self._some_wait or entry.state == "waiting"
-                way.block(entry)
+                way.block(entry.prepared, entry.started)
                 if way.closed:
                     self._some_wait = True
                     break
         self._start(starting)
+
+    def _fits(self, entry: Entry) -> bool:
+        """An edit may give a call the key of a later one that runs already."""
+        key = entry.prepared.key
+        if entry.original is None or key is None:
+            return True
+        return not any(other.state == "running" and other.prepared.key == key for other in self._in_order)
 
     # Identical calls
 
@@ -347,7 +386,7 @@ class Batch:
                 first_of = {
                     fingerprint: first
                     for fingerprint, first in first_of.items()
-                    if first.prepared.effect != "read" or not _disturbs(prepared, first.prepared)
+                    if first.prepared.effect != "read" or not disturbs(prepared, first.prepared)
                 }
             if not (tool.shared or (self._share_all and tool.dedupe is None)):
                 continue
@@ -381,7 +420,7 @@ class Batch:
     def _decide(self, entry: Entry, decision: Approval | ToolResult) -> None:
         match decision:
             case ToolResult():
-                self._finish(entry, decision)
+                self._finish(entry, replace(decision, call_id=entry.call.id, name=entry.call.name))
             case Allow():
                 entry.approved = True
             case Edit(arguments):
@@ -406,22 +445,36 @@ class Batch:
             context = self._context(entry.original or entry.prepared)
             context.arguments = entry.prepared.arguments
             self._launch(entry, self._run(entry.prepared.call, context))
+            tool = entry.prepared.tool
+            if tool is not None and tool.timeout is not None and tool.signature.is_async:
+                after = tool.timeout * (1 + tool.retries) + GRACE
+                entry.watch = self._loop.call_later(after, self._give_up, entry, timed_out(tool.timeout))
 
     def _launch(self, entry: Entry, work: Any) -> None:
         self._busy += 1
-        entry.task = task = self._create_task(work)
+        entry.task = task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, entry))
 
     async def _run(self, call: ToolCall, context: CallContext[Any]) -> ToolResult:
         try:
-            return await self._caller(call, context)
+            result = await self._caller(call, context)
         except Exception as error:  # noqa: BLE001 - a foreign `Caller` may break its promise not to raise
             return failure(call, in_words(error))
+        if not isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - a foreign `Caller`
+            return failure(call, f"what runs the tools gave {type(result).__name__}, and no ToolResult")
+        return result if result.call_id == call.id else replace(result, call_id=call.id)
 
     def _ended(self, entry: Entry, task: asyncio.Task[Any]) -> None:
+        LEFT_BEHIND.discard(task)
+        if task not in self._tasks:
+            return  # it was given up
         self._tasks.discard(task)
         self._busy -= 1
+        if entry.watch is not None:
+            entry.watch.cancel()
+        if not self._sealed and entry.prepared.key is not None:
+            self._busy_keys[entry.prepared.key] -= 1
         if self._asking is entry:
             self._asking = None
         if entry.finished:
@@ -432,7 +485,9 @@ class Batch:
             alone = f"{NOT_EXECUTED}: the approval was cancelled" if entry.state == "asking" else CANCELLED_ITSELF
             self._finish(entry, failure(entry.call, entry.stopped or alone))
         elif task.exception() is not None:
-            self._left = True  # somebody wants the program to end (KeyboardInterrupt): the loop lets it through
+            self._left = True
+            self._crash = task.exception()  # it is raised to whoever waits for the batch
+            self._idle.set()
         elif entry.state == "asking":
             entry.state = "waiting"
             self._some_wait = True
@@ -448,12 +503,28 @@ class Batch:
         if self._sealed:
             self._advance()
         elif entry.prepared.key is not None:
-            self._start_early(self._entries.values())
+            self._start_early(list(self._held_back))
 
     def _stop(self, entry: Entry, reason: str) -> None:
         if entry.task is not None and not entry.task.done():
             entry.stopped = reason
             entry.task.cancel()
+            if entry.watch is not None:
+                entry.watch.cancel()
+            entry.watch = self._loop.call_later(GRACE, self._give_up, entry, reason)
+
+    def _give_up(self, entry: Entry, reason: str) -> None:
+        """It was told to end and does not. It is answered, and left behind."""
+        task = entry.task
+        if task is None or task.done() or task not in self._tasks:
+            return
+        task.cancel()
+        self._tasks.discard(task)
+        LEFT_BEHIND.add(task)
+        self._busy -= 1
+        self._finish(entry, failure(entry.call, entry.stopped or reason))
+        if self._sealed and not self._left:
+            self._advance()
 
     def _finish(self, entry: Entry, result: ToolResult) -> None:
         if entry.finished:
@@ -472,111 +543,6 @@ class Batch:
             self._share(entry, sharer, result)
 
 
-class Way:
-    """What stands in a call's way once the message is complete: the calls before it that have not finished. It waits
-    for the end of those that share its key and of exclusive ones; where one of the two has no key, for the start of
-    the earlier one, unless both are reads. Looked up and not compared one by one: a message may hold a thousand calls.
-    """
-
-    def __init__(self, serial: bool) -> None:
-        self.closed = False
-        """Nothing behind can start."""
-        self._serial = serial
-        self._any = False
-        self._keys: set[Any] = set()
-        self._odd_keys: list[Any] = []
-        """Those that cannot be hashed."""
-        self._unstarted: set[tuple[bool, bool]] = set()
-        """Whether it has a key, and whether it is a read."""
-
-    def block(self, entry: Entry) -> None:
-        prepared = entry.prepared
-        key, effect = prepared.key, prepared.effect
-        self._any = True
-        waits = not entry.started
-        self.closed = self._serial or effect == "exclusive" or (waits and key is None and effect == "write")
-        if waits:
-            self._unstarted.add((key is not None, effect == "read"))
-        if key is not None:
-            try:
-                self._keys.add(key)
-            except TypeError:
-                self._odd_keys.append(key)
-
-    def bars(self, prepared: Prepared) -> bool:
-        key, effect = prepared.key, prepared.effect
-        if self._any and effect == "exclusive":
-            return True
-        if key is not None and self._holds(key):
-            return True
-        return any(
-            not (keyed and key is not None) and not (read and effect == "read") for keyed, read in self._unstarted
-        )
-
-    def _holds(self, key: Any) -> bool:
-        try:
-            if key in self._keys:
-                return True
-        except TypeError:
-            pass
-        return key in self._odd_keys
-
-
-class Front:
-    """How far the message is known without a gap, while it is being written, and what may not be overtaken there.
-
-    Providers may number calls in any order, so a gap means that a call before the others may still come. A call that
-    may change something, and has no key to compare, ends it for good.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, Prepared | bool | None] = {}
-        """By index: the call, or whether its name says that it is a read; None if it was withdrawn."""
-        self._place = 0
-        self._keyed_writes: list[Prepared] = []
-
-    def open(self, index: int, surely_read: bool) -> None:
-        self._known.setdefault(index, surely_read)
-        self._move()
-
-    def ready(self, prepared: Prepared) -> bool:
-        """Gives whether others may be free to start now."""
-        self._known[prepared.call.index] = prepared
-        return self._move()
-
-    def withdraw(self, index: int) -> None:
-        self._known[index] = None
-        self._move()
-
-    def reaches(self, index: int) -> bool:
-        return index <= self._place
-
-    def lets_pass(self, prepared: Prepared) -> bool:
-        """Is every call before this one known, and a read too, or one with another key?"""
-        index = prepared.call.index
-        return self.reaches(index) and not any(
-            write.call.index < index and _disturbs(write, prepared) for write in self._keyed_writes
-        )
-
-    def _move(self) -> bool:
-        before = self._place
-        while self._place in self._known:
-            known = self._known[self._place]
-            if isinstance(known, Prepared):
-                if known.effect != "read":
-                    if known.key is None or known.effect == "exclusive":
-                        break
-                    self._keyed_writes.append(known)
-            elif known is False:
-                break
-            self._place += 1
-        return self._place > before
-
-
-def _disturbs(write: Prepared, read: Prepared) -> bool:
-    return write.effect == "exclusive" or write.key is None or read.key is None or write.key == read.key
-
-
 async def _approval(on_approval: OnApproval, call: ToolCall) -> Approval:
     try:
         decision = on_approval(call)
@@ -587,3 +553,8 @@ async def _approval(on_approval: OnApproval, call: ToolCall) -> Approval:
         return Deny(f"the approval failed: on_approval gave {decision!r}, and not Allow, Deny, Edit or Wait")
     except Exception as error:  # noqa: BLE001 - a foreign handler runs here; who cannot decide does not allow
         return Deny(f"the approval failed: {in_words(error)}")
+
+
+def ran_and_failed(result: ToolResult) -> bool:
+    """Told by its words: what was never executed says so."""
+    return result.error and not result.text.startswith(f"Error: {NOT_EXECUTED}")

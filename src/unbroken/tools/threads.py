@@ -8,6 +8,7 @@ place back.
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -80,8 +81,13 @@ class Threads(Executor):
                     self._count -= 1
                     return
 
+    def forget(self) -> None:
+        """After a fork: the threads stayed with the parent."""
+        self.__init__(SIZE)
+
 
 THREADS = Threads()
+os.register_at_fork(after_in_child=THREADS.forget)
 
 
 class Job:

@@ -3,6 +3,7 @@ beside it; running it is `calling`, when it runs is `execution`."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +52,9 @@ class Tool:
             raise InvalidTool(f"tool `{self.name}`: effect {self.effect!r} is none of {', '.join(EFFECTS)}")
         if self.timeout is not None and self.timeout <= 0:
             raise InvalidTool(f"tool `{self.name}`: timeout must be more than 0 seconds, or None for none")
+        for name, hook in (("key", self.key), ("approve", self.approve)):
+            if inspect.iscoroutinefunction(hook):
+                raise InvalidTool(f"tool `{self.name}`: {name} must not be async: it is asked before a call may start")
         if self.retries and self.effect != "read":
             raise InvalidTool(f"tool `{self.name}`: only a read may be tried again; say effect='read' or retries=0")
         if self.cache is not None and self.effect != "read":
