@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminals import COMMAND, PATIENCE, Terminal, environment, in_pipe, invoke, write_tools
+from terminals import COMMAND, Terminal, environment, in_pipe, invoke, write_tools
 
 from unbroken.errors import ProviderError
 from unbroken.events import event_from_json

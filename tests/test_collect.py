@@ -137,7 +137,7 @@ def test_calls_that_wait_have_no_text_until_the_run_is_resumed() -> None:
             ("guarded", None),
             ("locate", None),
         ]
-        assert [call["id"] for call in waiting.pending] == ["b"]
+        assert [call["id"] for call in waiting.pending] == ["b", "c"]
         denied = agent.stream_resume(stream.result, {"b": Deny("no")})
         more = await collect(denied)
         assert [call["id"] for call in more.pending] == ["c"]

@@ -131,10 +131,7 @@ def test_every_event_of_a_run_goes_through_json(wire: str, schedule: Schedule) -
     "depth",
     [
         400,
-        pytest.param(
-            511,
-            marks=pytest.mark.xfail(raises=RecursionError, reason="event_to_json copies each level with two frames"),
-        ),
+        511,
     ],
 )
 def test_arguments_that_are_nested_deeply_go_through_json_too(depth: int) -> None:

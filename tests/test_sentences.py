@@ -147,19 +147,11 @@ def test_who_stops_reading_ends_the_run() -> None:
             async for sentence in spoken:
                 assert sentence == "One. "
                 break
-        kinds = [type(event) async for event in events_left(stream)]
+        kinds = [type(event) async for event in stream]
         assert kinds[-1] is RunFailed
         assert stream.messages[-1] == Assistant("One. Two. ")
 
     run_virtual(main())
-
-
-async def events_left(stream: AsyncIterator[Event]) -> AsyncIterator[Event]:
-    while True:
-        try:
-            yield await anext(stream)
-        except asyncio.CancelledError:
-            return
 
 
 def test_events_from_anywhere_will_do() -> None:

@@ -159,11 +159,12 @@ def delete_and_locate() -> Agent:
     return Agent(model, [delete, locate], on_approval=lambda _: Wait())
 
 
-def test_a_call_that_waits_asks_for_its_approval_and_those_behind_it_are_not_shown_yet() -> None:
+def test_a_call_that_waits_asks_for_its_approval_and_one_of_the_client_behind_it_is_shown_too() -> None:
     chunks = run_virtual(chunks_of(delete_and_locate().stream("Go")))
     assert [chunk for chunk in chunks if "toolCallId" in chunk] == [
         {"type": "tool-input-available", "toolCallId": "a", "toolName": "delete", "input": {"path": "a.txt"}},
         {"type": "tool-approval-request", "approvalId": "a", "toolCallId": "a"},
+        {"type": "tool-input-available", "toolCallId": "b", "toolName": "locate", "input": {}},
     ]
     assert chunks[-1]["finishReason"] == "tool-calls"
     plain = run_virtual(chunks_of(delete_and_locate().stream("Go"), approvals=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from unbroken.errors import UserError
@@ -198,7 +198,8 @@ _KINDS_BY_NAME = {name: kind for kind, name in NAMES.items()}
 
 def event_to_json(event: Event) -> dict[str, Json]:
     """As plain JSON values: the name of its kind as `event`, then its fields."""
-    return {"event": NAMES[type(event)], **asdict(event)}
+    # Not `asdict`: it copies what is JSON already, and fails where arguments are nested deep.
+    return {"event": NAMES[type(event)], **{field.name: getattr(event, field.name) for field in fields(event)}}
 
 
 def event_from_json(saved: dict[str, Json]) -> Event:

@@ -111,11 +111,12 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     toolbox = run.toolbox()
     request = run.request(toolbox, final)
     run.voice.say(RequestSent, len(request.messages), len(request.tools), final)
+    closed = final or request.choice == "none"  # a call that comes all the same is refused
     heard, observer = Heard(), RoundVoice(run.voice, run.plan.clock, run.plan.schedule)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
     try:
         async with batch:
-            turn = await listen(run, request, toolbox, batch, heard, final)
+            turn = await listen(run, request, toolbox, batch, heard, closed)
             message = turn.message
             if message.text:
                 run.voice.say(Said, message.text, not message.calls)
@@ -123,9 +124,9 @@ async def play_round(run: Run, final: bool = False) -> Turn:
                 return turn
             run.nudge = False
             run.transcript.add(message)
-            run.account.rounds += not final  # what is refused is no round
+            run.account.rounds += not closed  # what is refused is no round
             observer.detected(message.calls)
-            prepared = _plan_round(run, toolbox, message.calls, heard, final)
+            prepared = _plan_round(run, toolbox, message.calls, heard, closed)
             stop = await _run_calls(run, batch, prepared, {})
     except BaseException as error:
         _leave_valid(run, batch, heard if isinstance(error, asyncio.CancelledError) else None)
@@ -158,13 +159,13 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
     return stop
 
 
-async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, heard: Heard, final: bool) -> Turn:
+async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, heard: Heard, closed: bool) -> Turn:
     """The response to its end. Calls go to the batch as they become complete."""
     plan, voice, allowed = run.plan, run.voice, run.account.calls_left
     loud = voice.heard
     usage: Usage | None = None
     ended: Ended | None = None
-    limit = None if final or run.account.deadline is None else asyncio.timeout(run.time_left())
+    limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
     try:
         async with limit or STILL, _closing(plan.model.stream(request)) as deltas:
             async for delta in deltas:
@@ -182,7 +183,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         if call.index and not plan.several_calls:
                             continue
                         heard.calls[call.index] = call
-                        if final:
+                        if closed:
                             continue
                         prepared = prepare(call, toolbox)
                         if run.repetition.verdict(prepared) != "refuse" and (allowed is None or call.index < allowed):
@@ -227,7 +228,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     return Turn(message, verdict)
 
 
-def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: Heard, final: bool) -> list[Prepared]:
+def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: Heard, closed: bool) -> list[Prepared]:
     """What each call is, in call order, and which of them may not run."""
     allowed = run.account.calls_left
     planned: list[Prepared] = []
@@ -236,7 +237,7 @@ def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: He
         if prepared is None or prepared.call is not call:
             prepared = prepare(call, toolbox)
         answers = run.plan.output is not None and call.name == ANSWER
-        if final and not answers:
+        if closed and not answers:
             prepared.refusal = FINAL_REFUSED[run.plan.language]
         elif allowed is not None and place >= allowed and not answers:
             prepared.refusal = BUDGET_EXHAUSTED

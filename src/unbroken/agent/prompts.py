@@ -39,6 +39,11 @@ CONTINUE = {
     "zh": "请继续完成工具调用链并给出最终回复。",
 }
 
+ANSWER_NOW = {
+    "en": "Please give the final answer now, with what you have.",
+    "zh": "请根据已有信息直接给出最终回复。",
+}
+
 NO_ANSWER = {
     "en": "The run ended ({reason}) before the model gave an answer.",
     "zh": "运行已结束（{reason}），模型未能给出答案。",

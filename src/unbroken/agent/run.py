@@ -8,7 +8,7 @@ from typing import Any
 from unbroken.agent.limits import CHARACTERS_PER_TOKEN, Account, StopReason, characters
 from unbroken.agent.output import ANSWER
 from unbroken.agent.plan import Plan, Trim
-from unbroken.agent.prompts import CONTINUE, TIME_IS_UP
+from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP
 from unbroken.agent.repetition import Repetition
 from unbroken.agent.voice import RoundVoice, Voice
 from unbroken.errors import UserError
@@ -137,7 +137,7 @@ class Run:
         if plan.system is not None:
             messages = (plan.system, *messages)
         if self.nudge:
-            messages = (*messages, User.of(CONTINUE[plan.language]))
+            messages = (*messages, User.of((ANSWER_NOW if final else CONTINUE)[plan.language]))
         choice = plan.choice if self.account.requests == 1 else None
         if plan.output is not None and (final or self.corrections):
             choice, final = OneTool(ANSWER), False

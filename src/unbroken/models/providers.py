@@ -371,7 +371,8 @@ ROWS = (
         ("LLAMA_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(asks_for_several=True),
+        # Measured on its server of 2026: it takes the name of a tool, and then ignores it.
+        quirks=Quirks(choices=frozenset({"auto", "none", "required"}), asks_for_several=True),
         needs_key=False,
         note="Start it with --jinja.",
         aliases=("llama.cpp", "llama-cpp"),

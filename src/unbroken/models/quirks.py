@@ -34,8 +34,8 @@ class Quirks:
     """Instead of `reasoning_effort`: what the body has for an effort, `*` for those not named. One that is neither is
     spelled as the wire does."""
     choices: frozenset[ChoiceKind] = ALL_CHOICES
-    """The choices of tools that it takes; another is left out. Without `none`, a system line says in the final request
-    that nothing will run."""
+    """The choices of tools that it takes; another is left out, and in place of one tool by name that tool alone is
+    offered, if one can be required. Without `none`, a system line says in the final request that nothing will run."""
     asks_for_several: bool = False
     """It gives one call at a time unless the request asks for several."""
     call_ids: IdRule | None = None
@@ -62,12 +62,22 @@ def fit_request(request: Request, quirks: Quirks) -> Request:
     if request.choice is not None:
         kind: ChoiceKind = "one" if isinstance(request.choice, OneTool) else request.choice
         if kind not in quirks.choices:
-            request = replace(request, choice=None)
+            request = _without_choice(request, quirks)
     if quirks.asks_for_several and request.parallel is None:
         request = replace(request, parallel=True)
     if not quirks.strict and any(tool.strict is not None for tool in request.tools):
         request = replace(request, tools=tuple(replace(tool, strict=None) for tool in request.tools))
     return request
+
+
+def _without_choice(request: Request, quirks: Quirks) -> Request:
+    """A provider that cannot be told which tool to call, but that one must be, is offered that tool alone."""
+    choice = request.choice
+    if isinstance(choice, OneTool) and "required" in quirks.choices:
+        named = tuple(tool for tool in request.tools if tool.name == choice.name)
+        if named:
+            return replace(request, choice="required", tools=named)
+    return replace(request, choice=None)
 
 
 def fit_body(body: Object, request: Request, quirks: Quirks) -> Object:

@@ -1,0 +1,355 @@
+"""What users hand in may do anything: handlers that raise, tools that never listen, callers that forget to return. No
+run hangs, no call runs twice or out of order, and every call has its result."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any, cast
+
+import pytest
+from scenes import accepted, play, play_aloud, results_in
+
+from unbroken import (
+    Agent,
+    Allow,
+    CallContext,
+    Caller,
+    CallFinished,
+    CallStarted,
+    Conversation,
+    Deny,
+    Edit,
+    InvalidTool,
+    Limits,
+    Message,
+    Schedule,
+    ScriptedModel,
+    ToolCall,
+    ToolResult,
+    Transcript,
+    User,
+    Wait,
+    client_tool,
+    tool,
+)
+from unbroken.messages import Assistant
+from unbroken.testing import Call, Raw, run_virtual
+
+
+async def do(n: int = 0) -> str:
+    """Do something."""
+    return f"acted {n}"
+
+
+act = tool(name="act")(do)
+
+
+def test_a_caller_that_forgets_to_return_is_a_failing_call() -> None:
+    def forgetful(inner: Caller) -> Caller:
+        async def call(call: ToolCall, context: CallContext[Any]) -> ToolResult:
+            await inner(call, context)
+            return cast("ToolResult", None)
+
+        return call
+
+    model = ScriptedModel([Call("act")], "Done.")
+    result = play(Agent(model, [act], caller=forgetful))
+    assert "gave NoneType, and no ToolResult" in result.calls[0].result.text
+    assert result.text == "Done."
+
+
+def test_a_result_with_another_calls_id_goes_to_the_call_that_was_made() -> None:
+    kept = ToolResult("of another", ())
+
+    def keeps(inner: Caller) -> Caller:
+        async def call(call: ToolCall, context: CallContext[Any]) -> ToolResult:
+            return kept
+
+        return call
+
+    model = ScriptedModel([Call("act", n=1), Call("act", n=2)], "Done.")
+    accepted(model, play(Agent(model, [act], caller=keeps)))
+
+
+class Failed(BaseException):
+    """As test frameworks raise it."""
+
+
+def test_what_is_no_exception_ends_the_run_and_does_not_hang_it() -> None:
+    @tool(approve=True)
+    async def asks() -> str:
+        return "never"
+
+    def refuse(call: ToolCall) -> Allow:
+        raise Failed("must not be asked")
+
+    async def main() -> None:
+        chat = Conversation(Agent(ScriptedModel([Call("asks")], "Done."), [asks], on_approval=refuse))
+        with pytest.raises(Failed):
+            await asyncio.wait_for(chat.say("Go."), 5)
+        Transcript(chat.messages)
+        assert len(results_in(chat.messages)) == 1
+
+    run_virtual(main())
+
+
+def test_run_sync_goes_on_serving_after_somebody_wanted_to_exit() -> None:
+    @tool(approve=True)
+    async def asks() -> str:
+        return "never"
+
+    def leave(call: ToolCall) -> Allow:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        Agent(ScriptedModel([Call("asks")], "Done."), [asks], on_approval=leave).run_sync("Go.")
+    assert Agent(ScriptedModel("Still here.")).run_sync("Go.").text == "Still here."
+
+
+def test_synchronous_tools_run_in_a_forked_child() -> None:
+    @tool
+    def compute() -> str:
+        return "computed"
+
+    async def ask() -> str:
+        return (await Agent(ScriptedModel([Call("compute")], "Done."), [compute]).run("Go.")).calls[0].result.text
+
+    assert asyncio.run(ask()) == "computed"
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if asyncio.run(ask()) == "computed" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("how", ["timeout", "seconds", "cancel"])
+def test_a_tool_that_never_listens_is_answered_and_left_behind(how: str) -> None:
+    heard = 0
+
+    @tool(timeout=1.0 if how == "timeout" else None)
+    async def stubborn() -> str:
+        nonlocal heard
+        while heard < 1000:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                heard += 1
+        return "late"
+
+    async def main() -> None:
+        limits = Limits(seconds=2.0 if how == "seconds" else None)
+        chat = Conversation(Agent(ScriptedModel([Call("stubborn")], "Done."), [stubborn], limits=limits))
+        turn = asyncio.ensure_future(chat.say("Go."))
+        await asyncio.sleep(3)
+        if how == "cancel":
+            turn.cancel()
+        await asyncio.wait([turn], timeout=60)
+        assert turn.done()
+        assert heard
+        (told,) = [text for _, text in results_in(chat.messages)]
+        assert told.startswith(
+            {"timeout": "Error: Execution timeout", "seconds": "Error: cancelled", "cancel": "Error: cancelled"}[how]
+        )
+        heard_enough()
+
+    def heard_enough() -> None:
+        nonlocal heard
+        heard = 1000
+
+    run_virtual(main())
+
+
+def test_a_key_may_be_anything() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("do not compare me")
+
+        __hash__ = None  # type: ignore[assignment] - that is what is odd about it
+
+    for value in ({"a": 1}, [1, {2}], float("nan"), Odd()):
+        written = tool(name="act", key=lambda arguments, value=value: value)(do)
+        model = ScriptedModel([Call("act", n=1), Call("act", n=2)], "Done.")
+        assert [call.result.text for call in play(Agent(model, [written])).calls] == ["acted 1", "acted 2"]
+
+
+def test_a_key_that_fails_is_told_and_an_async_one_refused() -> None:
+    def leaves(arguments: dict[str, Any]) -> str:
+        raise SystemExit(1)
+
+    result = play(Agent(ScriptedModel([Call("act")], "Done."), [tool(name="act", key=leaves)(do)]))
+    assert "could not be prepared" in result.calls[0].result.text
+
+    async def later(arguments: dict[str, Any]) -> str:
+        return "x"
+
+    with pytest.raises(InvalidTool, match="key must not be async"):
+        tool(key=later)(do)
+
+
+def test_an_edit_that_makes_no_sense_is_told() -> None:
+    asks = tool(name="act", approve=True)(do)
+    for arguments in ({1: 2, "n": 3}, {"n": {1, 2}}, {"n": float("nan")}):
+        model = ScriptedModel([Call("act")], "Done.")
+        result = play(Agent(model, [asks], on_approval=lambda call, a=arguments: Edit(cast("Any", a))))
+        assert "do not fit" in result.calls[0].result.text
+
+
+def test_an_edited_call_waits_for_a_later_one_that_has_its_key_now() -> None:
+    log: list[str] = []
+
+    @tool(key=lambda arguments: arguments["path"], approve=lambda arguments: arguments["path"] == "a")
+    async def write(path: str, n: int) -> str:
+        log.append(f"start {n}")
+        await asyncio.sleep(1)
+        log.append(f"end {n}")
+        return path
+
+    async def edit(call: ToolCall) -> Edit:
+        await asyncio.sleep(0.5)
+        return Edit({"path": "b", "n": 1})
+
+    script = [Call("write", path="a", n=1), Call("write", path="b", n=2)]
+    play(Agent(ScriptedModel(script, "Done."), [write], on_approval=edit))
+    assert log == ["start 2", "end 2", "start 1", "end 1"]
+
+
+def piece(index: int, id: str, name: str, arguments: str) -> bytes:
+    call = f'{{"index":{index},"id":"{id}","type":"function","function":{{"name":"{name}","arguments":"{arguments}"}}}}'
+    return f'data: {{"choices":[{{"index":0,"delta":{{"tool_calls":[{call}]}},"finish_reason":null}}]}}\n\n'.encode()
+
+
+END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, ["act", "look", "look"]), ({"limits": Limits(calls=1)}, ["act"]), ({"several_calls": False}, ["act"])],
+    ids=["free", "one call allowed", "one call asked for"],
+)
+def test_where_calls_come_out_of_turn_none_starts_early(options: dict[str, Any], expected: list[str]) -> None:
+    """Indexes 1, 0, 0: the order of such a message is that of arrival, whatever the numbers say."""
+    ran: list[str] = []
+
+    @tool(effect="read")
+    async def look(n: int = 0) -> str:
+        ran.append("look")
+        return "seen"
+
+    @tool(name="act")
+    async def write() -> str:
+        ran.append("act")
+        return "written"
+
+    steps = [
+        Raw(piece(1, "A", "act", "{}")),
+        Raw(piece(0, "B", "look", "{}"), after=1.0),
+        Raw(piece(0, "C", "look", '{\\"n\\": 1}'), after=1.0),
+        Raw(END, after=1.0),
+    ]
+    play(Agent(ScriptedModel(steps, "Done."), [look, write], **options))
+    assert ran == expected
+
+
+def test_a_call_that_is_withdrawn_after_its_start_is_told_as_ended() -> None:
+    text = '<tool_call>{\\"name\\": \\"look\\", \\"arguments\\": {\\"n\\": 1}}</tool_call>'
+    said = f'data: {{"choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":null}}]}}\n\n'.encode()
+
+    @tool(effect="read")
+    async def look(n: int) -> str:
+        await asyncio.sleep(5)
+        return "seen"
+
+    steps = [Raw(said), Raw(piece(0, "A", "look", '{\\"n\\": 1}'), after=1.0), Raw(END, after=1.0)]
+    _, events = play_aloud(Agent(ScriptedModel(steps, "Done."), [look]))
+    started = [event.call_id for event in events if isinstance(event, CallStarted)]
+    assert sorted(started) == sorted(event.call_id for event in events if isinstance(event, CallFinished))
+
+
+@pytest.mark.parametrize("on_error", ["continue", "finish"])
+def test_what_happened_before_a_wait_still_counts_after_it(on_error: Any) -> None:
+    @tool(effect="read")
+    async def fails() -> str:
+        await asyncio.sleep(1)
+        raise ValueError("no")
+
+    asks = tool(name="asks", approve=True)(do)
+
+    async def main() -> None:
+        model = ScriptedModel([Call("fails", id="f"), Call("asks", id="s")], "Done.")
+        agent = Agent(model, [fails, asks], on_error=on_error, on_approval=lambda call: Wait(), schedule=Schedule.EAGER)
+        waiting = await agent.run("Go.")
+        result = await agent.resume(waiting, {"s": Allow()})
+        ran = result.calls[0].result.text
+        if on_error == "finish":
+            assert (result.stop_reason, ran) == ("tool_failure", "Error: not executed: an earlier call failed")
+        else:
+            assert (result.stop_reason, ran) == ("answered", "acted 0")
+
+    run_virtual(main())
+
+
+def test_not_all_calls_failed_where_one_did_well_before_a_wait() -> None:
+    asks = tool(name="asks", approve=True)(do)
+
+    async def main() -> None:
+        model = ScriptedModel([Call("act", id="a"), Call("asks", id="s")], "Done.")
+        agent = Agent(model, [act, asks], on_all_failed="stop", on_approval=lambda call: Wait())
+        result = await agent.resume(await agent.run("Go."), {"s": Deny("no")})
+        assert (result.text, result.stop_reason) == ("Done.", "answered")
+
+    run_virtual(main())
+
+
+def test_an_answer_beside_a_call_that_waits_waits_too() -> None:
+    async def main() -> None:
+        here = client_tool("here", "Where are we?", {"type": "object"})
+        model = ScriptedModel([Call("final_answer", value=3), Call("here", id="h")])
+        agent = Agent(model, [here])
+        waiting = await agent.run("Go.", output=int)
+        assert (waiting.stop_reason, [call.id for call in waiting.pending]) == ("waiting", ["h"])
+
+    run_virtual(main())
+
+
+def test_a_history_whose_calls_have_no_numbers_goes_on() -> None:
+    async def main() -> None:
+        calls = tuple(ToolCall(id, "act", {"n": n}) for n, id in enumerate("AB"))
+        transcript = Transcript([User.of("Go."), Assistant("", calls)])
+        model = ScriptedModel("Done.")
+        result = await Agent(model, [act]).run(history=transcript)
+        assert [call.result.text for call in result.calls] == ["acted 0", "acted 1"]
+        accepted(model, result)
+
+    run_virtual(main())
+
+
+def test_ids_are_unique_in_a_run_also_where_only_a_part_of_its_history_is_sent() -> None:
+    def last_two(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        return messages[-2:]
+
+    script: list[Any] = [[Call("act", n=n, id="")] for n in range(4)]
+    model = ScriptedModel(*script, "Done.")
+    result = play(Agent(model, [act], history=last_two))
+    ids = [call.id for call in result.calls]
+    assert len(set(ids)) == len(ids) == 4
+    accepted(model)
+
+
+def test_what_one_users_tool_gave_is_not_kept_for_another() -> None:
+    def tools_of(user: str) -> Any:
+        @tool(effect="read", cache=60.0)
+        async def profile() -> str:
+            return f"profile of {user}"
+
+        return [profile]
+
+    async def main() -> None:
+        users = iter(["ann", "bob"])
+        model = ScriptedModel([Call("profile")], "Done.", [Call("profile")], "Done.")
+        agent = Agent(model, lambda turn, transcript: tools_of(next(users) if turn == 0 else "nobody"))
+        said = [(await agent.run("Who?")).calls[0].result.text for _ in range(2)]
+        assert said == ["profile of ann", "profile of bob"]
+
+    run_virtual(main())
