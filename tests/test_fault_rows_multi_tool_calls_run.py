@@ -58,7 +58,7 @@ def test_one_of_many_tools_raises_and_the_others_finish(wire: str, schedule: Sch
         (TimeoutError("the database took too long"), "Error: the database took too long"),
         (SystemExit(3), "Error: the tool tried to end the program (exit code 3)"),
         (Odd(), "Error: Odd"),
-        (ExceptionGroup("two", [ValueError("a"), ValueError("b")]), "Error: two (2 sub-exceptions)"),
+        (ExceptionGroup("two", [ValueError("a"), ValueError("b")]), "Error: two (2 sub-exceptions): a"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )

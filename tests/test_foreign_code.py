@@ -4,8 +4,10 @@ run hangs, no call runs twice or out of order, and every call has its result."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import threading
 from typing import Any, cast
 
 import pytest
@@ -21,6 +23,7 @@ from unbroken import (
     Conversation,
     Deny,
     Edit,
+    Event,
     InvalidTool,
     Limits,
     Message,
@@ -30,12 +33,13 @@ from unbroken import (
     ToolResult,
     Transcript,
     User,
+    UserError,
     Wait,
     client_tool,
     tool,
 )
 from unbroken.messages import Assistant
-from unbroken.testing import Call, Raw, run_virtual
+from unbroken.testing import Call, Pause, Raw, Say, run_virtual
 
 
 async def do(n: int = 0) -> str:
@@ -281,7 +285,7 @@ def test_what_happened_before_a_wait_still_counts_after_it(on_error: Any) -> Non
         agent = Agent(model, [fails, asks], on_error=on_error, on_approval=lambda call: Wait(), schedule=Schedule.EAGER)
         waiting = await agent.run("Go.")
         result = await agent.resume(waiting, {"s": Allow()})
-        ran = result.calls[0].result.text
+        ran = result.calls[-1].result.text
         if on_error == "finish":
             assert (result.stop_reason, ran) == ("tool_failure", "Error: not executed: an earlier call failed")
         else:
@@ -353,3 +357,164 @@ def test_what_one_users_tool_gave_is_not_kept_for_another() -> None:
         assert said == ["profile of ann", "profile of bob"]
 
     run_virtual(main())
+
+
+def test_a_sink_that_raises_what_is_no_exception_is_left_out() -> None:
+    def listens(event: Event) -> None:
+        if isinstance(event, CallFinished):
+            raise Failed("must not happen")
+
+    async def main() -> None:
+        agent = Agent(ScriptedModel([Call("act")], "Done."), [act], sinks=[listens])
+        assert (await asyncio.wait_for(agent.run("Go."), 5)).text == "Done."
+
+    run_virtual(main())
+
+
+class Place:
+    """Equal by name, with an own repr each."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@pytest.mark.parametrize(
+    ("keys", "together"),
+    [
+        ([Place("a"), Place("a")], False),
+        ([1, 1.0], False),
+        ([{"a": 1, "b": [2]}, {"b": [2], "a": 1}], False),
+        ([{1, 2}, {2, 1}], False),
+        ([Place("a"), Place("b")], True),
+        (["1", 1], True),
+        ([None, None], True),
+    ],
+    ids=["own class", "numbers", "dicts", "sets", "unequal", "text and number", "none"],
+)
+def test_equal_keys_run_one_after_another_whatever_they_are(keys: list[Any], together: bool) -> None:
+    running = most = 0
+
+    @tool(key=lambda arguments: keys[arguments["n"]])
+    async def write(n: int) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(1)
+        running -= 1
+        return "written"
+
+    play(Agent(ScriptedModel([Call("write", n=0), Call("write", n=1)], "Done."), [write]))
+    assert (most == 2) is together
+
+
+@pytest.mark.parametrize("options", [{"on_error": "finish"}, {"on_all_failed": "stop"}], ids=str)
+def test_what_the_time_limit_cancels_has_not_failed(options: Any) -> None:
+    @tool
+    async def slow() -> str:
+        await asyncio.sleep(100)
+        return "late"
+
+    agent = Agent(ScriptedModel([Call("slow")], "Here is what I have."), [slow], limits=Limits(seconds=2.0), **options)
+    result = play(agent)
+    assert (result.stop_reason, result.text) == ("time_limit", "Here is what I have.")
+
+
+@pytest.mark.parametrize("options", [{"on_error": "finish"}, {"on_all_failed": "stop"}], ids=str)
+def test_a_call_that_is_refused_for_its_repetition_has_not_failed(options: Any) -> None:
+    script: list[Any] = [[Call("act")] for _ in range(5)]
+    result = play(Agent(ScriptedModel(*script, "Enough."), [act], **options))
+    assert (result.stop_reason, result.text) == ("loop", "Enough.")
+
+
+def test_a_plain_handler_may_wait_for_a_person_while_other_calls_go_on() -> None:
+    looked = threading.Event()
+
+    @tool(effect="read")
+    async def look() -> str:
+        looked.set()
+        return "seen"
+
+    def ask(call: ToolCall) -> Allow:
+        assert looked.wait(10)
+        return Allow()
+
+    asks = tool(name="asks", approve=True)(do)
+    script = [Call("look"), Call("asks")]
+    agent = Agent(ScriptedModel(script, "Done."), [look, asks], on_approval=ask, schedule=Schedule.PARALLEL)
+    result = asyncio.run(agent.run("Go."))
+    assert [call.result.text for call in result.calls] == ["seen", "acted 0"]
+
+
+def test_sixty_four_threads_are_waited_for_without_losing_time() -> None:
+    """A hundred calls, each within its time-out once it has a thread."""
+    go = threading.Event()
+
+    @tool(timeout=0.3)
+    def compute(n: int) -> int:
+        go.wait(0.1)
+        return n
+
+    script = [Call("compute", n=n) for n in range(200)]
+    result = asyncio.run(Agent(ScriptedModel(script, "Done."), [compute]).run("Go."))
+    assert [call.result.text for call in result.calls] == [str(n) for n in range(200)]
+
+
+def test_what_was_allowed_while_it_could_not_run_stays_allowed() -> None:
+    asks = tool(name="asks", approve=True)(do)
+
+    async def main() -> None:
+        model = ScriptedModel([Call("asks", n=1, id="A"), Call("asks", n=2, id="B")], "Done.")
+        first = await Agent(model, [asks], on_approval=lambda call: Wait()).run("Go.")
+        assert [call.id for call in first.pending] == ["A", "B"]
+        agent = Agent(model, [asks])
+        second = await agent.resume(first.to_json(), {"B": Allow()})
+        assert [call.id for call in second.pending] == ["A"]
+        third = await agent.resume(json.dumps(second.to_json()), {"A": Allow()})
+        assert [text for _, text in results_in(third.messages)] == ["acted 1", "acted 2"]
+
+    run_virtual(main())
+
+
+def test_an_accepted_answer_still_holds_when_a_run_goes_on() -> None:
+    async def main() -> None:
+        here = client_tool("here", "Where are we?", {"type": "object"})
+        model = ScriptedModel([Call("final_answer", value=3), Call("here", id="h")])
+        agent = Agent(model, [here])
+        waiting = await agent.run("Go.", output=int)
+        with pytest.raises(UserError, match="output="):
+            await agent.resume(waiting, {"h": "Rome"})
+        result = await agent.resume(waiting.to_json(), {"h": "Rome"}, output=int)
+        assert (result.output, result.requests) == (3, 1)
+
+    run_virtual(main())
+
+
+def test_a_run_that_does_not_wait_is_not_resumed() -> None:
+    async def main() -> None:
+        agent = Agent(ScriptedModel("Done."))
+        with pytest.raises(UserError, match="not waiting"):
+            await agent.resume(await agent.run("Go."), {})
+
+    run_virtual(main())
+
+
+def test_a_caller_that_cannot_be_made_is_a_users_error() -> None:
+    def broken(inner: Caller) -> Caller:
+        raise RuntimeError("no")
+
+    with pytest.raises(UserError, match="caller= failed: no"):
+        play(Agent(ScriptedModel("Done."), [act], caller=broken))
+
+
+def test_the_answer_is_what_was_said_in_this_turn() -> None:
+    """The history ends in an older answer, and time cuts the new one off."""
+    model = ScriptedModel([Say("So far I see", over=1.0), Pause(1000.0)])
+    history = [User.of("a"), Assistant("An older answer.")]
+    result = play(Agent(model, limits=Limits(seconds=5.0, final_seconds=5.0)), "Go.", history=history)
+    assert (result.text.strip(), result.stop_reason) == ("So far I see", "time_limit")

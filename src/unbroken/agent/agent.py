@@ -201,11 +201,16 @@ class Agent:
     def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
         """The rest of a run that waits, ready to go."""
         result = saved if isinstance(saved, Result) else Result.from_json(saved)
+        if result.stop_reason != "waiting":
+            raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; go on with history=")
+        if result.structured and options.get("output") is None:
+            raise UserError("resume: the run was asked for an answer of a type; give it again with output=")
         transcript = result.transcript()
         limits = options.get("limits") or self.limits
         account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
         performance = self._performance(result.run, transcript, account, options)
-        performance.decisions = _decisions(transcript, answers)
+        performance.decisions = {**result.decided, **_decisions(transcript, answers)}
+        performance.records = result.calls
         return performance
 
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:

@@ -122,10 +122,7 @@ class Conversation:
         self._refuse_while_going()
         if self._waiting is None:
             raise UserError("resume: no call of this conversation is waiting; go on with `say`")
-        performance = self.agent.prepare_resume(self._waiting, answers, {**self._own(), **options})
-        self._transcript = performance.transcript
-        self._waiting = None
-        return performance
+        return self.agent.prepare_resume(self._waiting, answers, {**self._own(), **options})
 
     def _answered(self) -> tuple[Message, ...]:
         return self.messages if self._transcript.closed else repair(self.messages)[0]
@@ -136,6 +133,8 @@ class Conversation:
     async def _perform(self, performance: Performance, *sinks: Sink) -> Result:
         self._refuse_while_going()
         self._going = True
+        self._waiting = None
+        self._transcript = performance.transcript
         try:
             result = await performance(sinks)
         finally:

@@ -142,6 +142,7 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
     message = run.transcript.messages[-1]
     everything = [prepare(call, toolbox) for call in message.calls] if isinstance(message, Assistant) else []
     number_identical(everything)
+    _recall_output(run, everything)
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
     observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
@@ -263,17 +264,21 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     repeated = any(run.repetition.verdict(each) == "refuse" for each in prepared)
     run.repetition.next_round(prepared)
     if None in results:
-        run.pending = batch.pending
+        run.pending, run.decided = batch.pending, batch.decided
         return "waiting"
     if run.output:
         return "answered"
     if run.plan.output is not None and any(r.error and r.name == ANSWER for r in given):
         _correct(run, "its last answer did not fit")
+    if batch.out_of_time:
+        return None  # the account says so next
+    if repeated:
+        return "loop"
     if run.plan.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
         return "tool_failure"
     if run.plan.on_all_failed == "stop" and all(result.error for result in given):
         return "tool_failure"
-    return "loop" if repeated else None
+    return None
 
 
 def _leave_valid(run: Run, batch: Batch, heard: Heard | None) -> None:
@@ -282,6 +287,7 @@ def _leave_valid(run: Run, batch: Batch, heard: Heard | None) -> None:
         message = heard.message()
         if message.text or message.calls:
             run.transcript.add(message)
+            run.cut_off = message.text
     for result in batch.settle(run.transcript.open):
         run.transcript.answer(result)
     batch.abandon("the answer broke off")
@@ -313,6 +319,14 @@ def _is_answer(run: Run, turn: Turn) -> bool:
     return True
 
 
+def _recall_output(run: Run, calls: Sequence[Prepared]) -> None:
+    """A structured answer that was accepted beside calls that waited still holds."""
+    accepted = {result.call_id for result in run.transcript.answered if not result.error}
+    for each in calls:
+        if run.plan.output is not None and each.call.name == ANSWER and each.call.id in accepted:
+            run.output.append(run.plan.output.read(each.call.arguments or {}))
+
+
 def _still_waits(call: ToolCall) -> Approval:
     return Wait()
 
@@ -332,8 +346,9 @@ def _give_what_there_is(run: Run, stop: StopReason, said: str) -> Ending:
     if run.plan.output is not None:
         raise AnswerInvalid(f"the run ended ({stop}) without an answer of the type that was asked for")
     last = run.transcript.messages[-1]
-    if isinstance(last, Assistant) and not last.calls:
-        return Ending(last.text, stop)  # it was cut off and is in the history already
+    if run.cut_off and isinstance(last, Assistant):
+        return Ending(run.cut_off, stop)  # it is in the history already
+    said = said or run.cut_off
     if not said:
         return _say_ourselves(run, NO_ANSWER[run.plan.language].format(reason=stop), stop)
     run.transcript.add(Assistant(said))

@@ -10,7 +10,7 @@ from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
 from unbroken.agent.plan import Plan
 from unbroken.agent.result import Result
-from unbroken.agent.run import Ending, Run
+from unbroken.agent.run import CallRecord, Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.agent.voice import Voice
 from unbroken.clock import Clock, current_clock
@@ -33,6 +33,8 @@ class Performance:
     account: Account
     sinks: tuple[Sink, ...] = ()
     decisions: Decisions | None = None
+    records: tuple[CallRecord, ...] = ()
+    """Calls of an earlier part of the run."""
 
     def messages(self) -> tuple[Message, ...]:
         """The history as it is now, every call answered."""
@@ -42,7 +44,7 @@ class Performance:
     async def __call__(self, sinks: Sequence[Sink] = ()) -> Result:
         plan = self.plan(self.clock or current_clock())
         voice = Voice(self.id, plan.clock, (*self.sinks, *sinks))
-        run = Run(self.id, plan, self.transcript, self.account, voice)
+        run = Run(self.id, plan, self.transcript, self.account, voice, records=list(self.records))
         self.account.start(plan.clock)
         voice.say(RunStarted, plan.model.name, plan.schedule.value)
         try:
@@ -81,6 +83,8 @@ def _result(run: Run, ending: Ending) -> Result:
         output=run.output[0] if run.output else None,
         pending=ending.pending,
         answered=run.transcript.answered,
+        decided=run.decided,
+        structured=run.plan.output is not None,
         finish=ending.finish,
         run=run.id,
         call_count=account.calls,

@@ -9,10 +9,11 @@ from typing import Any, Literal, TypeAlias
 from unbroken.agent.output import OutputType
 from unbroken.agent.prompts import Language
 from unbroken.clock import Clock
+from unbroken.errors import UserError
 from unbroken.messages import Choice, Effort, Message, Sampling, System
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.calling import Caller, ResultCache, ToolCaller
+from unbroken.tools.calling import Caller, ResultCache, ToolCaller, in_words
 from unbroken.tools.execution import Schedule
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
@@ -55,4 +56,9 @@ class Plan:
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
         caller = ToolCaller(toolbox, self.clock, self.results, self.result_limit)
-        return self.caller(caller) if self.caller else caller
+        if self.caller is None:
+            return caller
+        try:
+            return self.caller(caller)
+        except Exception as error:
+            raise UserError(f"the function given as caller= failed: {in_words(error)}") from error

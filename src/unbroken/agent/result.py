@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage
+from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.transcript import Transcript, from_json, to_json
 
 
@@ -32,6 +34,10 @@ class Result:
     """Calls that wait for an approval or for the client; `agent.resume(result, answers)` goes on."""
     answered: tuple[ToolResult, ...] = ()
     """While some are pending: the results of the same message that are there already."""
+    decided: Mapping[str, Approval] = field(default_factory=dict[str, Approval])
+    """While some are pending: what was decided about calls that wait behind them, by call id."""
+    structured: bool = False
+    """An `output=` was asked for."""
     finish: str | None = None
     """The provider's own word for how its last answer ended: `length` means that it was cut."""
     run: str = ""
@@ -50,6 +56,11 @@ class Result:
             "messages": to_json(self.messages),
             "answered": to_json([ToolMessage(self.answered)]) if self.answered else [],
             "pending": [call.id for call in self.pending],
+            "decided": {
+                id: {"edit": decision.arguments} if isinstance(decision, Edit) else {}
+                for id, decision in self.decided.items()
+            },
+            "structured": self.structured,
             "rounds": self.rounds,
             "requests": self.requests,
             "call_count": self.call_count,
@@ -83,6 +94,11 @@ class Result:
                 seconds=fields["seconds"],
                 pending=tuple(call for call in calls if call.id in fields["pending"]),
                 answered=answered,
+                decided={
+                    id: Edit(saved["edit"]) if "edit" in saved else Allow()
+                    for id, saved in fields.get("decided", {}).items()
+                },
+                structured=fields.get("structured", False),
                 finish=fields["finish"],
                 run=fields["run"],
                 call_count=fields["call_count"],

@@ -26,7 +26,7 @@ from unbroken.messages import (
     Usage,
     User,
 )
-from unbroken.tools.approval import OnApproval
+from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.calling import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Batch
@@ -88,6 +88,10 @@ class Run:
     """The structured answer, once it is there."""
     pending: tuple[ToolCall, ...] = ()
     """Calls that wait for somebody outside."""
+    decided: dict[str, Approval] = field(default_factory=dict[str, Approval])
+    """What was decided about calls that wait behind them."""
+    cut_off: str = ""
+    """What was said of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
     _counted: int = 0
     _characters: int = 0

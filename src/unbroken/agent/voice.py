@@ -61,7 +61,9 @@ class Voice:
         for sink in self._sinks:
             try:
                 sink(event)
-            except Exception:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:
                 LOG.exception("A sink failed on %s and is left out from now on", kind.__name__)
                 self._sinks = [other for other in self._sinks if other is not sink]
 

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -84,12 +85,21 @@ def number_identical(calls: Iterable[Prepared]) -> None:
 
 
 def plain_key(key: Any) -> Any:
-    """A key that can be compared and looked up whatever its type does; equal keys stay equal."""
+    """A key that can be looked up whatever its type does; equal keys stay equal."""
     if key is None or isinstance(key, str | int | bytes):
         return key
-    if isinstance(key, tuple | list):
+    if isinstance(key, list | tuple):
         return tuple(map(plain_key, cast("Iterable[Any]", key)))
-    return f"{type(key).__name__} {key!r}"
+    if isinstance(key, dict):
+        return frozenset((plain_key(name), plain_key(value)) for name, value in cast("dict[Any, Any]", key).items())
+    if isinstance(key, set | frozenset):
+        return frozenset(map(plain_key, cast("Iterable[Any]", key)))
+    try:
+        hash(key)
+        same = bool(key == key)
+    except Exception:  # noqa: BLE001 - a foreign type
+        same = False
+    return key if same else f"{type(key).__name__} {key!r}"
 
 
 def fingerprint(call: ToolCall) -> str:
@@ -105,6 +115,11 @@ def failure(call: ToolCall, message: str) -> ToolResult:
     return ToolResult.of(call, f"Error: {message}", error=True)
 
 
+def _begin(limit: asyncio.Timeout, seconds: float) -> None:
+    with suppress(RuntimeError):  # it has ended already
+        limit.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
 def timed_out(seconds: float) -> str:
     return f"Execution timeout after {seconds:g}s"
 
@@ -113,6 +128,9 @@ def in_words(error: BaseException) -> str:
     """What went wrong, for a model to read."""
     if isinstance(error, KeyError):
         return f"KeyError: {error}"
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return f"{group}: {in_words(group.exceptions[0])}"
     if isinstance(error, SystemExit):
         return f"the tool tried to end the program (exit code {error.code})"
     try:
@@ -171,15 +189,20 @@ class ToolCaller:
     ) -> ToolResult | BaseException:
         """What it gave, or what it raised; a time-out is a result, because trying again would only take longer."""
         assert tool.function is not None  # a tool of the client never comes here
-        job: Job | None = None
-        limit = asyncio.timeout(tool.timeout)
+        job = None if tool.signature.is_async else Job(partial(tool.function, **arguments))
+        waits = job is not None and THREADS.crowded
+        limit = asyncio.timeout(None if waits else tool.timeout)
         try:
             async with limit:
-                if tool.signature.is_async:
+                if job is None:
                     value = await tool.function(**arguments)
                 else:
-                    job = Job(partial(tool.function, **arguments))
-                    value, error = await asyncio.get_running_loop().run_in_executor(THREADS, job)
+                    loop = asyncio.get_running_loop()
+                    if waits and tool.timeout is not None:
+                        # Its time begins when it has a thread, and not while it waits for one.
+                        begin = partial(_begin, limit, tool.timeout)
+                        job.on_start = partial(loop.call_soon_threadsafe, begin)
+                    value, error = await loop.run_in_executor(THREADS, job)
                     if error is not None:
                         return error
                 if inspect.isawaitable(value):
@@ -203,7 +226,8 @@ class ToolCaller:
         except BaseException as error:  # noqa: BLE001 - a foreign tool runs here: SystemExit, a panic of foreign code
             return error
         if isinstance(value, ToolResult):
-            return replace(value, call_id=call.id, name=call.name)
+            content = value.content if isinstance(value.content, tuple) else to_parts(value.content, self._limit)  # pyright: ignore[reportUnnecessaryIsInstance] - a tool's value
+            return replace(value, call_id=call.id, name=call.name, content=content)
         return ToolResult(call.id, to_parts(value, self._limit), name=call.name)
 
 

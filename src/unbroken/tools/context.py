@@ -41,6 +41,8 @@ class CallContext(Generic[Deps]):
     """The arguments as the tool gets them, where they are bound already."""
     say: Callable[..., None] = _to_nobody
     """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
+    ended: bool = False
+    """The call has its result: what a thread that is late still reports is not heard."""
     spend: Callable[[Usage], None] = _uncounted
     """Tokens that this call used (an agent as a tool): they count for the run."""
 
@@ -51,4 +53,5 @@ class CallContext(Generic[Deps]):
 
     def report(self, message: str, done: float | None = None) -> None:
         """Tell how far the work is: a `CallProgress` event. May be called from any thread."""
-        self.say(CallProgress, self.call_id, self.name, message, done)
+        if not self.ended:
+            self.say(CallProgress, self.call_id, self.name, message, done)

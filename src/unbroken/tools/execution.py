@@ -26,6 +26,7 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wai
 from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote, timed_out
 from unbroken.tools.context import CallContext
 from unbroken.tools.order import Front, Way, disturbs
+from unbroken.tools.threads import THREADS, Job
 
 State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "withdrawn"]
 
@@ -86,6 +87,7 @@ class Entry:
     result: ToolResult | None = None
     stopped: str = ""
     """Why it was cancelled, for the model to read."""
+    context: CallContext[Any] | None = None
     watch: asyncio.TimerHandle | None = None
     """Gives it up when it does not end after it was told to."""
 
@@ -159,6 +161,7 @@ class Batch:
         self._timer: asyncio.TimerHandle | None = None
         self.failed = False
         """A call that was executed failed."""
+        self.out_of_time = False
 
     async def __aenter__(self) -> Batch:
         return self
@@ -256,8 +259,8 @@ class Batch:
             if entry is None:
                 entry = Entry(prepared)
                 told = self._taken_out.get(prepared.call.index)
-                if told is not None and told.result is not None and told.result.error and prepared.refusal:
-                    # It started, was spoiled, and its end was told then.
+                if told is not None and told.result is not None and prepared.refusal:
+                    # It started, was spoiled, and its end is told already.
                     entry.state, entry.seconds = "done", told.seconds
                     entry.result = failure(prepared.call, prepared.refusal)
             elif entry.state == "waiting":
@@ -266,9 +269,12 @@ class Batch:
         for entry in begun.values():
             self._withdraw(entry, "it is not in the message")
         for entry in self._entries.values():
-            if not entry.started and entry.prepared.refusal:
+            decision = decisions.get(entry.call.id) if decisions else None
+            if isinstance(decision, ToolResult):
+                self._decide(entry, decision)
+            elif not entry.started and entry.prepared.refusal:
                 self._finish(entry, failure(entry.call, entry.prepared.refusal))
-            elif decisions and (decision := decisions.get(entry.call.id)) is not None:
+            elif decision is not None:
                 self._decide(entry, decision)
         self._find_twins()
         self._in_order = list(self._entries.values())
@@ -282,13 +288,19 @@ class Batch:
         """Time is up: running calls are cancelled, the others never start; each is answered with the reason."""
         self._halted = reason
         for entry in self._entries.values():
-            if entry.state in ("running", "asking"):
+            if entry.state == "running":
                 self._stop(entry, f"cancelled: {reason}")
+            elif entry.state == "asking":
+                self._stop(entry, f"{NOT_EXECUTED}: {reason}")
         if self._sealed:
             self._advance()
 
     def halt_after(self, seconds: float, reason: str) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.halt, reason)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._run_out, reason)
+
+    def _run_out(self, reason: str) -> None:
+        self.out_of_time = True
+        self.halt(reason)
 
     def settle(self, calls: Sequence[ToolCall], reason: str = CANCELLED) -> list[ToolResult]:
         """After the end, however it came: a result for each of these calls, real where there is one."""
@@ -312,6 +324,15 @@ class Batch:
     def pending(self) -> tuple[ToolCall, ...]:
         """Calls that wait for somebody outside, without those that only wait for them."""
         return tuple(entry.call for entry in self._entries.values() if entry.state == "pending")
+
+    @property
+    def decided(self) -> dict[str, Approval]:
+        """What was decided about calls that could not run yet: it holds when the run goes on."""
+        return {
+            entry.call.id: Allow() if entry.original is None else Edit(entry.call.arguments or {})
+            for entry in self._entries.values()
+            if entry.approved and not entry.started
+        }
 
     def seconds(self) -> list[float]:
         """How long the tool of each call ran, in call order."""
@@ -444,6 +465,7 @@ class Batch:
             # Its key is that of the model's own call: two calls that are edited to be alike are still two.
             context = self._context(entry.original or entry.prepared)
             context.arguments = entry.prepared.arguments
+            entry.context = context
             self._launch(entry, self._run(entry.prepared.call, context))
             tool = entry.prepared.tool
             if tool is not None and tool.timeout is not None and tool.signature.is_async:
@@ -466,6 +488,14 @@ class Batch:
         return result if result.call_id == call.id else replace(result, call_id=call.id)
 
     def _ended(self, entry: Entry, task: asyncio.Task[Any]) -> None:
+        try:
+            self._take_end(entry, task)
+        except BaseException as error:
+            self._crash = error  # nobody hears what a callback raises; whoever waits for the batch does
+            self._idle.set()
+            raise
+
+    def _take_end(self, entry: Entry, task: asyncio.Task[Any]) -> None:
         LEFT_BEHIND.discard(task)
         if task not in self._tasks:
             return  # it was given up
@@ -531,12 +561,15 @@ class Batch:
             return
         entry.state = "done"
         entry.result = result
+        if entry.context is not None:
+            entry.context.ended = True
         ran = entry.started_at is not None
         if entry.started_at is not None:
             entry.seconds = round(self._clock.elapsed() - entry.started_at, 9)
         shared = entry.twin is not None and entry.twin.started_at is not None
-        self.failed = self.failed or (result.error and (ran or shared))
-        if ran and result.error and self._stop_on_failure and not self._halted:
+        failed = result.error and not entry.stopped  # what we cancelled did not fail
+        self.failed = self.failed or (failed and (ran or shared))
+        if ran and failed and self._stop_on_failure and not self._halted:
             self._halted = EARLIER_FAILED
         self._observer.finished(entry.call, result, entry.seconds, ran or shared)
         for sharer in entry.sharers:
@@ -544,15 +577,22 @@ class Batch:
 
 
 async def _approval(on_approval: OnApproval, call: ToolCall) -> Approval:
+    """A plain handler may well wait for a person: it has a thread of its own, so that other calls go on."""
     try:
-        decision = on_approval(call)
-        if inspect.isawaitable(decision):
-            decision = await decision
-        if isinstance(decision, Allow | Deny | Edit | Wait):  # pyright: ignore[reportUnnecessaryIsInstance] - it is a caller's value
-            return decision
-        return Deny(f"the approval failed: on_approval gave {decision!r}, and not Allow, Deny, Edit or Wait")
+        if inspect.iscoroutinefunction(on_approval):
+            decision: Any = await on_approval(call)
+        else:
+            job = Job(partial(on_approval, call))
+            decision, error = await asyncio.get_running_loop().run_in_executor(THREADS, job)
+            if error is not None:
+                raise error
+            if inspect.isawaitable(decision):
+                decision = await decision
     except Exception as error:  # noqa: BLE001 - a foreign handler runs here; who cannot decide does not allow
         return Deny(f"the approval failed: {in_words(error)}")
+    if isinstance(decision, Allow | Deny | Edit | Wait):
+        return decision
+    return Deny(f"the approval failed: on_approval gave {decision!r}, and not Allow, Deny, Edit or Wait")
 
 
 def ran_and_failed(result: ToolResult) -> bool:

@@ -36,6 +36,11 @@ class Threads(Executor):
         """Threads whose tool outlived its time-out and still runs."""
         return self._late
 
+    @property
+    def crowded(self) -> bool:
+        """Would a new job have to wait for a thread?"""
+        return self._unfinished >= self._size
+
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
         with self._lock:
@@ -99,10 +104,14 @@ class Job:
         self._threads = threads
         self.running = False
         self.late = False
+        self.on_start: Callable[[], object] | None = None
+        """Called in the thread when it begins."""
 
     def __call__(self) -> tuple[Any, BaseException | None]:
         self.running = True
         try:
+            if self.on_start is not None:
+                self.on_start()
             return self._run(), None
         except BaseException as error:  # noqa: BLE001 - a foreign tool runs here; whatever it raises is its failure
             return None, error
