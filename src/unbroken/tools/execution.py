@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from itertools import islice
+from math import inf
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -88,8 +89,8 @@ class Entry:
     stopped: str = ""
     """Why it was cancelled, for the model to read."""
     context: CallContext[Any] | None = None
-    watch: asyncio.TimerHandle | None = None
-    """Gives it up when it does not end after it was told to."""
+    overdue: float = inf
+    """When it is given up, because it does not end though it was told to."""
 
     @property
     def call(self) -> ToolCall:
@@ -159,6 +160,7 @@ class Batch:
         """Tasks that will still say something."""
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self.failed = False
         """A call that was executed failed."""
         self.out_of_time = False
@@ -172,8 +174,9 @@ class Batch:
         """Cancels what still runs, and waits for its end in any case: a task group of its own kind, because one call
         may be cancelled without the others, and nothing that happens here may be wrapped in a group of exceptions."""
         self._left = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._watching):
+            if timer is not None:
+                timer.cancel()
         cancelled: asyncio.CancelledError | None = None
         for task in self._tasks:
             task.cancel()
@@ -469,8 +472,8 @@ class Batch:
             self._launch(entry, self._run(entry.prepared.call, context))
             tool = entry.prepared.tool
             if tool is not None and tool.timeout is not None and tool.signature.is_async:
-                after = tool.timeout * (1 + tool.retries) + GRACE
-                entry.watch = self._loop.call_later(after, self._give_up, entry, timed_out(tool.timeout))
+                entry.overdue = self._loop.time() + tool.timeout * (1 + tool.retries) + GRACE
+                self._watch(entry.overdue)
 
     def _launch(self, entry: Entry, work: Any) -> None:
         self._busy += 1
@@ -501,8 +504,6 @@ class Batch:
             return  # it was given up
         self._tasks.discard(task)
         self._busy -= 1
-        if entry.watch is not None:
-            entry.watch.cancel()
         if not self._sealed and entry.prepared.key is not None:
             self._busy_keys[entry.prepared.key] -= 1
         if self._asking is entry:
@@ -539,20 +540,35 @@ class Batch:
         if entry.task is not None and not entry.task.done():
             entry.stopped = reason
             entry.task.cancel()
-            if entry.watch is not None:
-                entry.watch.cancel()
-            entry.watch = self._loop.call_later(GRACE, self._give_up, entry, reason)
+            entry.overdue = self._loop.time() + GRACE
+            self._watch(entry.overdue)
 
-    def _give_up(self, entry: Entry, reason: str) -> None:
-        """It was told to end and does not. It is answered, and left behind."""
-        task = entry.task
-        if task is None or task.done() or task not in self._tasks:
-            return
-        task.cancel()
-        self._tasks.discard(task)
-        LEFT_BEHIND.add(task)
-        self._busy -= 1
-        self._finish(entry, failure(entry.call, entry.stopped or reason))
+    def _watch(self, when: float) -> None:
+        """One timer for all calls: it is set for the first that may be overdue."""
+        if self._watching is None or when < self._watching.when():
+            if self._watching is not None:
+                self._watching.cancel()
+            self._watching = self._loop.call_at(when, self._give_up_overdue)
+
+    def _give_up_overdue(self) -> None:
+        """A call that was told to end and does not is answered, and left behind."""
+        self._watching = None
+        now = self._loop.time()
+        for entry in list(self._entries.values()):
+            task = entry.task
+            if task is None or task.done() or task not in self._tasks:
+                continue
+            if entry.overdue > now:
+                if entry.overdue < inf:
+                    self._watch(entry.overdue)
+                continue
+            task.cancel()
+            self._tasks.discard(task)
+            LEFT_BEHIND.add(task)
+            self._busy -= 1
+            tool = entry.prepared.tool
+            timeout = tool.timeout if tool is not None else None
+            self._finish(entry, failure(entry.call, entry.stopped or timed_out(timeout or 0.0)))
         if self._sealed and not self._left:
             self._advance()
 

@@ -3,6 +3,9 @@
 This file says what such a server is for the rest of the library and needs nothing; `mcp_session` speaks the protocol,
 needs the extra `mcp`, and is loaded when the first server is opened. A server that died is started anew by the next
 call that wants it. The call in which it died is not repeated (it may have done its work) but fails in words.
+
+Runs and agents share a server without knowing of each other: it is open while somebody is inside its `async with`, or
+from `open` to `aclose`.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import asyncio
 import importlib
 import os
 import shlex
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from unbroken.errors import InvalidTool, UserError
@@ -75,8 +79,8 @@ class MCPServer(ToolServer):
         agent = Agent(model, tools=[server])
     ```
 
-    An agent opens a server that it is given and that is not open. It may be used by many calls and runs at once, in one
-    event loop at a time. Tools that the server calls read-only have the effect `read`, all others `write`. A program
+    An agent enters the servers that it is given, and the last who leaves closes them. One may be used by many calls,
+    runs and agents at once, in one event loop at a time. Tools that the server calls read-only have the effect `read`, all others `write`. A program
     gets `env` and what every program needs of our environment (PATH, HOME), and nothing else of it.
     """
 
@@ -101,9 +105,15 @@ class MCPServer(ToolServer):
         self._target = Target(
             words, url, dict(env or {}), str(cwd), dict(headers or {}), name, prefix, timeout, opening
         )
+        self._claiming = threading.Lock()  # two event loops are two threads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
+        self._users = 0
+        self._held = False
+        """Opened by hand: whoever leaves, it stays open until it is closed by hand."""
         self._session: Session | None = None
+        self._retired: list[Session] = []
+        """Sessions that have a successor, while calls are still running in them."""
 
     def __repr__(self) -> str:
         return f"MCPServer({self._target.label!r})"
@@ -123,38 +133,78 @@ class MCPServer(ToolServer):
         return self._session.tools
 
     async def open(self) -> None:
-        """Start it, or connect, and fetch its tools. Does nothing if it is open and alive."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._session is not None and self._loop is not None and not self._loop.is_closed():
-                raise UserError(f"{self._label} is open in another event loop; close it there first")
-            self._loop, self._lock, self._session = loop, asyncio.Lock(), None
-        async with self._lock:
-            if self._session is None or self._session.dead:
-                before, self._session = self._session, await self._start()
-                if before is not None:
-                    await before.close()
+        """Start it, or connect, and fetch its tools. It stays open until `aclose`. Does nothing if it is open and alive."""
+        before = self._held
+        self._claim(held=True)
+        try:
+            await self._connect()
+        except BaseException:
+            self._held = before
+            raise
 
     async def aclose(self) -> None:
-        """End it. Calls that are running fail. Does nothing if it is not open."""
+        """End it, whoever is using it. Calls that are running fail. Does nothing if it is not open."""
         if self._loop is None or self._loop.is_closed():
-            self._session = None
+            self._held, self._session, self._retired = False, None, []
             return
         if self._loop is not asyncio.get_running_loop():
             raise UserError(f"{self._label} is open in another event loop; close it there")
-        async with self._lock:
-            session, self._session = self._session, None
-            if session is not None:
-                await session.close()
+        self._held = False
+        await self._disconnect()
 
-    async def __aenter__(self) -> MCPServer:
-        await self.open()
+    async def __aenter__(self) -> Self:
+        self._claim(users=1)
+        try:
+            await self._connect()
+        except BaseException:
+            await self._leave()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        await self._leave()
+
+    def _claim(self, *, users: int = 0, held: bool = False) -> None:
+        """For the running event loop; another one cannot use what belongs to this one, and would wait for ever."""
+        loop = asyncio.get_running_loop()
+        with self._claiming:
+            if self._loop is not loop:
+                in_use = self._users or self._held or self._session is not None or self._lock.locked()
+                if in_use and self._loop is not None and not self._loop.is_closed():
+                    raise UserError(
+                        f"{self._label} is open in another event loop; close it there first, "
+                        "or give each loop an MCPServer (and an Agent) of its own"
+                    )
+                self._loop, self._lock = loop, asyncio.Lock()
+                self._users, self._held, self._session, self._retired = 0, False, None, []
+            self._users += users
+            self._held = self._held or held
+
+    async def _leave(self) -> None:
+        self._users -= 1
+        if self._users == 0 and not self._held:
+            await self._disconnect()
+
+    async def _connect(self) -> None:
+        async with self._lock:
+            if self._session is not None and self._session.usable:
+                return
+            before, self._session = self._session, await self._start()
+            if before is not None:
+                self._retired.append(before)
+            for done in [session for session in self._retired if not session.busy]:
+                self._retired.remove(done)
+                await done.close()
+
+    async def _disconnect(self) -> None:
+        async with self._lock:
+            sessions = [*self._retired, self._session]
+            self._retired, self._session = [], None
+            for session in sessions:
+                if session is not None:
+                    await session.close()
 
     async def _start(self) -> Session:
         try:
@@ -169,9 +219,10 @@ class MCPServer(ToolServer):
         """The session for a call; a new one where the last has died."""
         if self._session is None:
             raise ToolFailed(f"{self._label} was closed")
-        if self._session.dead or self._loop is not asyncio.get_running_loop():
+        if not self._session.usable or self._loop is not asyncio.get_running_loop():
             try:
-                await self.open()
+                self._claim()
+                await self._connect()
             except UserError as error:
                 raise ToolFailed(str(error)) from error
         return self._session

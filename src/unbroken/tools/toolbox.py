@@ -13,8 +13,8 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeAlias, cast
+from types import ModuleType, TracebackType
+from typing import Any, Self, TypeAlias, cast
 
 from unbroken.errors import InvalidTool
 from unbroken.messages import ToolSpec
@@ -27,18 +27,16 @@ Python file with such, a `ToolServer` that is open, a `Toolbox`, or a list of th
 
 
 class ToolServer(ABC):
-    """Tools that live elsewhere and have to be fetched first (an MCP server). Opening and closing may be repeated."""
+    """Tools that live elsewhere and have to be fetched first (an MCP server). It is open while somebody is inside its
+    `async with`: several may be, each for itself, and the last to leave closes it."""
 
     @abstractmethod
-    async def open(self) -> None: ...
+    async def __aenter__(self) -> Self: ...
 
     @abstractmethod
-    async def aclose(self) -> None: ...
-
-    @property
-    def is_open(self) -> bool:
-        """Whoever opens a server that is not open closes it again, and nobody else."""
-        return False
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
     @property
     @abstractmethod
