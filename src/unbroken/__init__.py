@@ -12,131 +12,317 @@ print(agent.run_sync("Rome or Oslo, where should I go?").text)
 ```
 """
 
-import logging
+from __future__ import annotations
 
-from unbroken.agent import Agent, Conversation, Image, Limits, Prices, Result, RunStream
-from unbroken.agent.collect import Collected, CollectedCall, collect
-from unbroken.agent.limits import StopReason
-from unbroken.agent.run import CallRecord
-from unbroken.agent.sentences import sentences
-from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
-from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
-from unbroken.clock import Clock, RealClock, VirtualClock
-from unbroken.decoding import Decoder, Response, Shown, StillToSay, decode, guess_wire
-from unbroken.deltas import (
-    CallArguments,
-    CallOpened,
-    CallReady,
-    CallSpoiled,
-    CallWithdrawn,
-    Delta,
-    Ended,
-    ReasoningDelta,
-    Restarted,
-    ServerCallSeen,
-    TextDelta,
-    UsageReported,
-)
-from unbroken.errors import (
-    AnswerInvalid,
-    CannotEncode,
-    ChainBroken,
-    InvalidRequest,
-    InvalidStep,
-    InvalidTool,
-    MissingKey,
-    ModelNotFound,
-    NotAResponse,
-    ProviderError,
-    RateLimited,
-    RequestRefused,
-    StreamError,
-    TimedOut,
-    TooDeep,
-    TooLarge,
-    Unauthorized,
-    Unavailable,
-    UnbrokenError,
-    UnknownProvider,
-    UnknownWire,
-    Unreachable,
-    UserError,
-)
-from unbroken.events import (
-    ApprovalAsked,
-    CallFinished,
-    CallProgress,
-    CallsIgnored,
-    CallStarted,
-    Event,
-    LimitReached,
-    ReasoningAdded,
-    RequestSent,
-    RoundFinished,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    Said,
-    Sink,
-    TextAdded,
-    TodoUpdated,
-    ToolCallsDetected,
-    ToolLate,
-    event_from_json,
-    event_to_json,
-)
-from unbroken.messages import (
-    Assistant,
-    Media,
-    Message,
-    Native,
-    OneTool,
-    Request,
-    Sampling,
-    ServerCall,
-    System,
-    Text,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    ToolSpec,
-    Usage,
-    User,
-)
-from unbroken.models.connect import connect
-from unbroken.models.http import HTTPModel
-from unbroken.models.model import Model
-from unbroken.models.scripted import ScriptedModel
-from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
-from unbroken.tools.calling import Caller
-from unbroken.tools.context import CallContext
-from unbroken.tools.execution import Schedule
-from unbroken.tools.mcp import MCPServer
-from unbroken.tools.results import ToolFailed
-from unbroken.tools.todo import todo_write
-from unbroken.tools.tool import Tool, client_tool, tool
-from unbroken.tools.toolbox import Toolbox
-from unbroken.transcript import (
-    NO_RESULT,
-    Drop,
-    HistoryEdit,
-    Insert,
-    Move,
-    Place,
-    Rename,
-    Transcript,
-    from_json,
-    repair,
-    to_json,
-)
-from unbroken.verdicts import Verdict
-from unbroken.wires import WIRES, Wire, find_wire
-from unbroken.wires.chain import repair_raw
-from unbroken.wires.writer import ResponseWriter
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unbroken.agent import Agent, Conversation, Image, Limits, Prices, Result, RunStream
+    from unbroken.agent.collect import Collected, CollectedCall, collect
+    from unbroken.agent.limits import StopReason
+    from unbroken.agent.run import CallRecord
+    from unbroken.agent.sentences import sentences
+    from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
+    from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
+    from unbroken.clock import Clock, RealClock, VirtualClock
+    from unbroken.decoding import Decoder, Response, Shown, StillToSay, decode, guess_wire
+    from unbroken.deltas import (
+        CallArguments,
+        CallOpened,
+        CallReady,
+        CallSpoiled,
+        CallWithdrawn,
+        Delta,
+        Ended,
+        ReasoningDelta,
+        Restarted,
+        ServerCallSeen,
+        TextDelta,
+        UsageReported,
+    )
+    from unbroken.errors import (
+        AnswerInvalid,
+        CannotEncode,
+        ChainBroken,
+        InvalidRequest,
+        InvalidStep,
+        InvalidTool,
+        MissingKey,
+        ModelNotFound,
+        NotAResponse,
+        ProviderError,
+        RateLimited,
+        RequestRefused,
+        StreamError,
+        TimedOut,
+        TooDeep,
+        TooLarge,
+        Unauthorized,
+        Unavailable,
+        UnbrokenError,
+        UnknownProvider,
+        UnknownWire,
+        Unreachable,
+        UserError,
+    )
+    from unbroken.events import (
+        ApprovalAsked,
+        CallFinished,
+        CallProgress,
+        CallsIgnored,
+        CallStarted,
+        Event,
+        LimitReached,
+        ReasoningAdded,
+        RequestSent,
+        RoundFinished,
+        RunFailed,
+        RunFinished,
+        RunStarted,
+        Said,
+        Sink,
+        TextAdded,
+        TodoUpdated,
+        ToolCallsDetected,
+        ToolLate,
+        event_from_json,
+        event_to_json,
+    )
+    from unbroken.messages import (
+        Assistant,
+        Media,
+        Message,
+        Native,
+        OneTool,
+        Request,
+        Sampling,
+        ServerCall,
+        System,
+        Text,
+        ToolCall,
+        ToolMessage,
+        ToolResult,
+        ToolSpec,
+        Usage,
+        User,
+    )
+    from unbroken.models.connect import connect
+    from unbroken.models.http import HTTPModel
+    from unbroken.models.model import Model
+    from unbroken.models.scripted import ScriptedModel
+    from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
+    from unbroken.tools.calling import Caller
+    from unbroken.tools.context import CallContext
+    from unbroken.tools.execution import Schedule
+    from unbroken.tools.mcp import MCPServer
+    from unbroken.tools.results import ToolFailed
+    from unbroken.tools.todo import todo_write
+    from unbroken.tools.tool import Tool, client_tool, tool
+    from unbroken.tools.toolbox import Toolbox
+    from unbroken.transcript import (
+        NO_RESULT,
+        Drop,
+        HistoryEdit,
+        Insert,
+        Move,
+        Place,
+        Rename,
+        Transcript,
+        from_json,
+        repair,
+        to_json,
+    )
+    from unbroken.verdicts import Verdict
+    from unbroken.wires import WIRES, Wire, find_wire
+    from unbroken.wires.chain import repair_raw
+    from unbroken.wires.writer import ResponseWriter
 
 __version__ = "0.1.0"
 
 logging.getLogger("unbroken").addHandler(logging.NullHandler())  # who wants our lines turns them on
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "unbroken.agent": (
+        "Agent",
+        "Conversation",
+        "Image",
+        "Limits",
+        "Prices",
+        "Result",
+        "RunStream",
+    ),
+    "unbroken.agent.collect": (
+        "Collected",
+        "CollectedCall",
+        "collect",
+    ),
+    "unbroken.agent.limits": ("StopReason",),
+    "unbroken.agent.run": ("CallRecord",),
+    "unbroken.agent.sentences": ("sentences",),
+    "unbroken.agent.ui_history": (
+        "answers_from_ui_messages",
+        "from_ui_messages",
+    ),
+    "unbroken.agent.ui_messages": (
+        "UI_MESSAGE_HEADERS",
+        "ui_messages",
+    ),
+    "unbroken.clock": (
+        "Clock",
+        "RealClock",
+        "VirtualClock",
+    ),
+    "unbroken.decoding": (
+        "Decoder",
+        "Response",
+        "Shown",
+        "StillToSay",
+        "decode",
+        "guess_wire",
+    ),
+    "unbroken.deltas": (
+        "CallArguments",
+        "CallOpened",
+        "CallReady",
+        "CallSpoiled",
+        "CallWithdrawn",
+        "Delta",
+        "Ended",
+        "ReasoningDelta",
+        "Restarted",
+        "ServerCallSeen",
+        "TextDelta",
+        "UsageReported",
+    ),
+    "unbroken.errors": (
+        "AnswerInvalid",
+        "CannotEncode",
+        "ChainBroken",
+        "InvalidRequest",
+        "InvalidStep",
+        "InvalidTool",
+        "MissingKey",
+        "ModelNotFound",
+        "NotAResponse",
+        "ProviderError",
+        "RateLimited",
+        "RequestRefused",
+        "StreamError",
+        "TimedOut",
+        "TooDeep",
+        "TooLarge",
+        "Unauthorized",
+        "Unavailable",
+        "UnbrokenError",
+        "UnknownProvider",
+        "UnknownWire",
+        "Unreachable",
+        "UserError",
+    ),
+    "unbroken.events": (
+        "ApprovalAsked",
+        "CallFinished",
+        "CallProgress",
+        "CallStarted",
+        "CallsIgnored",
+        "Event",
+        "LimitReached",
+        "ReasoningAdded",
+        "RequestSent",
+        "RoundFinished",
+        "RunFailed",
+        "RunFinished",
+        "RunStarted",
+        "Said",
+        "Sink",
+        "TextAdded",
+        "TodoUpdated",
+        "ToolCallsDetected",
+        "ToolLate",
+        "event_from_json",
+        "event_to_json",
+    ),
+    "unbroken.messages": (
+        "Assistant",
+        "Media",
+        "Message",
+        "Native",
+        "OneTool",
+        "Request",
+        "Sampling",
+        "ServerCall",
+        "System",
+        "Text",
+        "ToolCall",
+        "ToolMessage",
+        "ToolResult",
+        "ToolSpec",
+        "Usage",
+        "User",
+    ),
+    "unbroken.models.connect": ("connect",),
+    "unbroken.models.http": ("HTTPModel",),
+    "unbroken.models.model": ("Model",),
+    "unbroken.models.scripted": ("ScriptedModel",),
+    "unbroken.tools.approval": (
+        "Allow",
+        "Approval",
+        "Deny",
+        "Edit",
+        "OnApproval",
+        "Wait",
+    ),
+    "unbroken.tools.calling": ("Caller",),
+    "unbroken.tools.context": ("CallContext",),
+    "unbroken.tools.execution": ("Schedule",),
+    "unbroken.tools.mcp": ("MCPServer",),
+    "unbroken.tools.results": ("ToolFailed",),
+    "unbroken.tools.todo": ("todo_write",),
+    "unbroken.tools.tool": (
+        "Tool",
+        "client_tool",
+        "tool",
+    ),
+    "unbroken.tools.toolbox": ("Toolbox",),
+    "unbroken.transcript": (
+        "Drop",
+        "HistoryEdit",
+        "Insert",
+        "Move",
+        "NO_RESULT",
+        "Place",
+        "Rename",
+        "Transcript",
+        "from_json",
+        "repair",
+        "to_json",
+    ),
+    "unbroken.verdicts": ("Verdict",),
+    "unbroken.wires": (
+        "WIRES",
+        "Wire",
+        "find_wire",
+    ),
+    "unbroken.wires.chain": ("repair_raw",),
+    "unbroken.wires.writer": ("ResponseWriter",),
+}
+"""Where each name lives. It is fetched when first asked for: who only decodes does not wait for an HTTP client."""
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'unbroken' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 __all__ = [
     "NO_RESULT",
