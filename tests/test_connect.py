@@ -111,6 +111,52 @@ def test_ollama_is_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
+    ("host", "reached"),
+    [
+        ("0.0.0.0", "127.0.0.1:11434"),
+        ("localhost", "localhost:11434"),
+        (":9999", "127.0.0.1:9999"),
+        ("[::1]:9999", "[::1]:9999"),
+        ("::", "[::1]:11434"),
+        ("http://box", "box"),
+    ],
+)
+def test_ollamas_variable_is_read_as_ollama_does(host: str, reached: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    assert address(connect("ollama:m")) == f"http://{reached}/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("base", "reached"),
+    [
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1/chat/completions"),
+        ("bücher.example/v1", "http://xn--bcher-kva.example/v1/chat/completions"),
+        ("  http://h/v1\n", "http://h/v1/chat/completions"),
+        (":8000/v1", "http://127.0.0.1:8000/v1/chat/completions"),
+        ("http://h/a%2Fb/v1", "http://h/a%2Fb/v1/chat/completions"),
+    ],
+)
+def test_a_base_url_may_be_written_in_many_ways(base: str, reached: str) -> None:
+    assert address(connect("compatible:m", base_url=base)) == reached
+
+
+@pytest.mark.parametrize("base", [" ", "a b", "http://h\n/v1", "http://h:abc", "h:99999", "http://", "://", 5])
+def test_what_is_no_web_address_is_refused_in_one_line(base: Any) -> None:
+    with pytest.raises(UserError, match=r"^base_url of provider `compatible` is not a web address: [^\n]+$"):
+        connect("compatible:m", base_url=base)
+
+
+@pytest.mark.parametrize("provider", ["ollama", "azure"])
+def test_another_wire_on_a_server_of_ones_own_says_its_version_once(provider: str) -> None:
+    for wire, path in (("anthropic-messages", "/v1/messages"), ("gemini", "/v1beta/models/m:generateContent")):
+        model = connect(f"{provider}:m", base_url="http://h", api_key="k", wire=wire)
+        assert address(model, stream=False) == f"http://h{path}"
+    own = {"ollama": "/v1/responses", "azure": "/openai/v1/responses"}[provider]
+    model = connect(f"{provider}:m", base_url="http://h", api_key="k", wire="openai-responses")
+    assert address(model) == f"http://h{own}"
+
+
+@pytest.mark.parametrize(
     ("base", "path", "joined"),
     [
         ("https://h", "/v1/messages", "https://h/v1/messages"),
@@ -127,8 +173,8 @@ def test_base_and_path_say_a_shared_part_once(base: str, path: str, joined: str)
 # What is wrong, in one line
 
 
-@pytest.mark.parametrize("name", ["gpt-5", "openai:", "http://127.0.0.1:8000/v1", ""])
-def test_what_names_no_model_is_told_how_to_write_it(name: str) -> None:
+@pytest.mark.parametrize("name", ["gpt-5", "openai:", "http://127.0.0.1:8000/v1", "", None, 5])
+def test_what_names_no_model_is_told_how_to_write_it(name: Any) -> None:
     with pytest.raises(UserError, match="provider:model"):
         connect(name)
 
@@ -165,6 +211,38 @@ def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
         connect("compatible:m", base_url="ftp://user:secret@h/?key=1")
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"first_byte": "5"}, r"first_byte='5' is no time-out: give seconds above 0, or None"),
+        ({"connect_timeout": -1}, r"connect_timeout=-1 is no time-out"),
+        ({"idle": float("nan")}, r"idle=nan is no time-out"),
+        ({"total": True}, r"total=True is no time-out"),
+        ({"headers": {"X": None}}, r"headers=\{'X': …\} of connect has to hold texts, not NoneType"),
+        ({"headers": {"X": "a\nb"}}, r"header 'X' of connect cannot be sent"),
+        ({"headers": {"a b": "c"}}, r"header 'a b' of connect cannot be sent"),
+        ({"query": {"a": True}}, r"query=\{'a': …\} of connect has to hold texts, not bool"),
+        ({"query": {5: "a"}}, r"query=\{5: …\} of connect has to hold texts, not int"),
+        ({"api_key": 5}, r"the key of provider `openai` is of the type int"),
+        ({"temperature": "hot"}, r"temperature='hot' is no number"),
+        ({"max_tokens": 1.5}, r"max_tokens=1\.5 is no number"),
+        ({"stop": ["a", 1]}, r"stop=\['a', 1\] has to be a text or a list of texts"),
+        ({"organization": 3}, r"organization=3 has to be a text"),
+        ({"extra": {"a": {1}}}, r"setting `extra` of connect cannot be sent"),
+    ],
+)
+def test_odd_values_are_refused_before_the_first_request(settings: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"api_key": "k", **settings}
+    with pytest.raises(UserError, match=words):
+        connect("openai:m", **given)
+
+
+def test_what_is_left_out_may_be_none_and_numbers_are_written() -> None:
+    model = connect("openai:m", api_key="k", organization=None, stop=None, temperature=None, query={"v": 2})
+    assert address(model).endswith("/responses?v=2")
+    body(model)
+
+
 def test_a_key_with_odd_characters_is_refused_without_being_shown() -> None:
     for key in ("sk-…", "sk-a\nb"):
         with pytest.raises(Unauthorized) as caught:
@@ -174,14 +252,30 @@ def test_a_key_with_odd_characters_is_refused_without_being_shown() -> None:
 
 
 def test_repr_shows_neither_key_nor_query_nor_password() -> None:
-    model = connect("openai:m", api_key="sk-secret-1", base_url="https://me:secret-2@h/v1?key=secret-3")
-    assert repr(model) == "HTTPModel('openai:m', 'https://h/v1/chat/completions')"
+    model = connect(
+        "anthropic:m",
+        api_key="sk-secret-1",
+        base_url="https://me:secret-2@h/v1?key=secret-3",
+        headers={"X-Key": "secret-4"},
+        query={"token": "secret-5"},
+        extra={"token": "secret-6"},
+    )
+    assert repr(model) == "HTTPModel('anthropic:m', 'https://h/v1/messages')"
+    assert repr(model.endpoint) == "Endpoint('anthropic:m', 'anthropic-messages', 'https://h/v1/messages')"
+    assert "secret" not in repr(model.settings)
 
 
 def test_a_user_in_the_base_url_becomes_a_header() -> None:
     model = connect("compatible:m", base_url="https://me:pass@h/v1")
     assert address(model) == "https://h/v1/chat/completions"
     assert ("Authorization", "Basic " + b64encode(b"me:pass").decode()) in model.endpoint.headers
+
+
+def test_a_user_in_the_base_url_and_a_key_for_the_same_header_are_refused() -> None:
+    for key in ("sk-given", lambda: "sk-given"):
+        with pytest.raises(UserError, match=r"has a user, and there is an api_key: .* give one of them") as caught:
+            connect("openai:m", base_url="https://me:pass@h/v1", api_key=key)
+        assert "pass" not in str(caught.value)
 
 
 # Settings
@@ -246,3 +340,10 @@ def test_a_proxy_of_another_kind_is_refused_in_words(monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match=r"socks5://proxy\.example:1080 .* only http and https proxies") as caught:
         connect("openai:m", api_key="k")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["http://", "bad host:1", "http://h:abc"])
+def test_a_proxy_that_is_no_address_is_refused_in_words(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(UserError, match=r"from the environment cannot be used, .* set HTTPS_PROXY"):
+        connect("openai:m", api_key="k")

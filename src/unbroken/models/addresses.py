@@ -15,21 +15,36 @@ from yarl import URL
 from unbroken.errors import UserError
 
 
-def read_base(text: str, provider: str) -> URL:
-    """A base URL as people write it: `127.0.0.1:11434`, `https://host/v1/`, or the whole address of one endpoint."""
+def read_base(text: object, provider: str, port: int = 0) -> URL:
+    """A base URL as people write it: `127.0.0.1:11434`, `https://host/v1/`, `:8000`, or the whole address of one
+    endpoint. `port` is what an address without scheme and port means."""
+    url = _parsed(text.strip()) if isinstance(text, str) else None
+    if not isinstance(text, str) or url is None:
+        raise UserError(
+            f"base_url of provider `{provider}` is not a web address: {_safe(str(text))}; write it like https://host/v1"
+        )
+    if port and "://" not in text and url.explicit_port is None:
+        url = url.with_port(port)
+    # Where a server listens (OLLAMA_HOST) is not where it is reached.
+    return url.with_host(_REACHED[url.host]) if url.host in _REACHED else url
+
+
+_REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def _parsed(text: str) -> URL | None:
+    """None if it is no address of the web."""
     if "://" not in text:
-        text = f"http://{text}"
+        if text.startswith(":") and text[1:].partition("/")[0].isdecimal():
+            text = f"127.0.0.1{text}"
+        text = f"http://{f'[{text}]' if _is_ipv6(text) else text}"
+    if any(not character.isprintable() or character.isspace() for character in text):
+        return None
     try:
         url = URL(text)
     except ValueError:
-        url = URL()
-    if url.scheme not in ("http", "https") or not url.host:
-        raise UserError(
-            f"base_url of provider `{provider}` is not a web address: {_safe(text)}; begin it with https://"
-        )
-    if url.host == "0.0.0.0":  # where a server listens (OLLAMA_HOST), not where it is reached
-        url = url.with_host("127.0.0.1")
-    return url
+        return None
+    return url if url.scheme in ("http", "https") and url.host else None
 
 
 def join(base: URL, path: str) -> URL:
@@ -41,8 +56,7 @@ def join(base: URL, path: str) -> URL:
     shared = next((n for n in range(min(len(have), len(want)), 0, -1) if have[-n:] == want[:n]), 0)
     return URL.build(
         scheme=base.scheme,
-        host=base.host or "",
-        port=base.explicit_port,
+        authority=base.host_port_subcomponent or "",
         path="/" + "/".join([*have, *want[shared:]]),
         query_string=base.raw_query_string,
         encoded=True,
@@ -66,6 +80,8 @@ class Proxy:
     url: URL
     authorization: str = ""
     """What `Proxy-Authorization` says, if the address had a user."""
+    secrets: tuple[str, ...] = ()
+    """What of it must not be shown."""
 
     def __repr__(self) -> str:
         return f"Proxy({shown(self.url)!r})"
@@ -79,13 +95,15 @@ def find_proxy(url: URL) -> Proxy | None:
     host = url.host or ""
     if not text or _is_loopback(host) or proxy_bypass(host):
         return None
-    proxy = URL(text if "://" in text else f"http://{text}")
-    if proxy.scheme not in ("http", "https"):
+    proxy = _parsed(text)
+    if proxy is None:
         raise UserError(
-            f"the proxy {shown(proxy)} from the environment cannot be used, only http and https proxies can: "
-            f"set HTTPS_PROXY to one, or NO_PROXY={host}"
+            f"the proxy {_safe(text)} from the environment cannot be used, only http and https proxies can: "
+            f"set {url.scheme.upper()}_PROXY to one, or NO_PROXY={host}"
         )
-    return Proxy(proxy.with_user(None), basic(proxy))
+    authorization = basic(proxy)
+    found = (proxy.user or "", proxy.password or "", authorization.removeprefix("Basic "))
+    return Proxy(proxy.with_user(None), authorization, found if authorization else ())
 
 
 def _is_loopback(host: str) -> bool:
@@ -97,6 +115,14 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
 def _safe(text: str) -> str:
-    scheme, _, rest = text.partition("://")
-    return f"{scheme}://{rest.rsplit('@', 1)[-1].split('?', 1)[0]}"[:100]
+    scheme, colon, rest = text.partition("://") if "://" in text else ("", "", text)
+    rest = " ".join(rest.rsplit("@", 1)[-1].split("?", 1)[0].split())
+    return f"{scheme}{colon}{rest}"[:100] or "an empty text"

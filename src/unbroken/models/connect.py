@@ -12,9 +12,11 @@ from urllib.parse import quote
 from yarl import URL
 
 from unbroken.errors import MissingKey, UserError
+from unbroken.models import secrets
 from unbroken.models.addresses import basic, join, read_base
-from unbroken.models.http import Endpoint, HTTPModel, Key, Timeouts, check_key
-from unbroken.models.providers import CHAT, KEY_HEADERS, PATHS, WIRE_HEADERS, Provider, find_provider
+from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
+from unbroken.models.http import HTTPModel
+from unbroken.models.providers import CHAT, KEY_HEADERS, PATHS, RESPONSES, WIRE_HEADERS, Provider, find_provider
 from unbroken.models.quirks import Quirks
 from unbroken.models.settings import Settings, read_settings
 from unbroken.wires import find_wire
@@ -41,7 +43,7 @@ def connect(
     waits for ever. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an effort), cache, headers,
     query, extra (merged into each body), organization, project, location, api_version; a request's own come first.
     """
-    name, _, model_name = model.partition(":")
+    name, _, model_name = str(model).partition(":")
     if not model_name or name in ("http", "https"):
         raise UserError(
             f"`{model}` does not name a model: write provider:model, for example openai:gpt-5, "
@@ -56,9 +58,14 @@ def connect(
     if wire is not None:
         provider = _with_wire(provider, find_wire(wire).name, bool(given))
     provider = replace(provider, base_url=given or _filled(provider, known))
-    key = _find_key(provider, api_key, optional=own_server)
+    base = read_base(provider.base_url, provider.name, provider.port)
+    header, prefix = KEY_HEADERS[provider.key_header or WIRE_HEADERS[provider.wire].key]
+    if header == "Authorization" and base.raw_user:
+        key = _no_key(provider, api_key)
+    else:
+        key = _find_key(provider, api_key, optional=own_server)
     timeouts = Timeouts(connect_timeout, first_byte, idle, total)
-    endpoint = _endpoint(provider, name, model_name, known)
+    endpoint = replace(_endpoint(provider, base, name, model_name, known), key_header=header, key_prefix=prefix)
     return HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known)
 
 
@@ -74,7 +81,8 @@ def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
     base = provider.other_wires.get(wire, provider.base_url)
     # Quirks are spelled for openai-chat, whose keys other wires do not have.
     quirks = provider.quirks if wire == CHAT else Quirks(prose=False)
-    return replace(provider, wire=wire, base_url=base, path="", dated_path="", quirks=quirks)
+    prefix = provider.prefix if wire in (CHAT, RESPONSES) else ""  # the paths of the others have the version in them
+    return replace(provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", quirks=quirks)
 
 
 def _filled(provider: Provider, settings: Settings) -> str:
@@ -94,20 +102,27 @@ def _filled(provider: Provider, settings: Settings) -> str:
 def _find_key(provider: Provider, key: Key, optional: bool) -> Key:
     if callable(key):
         return key
-    found = check_key(key or _from_environment(provider.keys), provider.name)
+    found = check_key(_from_environment(provider.keys) if key in (None, "") else key, provider.name)
     if not found and provider.needs_key and not optional:
         variables = f"set {' or '.join(provider.keys)} or " if provider.keys else ""
         raise MissingKey(f"provider `{provider.name}` needs a key: {variables}pass api_key=…")
     return found or None
 
 
-def _endpoint(provider: Provider, name: str, model: str, settings: Settings) -> Endpoint:
-    base = read_base(provider.base_url, provider.name)
+def _no_key(provider: Provider, key: Key) -> None:
+    """The user and password of the base URL stand where the key would. A key of the environment is not for them."""
+    if key:
+        raise UserError(
+            f"base_url of provider `{provider.name}` has a user, and there is an api_key: "
+            f"both would be the header Authorization, give one of them"
+        )
+
+
+def _endpoint(provider: Provider, base: URL, name: str, model: str, settings: Settings) -> Endpoint:
     version = settings.api_version or _from_environment(provider.version_variables)
     dated = bool(version and provider.dated_path)
     path = provider.dated_path if dated else provider.path or provider.prefix + PATHS[provider.wire]
     query = {"api-version": version} if dated else {}
-    header, prefix = KEY_HEADERS[provider.key_header or WIRE_HEADERS[provider.wire].key]
     headers = dict(WIRE_HEADERS[provider.wire].others)
     if authorization := basic(base):
         headers["Authorization"] = authorization
@@ -127,11 +142,16 @@ def _endpoint(provider: Provider, name: str, model: str, settings: Settings) -> 
         wire=provider.wire,
         stream_url=address("streamGenerateContent", {**sse, **query}),
         whole_url=address("generateContent", query),
-        key_header=header,
-        key_prefix=prefix,
         key_variable=provider.keys[0] if provider.keys else "",
         headers=tuple(headers.items()),
         quirks=provider.quirks,
+        secrets=secrets.collect(
+            [
+                *secrets.in_address(base),
+                *secrets.in_address(URL.build(query=settings.query)),
+                *secrets.in_headers(settings.headers),
+            ]
+        ),
     )
 
 

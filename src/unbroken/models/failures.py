@@ -1,13 +1,13 @@
 """An answer that is no response, as one typed error in one line: whose fault, the provider's own words, the way out.
 
-Pure: status, headers and body in, the error out. Keys are masked here, because providers quote them in their words.
+Pure: status, headers and body in, the error out. Keys are masked, because providers quote them in their words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 
 import orjson
@@ -15,17 +15,15 @@ import orjson
 from unbroken.decoding.verdict import error_text
 from unbroken.errors import ModelNotFound, ProviderError, RateLimited, RequestRefused, Unauthorized, Unavailable
 from unbroken.messages import Json
+from unbroken.models.secrets import mask, mask_json
+from unbroken.verdicts import Verdict
 from unbroken.wires.values import as_dict, as_text, dicts
 
 LONGEST = 300
 """Characters of the provider's own words."""
 
-_KEYS = re.compile(
-    r"\b(?:sk|gsk|xai|pk|rk|csk|fw|hf|tgp)[-_][A-Za-z0-9*_\-]{6,}"
-    r"|\bAIza[A-Za-z0-9_\-*]{10,}"
-    r"|(?<=Bearer )[^\s\"',]{4,}"
-)
-_TAGS = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+# Nothing in it gives back what it took, and no tag reaches over the next: a page of nothing but `<` costs no more.
+_TAG = re.compile(r"<(/?)([a-zA-Z]*+)[^<>]*+>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +35,18 @@ class Asked:
     address: str
     """Without anything secret in it."""
     key_variable: str = ""
-    key: str = ""
+    key: str = field(default="", repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What else must not be shown."""
 
     def masked(self, text: str) -> str:
         """The text without any key that stands in it."""
-        if self.key:
-            text = text.replace(self.key, "***")
-        return _KEYS.sub("***", text)
+        return mask(text, (self.key, *self.secrets))
+
+    def masked_verdict(self, verdict: Verdict) -> Verdict:
+        """Providers quote keys also in errors that come inside of a response."""
+        error = mask_json(verdict.error, (self.key, *self.secrets))
+        return replace(verdict, reason=self.masked(verdict.reason), error=error)
 
 
 def read_failure(asked: Asked, status: int, headers: Mapping[str, str], body: bytes, now: float) -> ProviderError:
@@ -112,13 +115,29 @@ def _is_page(value: Json, body: bytes) -> bool:
 
 def _words(asked: Asked, value: Json, body: bytes) -> str:
     if value is None:
-        text = _TAGS.sub(" ", body.decode("utf-8", "replace"))
+        text = _without_tags(body.decode("utf-8", "replace"))
     elif value in ({}, []):
         text = ""
     else:
         text = error_text(value)
     text = asked.masked(" ".join(text.split()))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _without_tags(page: str) -> str:
+    """What a page says; neither its scripts nor its styles."""
+    said, end, hidden = list[str](), 0, ""
+    for tag in _TAG.finditer(page):
+        closing, name = tag[1], tag[2].lower()
+        if not hidden:
+            said.append(page[end : tag.start()])
+            hidden = name if name in ("script", "style") and not closing else ""
+        elif closing and name == hidden:
+            hidden = ""
+        end = tag.end()
+    if not hidden:
+        said.append(page[end:])
+    return " ".join(said)
 
 
 def _signs(value: Json) -> str:
@@ -147,8 +166,8 @@ def _retry_after(headers: Mapping[str, str], value: Json, now: float) -> float |
         return seconds
     if text:
         try:
-            return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-        except ValueError:
+            return _honest(max(0.0, parsedate_to_datetime(text).timestamp() - now))
+        except (ValueError, OverflowError):  # no date, or one that no calendar has
             pass
     for error in [value, *(value if isinstance(value, list) else [])]:  # pyright: ignore[reportUnknownVariableType] - any JSON
         for detail in dicts(as_dict(as_dict(error).get("error")).get("details")):
@@ -162,4 +181,8 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 <= number < 1e9 else None
+    return _honest(number)
+
+
+def _honest(seconds: float) -> float | None:
+    return seconds if 0 <= seconds < 1e9 else None

@@ -10,77 +10,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from inspect import isawaitable
 from math import inf
-from typing import Self, TypeAlias
+from typing import Self
 
-from aiohttp import (
-    ClientConnectorCertificateError,
-    ClientConnectorError,
-    ClientError,
-    ClientHttpProxyError,
-    ClientOSError,
-    ClientProxyConnectionError,
-    ClientResponse,
-    ClientSSLError,
-    ServerDisconnectedError,
-    StreamReader,
-)
+from aiohttp import ClientConnectorError, ClientError, ClientOSError, ClientResponse, ServerDisconnectedError
 from multidict import CIMultiDict
-from yarl import URL
 
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
-from unbroken.deltas import Delta
-from unbroken.errors import ProviderError, StreamError, TimedOut, Unauthorized, Unreachable
+from unbroken.deltas import Delta, Ended
+from unbroken.errors import ProviderError, StreamError, Unauthorized
 from unbroken.messages import Request
+from unbroken.models import secrets
 from unbroken.models.addresses import find_proxy, shown
+from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.failures import Asked, read_failure
-from unbroken.models.quirks import Quirks, fit_body, fit_request
+from unbroken.models.patience import Patience
+from unbroken.models.quirks import fit_body, fit_request
 from unbroken.models.sessions import Exchange, current, open_session
 from unbroken.models.settings import Settings, with_settings
+from unbroken.models.unanswered import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps
-
-Key: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
-"""A key, or what gives one for each request, or none."""
 
 AFTER_FINISH = 3.0
 """Seconds of silence after a finish reason: openai-chat may still send its usage, and some servers never close."""
 AFTER_LAST = 0.25
 """The same after the wire's very last event."""
-_TRIES = 3
-"""Times that a request is sent at most, when each try before met a kept connection that was dead."""
 _MOST_OF_AN_ERROR = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds. `connect`: until the connection stands; `first_byte`: from there to the first byte of the answer;
-    `idle`: between two reads; `total`: for all of it. `None` waits for ever. Time that the consumer takes counts only
-    for `total`."""
-
-    connect: float | None = 10
-    first_byte: float | None = 120
-    idle: float | None = 60
-    total: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where and how a provider is asked: its row, after `connect` has read it."""
-
-    provider: str
-    model: str
-    wire: str
-    stream_url: URL
-    whole_url: URL
-    key_header: str = "Authorization"
-    key_prefix: str = "Bearer "
-    key_variable: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
-    quirks: Quirks = field(default_factory=Quirks)
+_LONGEST_ERROR = 10.0
+"""Seconds that the body of an error is read: its status alone says enough."""
 
 
 class HTTPModel:
@@ -98,12 +58,15 @@ class HTTPModel:
         self.endpoint = endpoint
         self.timeouts = timeouts
         self.settings = settings
-        self._key = key if callable(key) else check_key(key or "", endpoint.provider)
+        key = key if callable(key) else check_key(key or "", endpoint.provider)
+        # A header that the user writes himself comes first, whatever the key is.
+        self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
         self._streams = stream
         self._wire = find_wire(endpoint.wire)
         proxy = find_proxy(endpoint.stream_url)
         self._proxy_url = proxy.url if proxy else None
         self._proxy_headers = {"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else None
+        self._secrets = (*endpoint.secrets, *secrets.collect(proxy.secrets if proxy else ()))
         self._recovers = endpoint.quirks.prose and endpoint.wire == "openai-chat"
         # Written once, not for each request; a key that changes is filled in then.
         self._stream_headers = self._write_headers(stream=True)
@@ -147,16 +110,14 @@ class HTTPModel:
         content, feed, time = response.content, decoder.feed, loop.time
         patience = Patience(loop, content, first_byte_at, deadline, self.timeouts.idle)
         read = content.readany
-        received, cause = False, ""
+        received, lost = False, None
         try:
             while True:
                 patience.since = time()
                 try:
                     chunk = await read()
-                except (ClientError, OSError, TimeoutError) as error:
-                    if not received:
-                        raise self._lost(key, error, patience) from error
-                    cause = self._cause(key, error, patience)
+                except (ClientError, OSError) as error:
+                    lost = error
                     break
                 patience.since = inf
                 if not chunk:
@@ -175,7 +136,12 @@ class HTTPModel:
         finally:
             patience.end()
             response.close()  # back in the pool already, if its end was read
-        for delta in _end(decoder, cause):
+        if lost is not None and not received:  # there was a head, and then not one byte of the body
+            late = "first_byte" if patience.expired == "idle" else patience.expired
+            raise self._failed(key, lost, late) from cause_of(lost)
+        for delta in _end(decoder, self._cause(key, lost, patience.expired) if lost else ""):
+            if isinstance(delta, Ended) and not delta.verdict.whole:
+                delta.verdict = self._asked(key).masked_verdict(delta.verdict)
             yield delta
 
     def _grace(self, decoder: Decoder) -> float:
@@ -185,35 +151,38 @@ class HTTPModel:
 
     async def _post(self, stream: bool, key: str, body: bytes, deadline: float) -> tuple[ClientResponse, float]:
         """Send it and wait for the head of the answer; when the first byte of the body is due comes with it."""
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                response, due = await self._post_once(stream, key, body, deadline)
-            except _DeadConnection as dead:
-                if tries_left:
-                    continue
-                raise self._unreachable(key, dead.error) from dead.error
-            except TimeoutError as error:
-                raise self._timed_out(str(error), deadline) from None
-            except (ClientError, OSError) as error:
-                raise self._unreachable(key, error) from error
-            break
+        try:
+            answer = await self._post_once(stream, key, body, deadline)
+            if answer is None:
+                answer = await self._post_once(stream, key, body, deadline, fresh=True)
+        except (ClientError, OSError) as error:  # a TimeoutError is an OSError
+            lost = error
         else:
-            raise AssertionError("the last try ends the loop")
-        if response.status >= 300:
-            raise await self._read_failure(key, response)
-        return response, due
+            assert answer is not None, "a fresh connection was not kept by anybody"
+            if answer[0].status >= 300:
+                raise await self._read_failure(key, answer[0], deadline)
+            return answer
+        late = str(lost) if isinstance(lost, TimeoutError) else ""
+        if late and asyncio.get_running_loop().time() >= deadline:
+            late = "total"
+        # Not inside of the except: aiohttp's error may hold the key, and would be the context of ours.
+        raise self._failed(key, lost, late) from cause_of(lost)
 
-    async def _post_once(self, stream: bool, key: str, body: bytes, deadline: float) -> tuple[ClientResponse, float]:
+    async def _post_once(
+        self, stream: bool, key: str, body: bytes, deadline: float, fresh: bool = False
+    ) -> tuple[ClientResponse, float] | None:
+        """None if it went to a kept connection that was dead. `fresh`: not to a kept one, when one is dead so may all
+        be."""
         session = await open_session()
         endpoint, timeouts = self.endpoint, self.timeouts
         headers = self._stream_headers if stream else self._whole_headers
-        if key is not self._key:
+        if key is not self._key and key:
             headers = CIMultiDict(headers)
             headers[endpoint.key_header] = endpoint.key_prefix + key
         now = asyncio.get_running_loop().time()
         connected_by = min(deadline, inf if timeouts.connect is None else now + timeouts.connect)
         limit = asyncio.timeout_at(None if connected_by == inf else connected_by)
-        exchange = Exchange(limit, timeouts.first_byte, deadline)
+        exchange = Exchange(limit, timeouts.first_byte, deadline, fresh)
         token = current.set(exchange)
         try:
             async with limit:
@@ -228,8 +197,8 @@ class HTTPModel:
         except TimeoutError:
             raise TimeoutError("first_byte" if exchange.connected else "connect") from None
         except (ServerDisconnectedError, ClientOSError) as error:
-            if exchange.reused and not isinstance(error, ClientConnectorError):
-                raise _DeadConnection(error) from error
+            if exchange.reused and not fresh and not isinstance(error, ClientConnectorError):
+                return None
             raise
         finally:
             current.reset(token)
@@ -249,144 +218,52 @@ class HTTPModel:
         return headers
 
     async def _ask_for_key(self, give: Callable[[], str | Awaitable[str]]) -> str:
-        key = give()
-        if isawaitable(key):
-            key = await key
+        try:
+            key = give()
+            if isawaitable(key):
+                key = await key
+        except Exception as error:  # the function is the user's own, anything may come of it
+            raise Unauthorized(
+                f"there is no key for provider `{self.endpoint.provider}`: "
+                f"the function that api_key is raised {type(error).__name__}"
+            ) from error
         return check_key(key or "", self.endpoint.provider)
 
     def _asked(self, key: str) -> Asked:
         e = self.endpoint
-        return Asked(e.provider, e.model, shown(e.stream_url), e.key_variable, key)
+        sent = key or self._stream_headers.get(e.key_header, "")
+        return Asked(e.provider, e.model, shown(e.stream_url), e.key_variable, sent, self._secrets)
 
-    async def _read_failure(self, key: str, response: ClientResponse) -> ProviderError:
+    async def _read_failure(self, key: str, response: ClientResponse, deadline: float) -> ProviderError:
+        if response.status == 407 and self._proxy_url is not None:
+            response.close()
+            return refused_by_proxy(self.endpoint.stream_url, self._proxy_url, 407)
         body = b""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + _LONGEST_ERROR)):
                 while len(body) < _MOST_OF_AN_ERROR and (chunk := await response.content.readany()):
                     body += chunk
-        except (ClientError, OSError, TimeoutError):
-            pass  # the status alone says enough
+        except (ClientError, OSError):
+            pass
         finally:
             response.close()
         return read_failure(self._asked(key), response.status, response.headers, body, RealClock().now())
 
-    def _timed_out(self, waiting_for: str, deadline: float) -> TimedOut:
-        t, at = self.timeouts, shown(self.endpoint.stream_url)
-        provider = f"provider `{self.endpoint.provider}`"
-        if asyncio.get_running_loop().time() >= deadline:
-            return TimedOut(f"{provider} was not done within total={t.total} s ({at})")
-        if waiting_for == "connect":
-            return TimedOut(f"no connection to {provider} within connect_timeout={t.connect} s ({at})")
-        return TimedOut(
-            f"{provider} sent nothing within first_byte={t.first_byte} s ({at}); a slow model needs a larger first_byte"
-        )
+    def _failed(self, key: str, error: Exception, late: str) -> ProviderError:
+        """`late`: which time-out was over, if one was."""
+        asked, url = self._asked(key), self.endpoint.stream_url
+        if late:
+            return not_in_time(asked, url, self.timeouts, late)
+        return unreachable(asked, url, self._proxy_url, error)
 
-    def _lost(self, key: str, error: Exception, patience: Patience) -> ProviderError:
-        """There was a head, and then not one byte of the body."""
-        if patience.expired:
-            return self._timed_out("first_byte", patience.deadline)
-        return self._unreachable(key, error)
-
-    def _cause(self, key: str, error: Exception, patience: Patience) -> str:
-        match patience.expired:
+    def _cause(self, key: str, error: Exception, late: str) -> str:
+        match late:
             case "idle":
                 return f"the stream fell silent: nothing came for idle={self.timeouts.idle} s"
             case "total":
                 return f"the time was up: total={self.timeouts.total} s"
             case _:
-                return f"the connection was lost: {_in_words(self._asked(key), error)}"
-
-    def _unreachable(self, key: str, error: Exception) -> ProviderError:
-        asked = self._asked(key)
-        match error:
-            case ClientHttpProxyError():
-                words = f"the proxy {self._shown_proxy()} answered {error.status}: check HTTPS_PROXY or set NO_PROXY"
-                return (Unauthorized if error.status == 407 else Unreachable)(words, status=error.status)
-            case ServerDisconnectedError():
-                words = f"provider `{asked.provider}` closed the connection without an answer ({asked.address})"
-                return Unreachable(words)
-            case ClientProxyConnectionError():
-                way_out = f"the proxy {self._shown_proxy()} does not answer: check HTTPS_PROXY or set NO_PROXY"
-            case ClientConnectorCertificateError() | ClientSSLError():
-                way_out = "set SSL_CERT_FILE to the certificates that this network uses, or check https:// in base_url"
-            case _:
-                way_out = "check base_url, and that the server runs"
-        words = _in_words(asked, error)
-        return Unreachable(f"provider `{asked.provider}` cannot be reached at {asked.address}: {words}; {way_out}")
-
-    def _shown_proxy(self) -> str:
-        return shown(self._proxy_url) if self._proxy_url else ""
-
-
-class Patience:
-    """Ends a read that has waited too long: one timer for a whole stream, which looks when it is due whether anybody
-    has been waiting that long. A timer for each read would cost more than the read."""
-
-    __slots__ = ("_at", "_content", "_limit", "_loop", "_timer", "deadline", "expired", "since")
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        content: StreamReader,
-        due: float,
-        deadline: float,
-        next_limit: float | None,
-    ) -> None:
-        self._loop = loop
-        self._content = content
-        self.since = loop.time()
-        """When the read that is waiting began; infinite while none is."""
-        self.deadline = deadline
-        self.expired = ""
-        self._limit = due - self.since
-        self._timer: asyncio.TimerHandle | None = None
-        # Looked at as early as the limit that comes after this one wants it: then that one needs no timer of its own.
-        self._look_at(min(due, deadline, inf if next_limit is None else self.since + next_limit))
-
-    def allow(self, seconds: float | None) -> None:
-        """From now on a read may wait this long."""
-        limit = inf if seconds is None else seconds
-        if limit != self._limit:
-            self._limit = limit
-            at = min(self._loop.time() + limit, self.deadline)
-            if at < self._at:
-                self._look_at(at)
-
-    def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._at = when
-        self._timer = None if when == inf else self._loop.call_at(when, self._look)
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        if self.since == inf:
-            self._look_at(now + min(max(self._limit, 0.01), 1.0))
-            return
-        due = min(self.since + self._limit, self.deadline)
-        if now < due:
-            self._look_at(due)
-            return
-        self.expired = "total" if now >= self.deadline else "idle"
-        self._content.set_exception(TimeoutError())
-
-
-class _DeadConnection(Exception):
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def check_key(key: str, provider: str) -> str:
-    """The key without the line end that files and shells leave; never quoted in an error."""
-    key = key.strip()
-    if not key.isascii() or not key.isprintable():
-        raise Unauthorized(f"the key of provider `{provider}` holds characters that no key has: copy it once more")
-    return key
+                return f"the connection was lost: {in_words(self._asked(key), error)}"
 
 
 def _end(decoder: Decoder, cause: str) -> list[Delta]:
@@ -394,8 +271,3 @@ def _end(decoder: Decoder, cause: str) -> list[Delta]:
         return decoder.end(cause)
     except StreamError:  # the last event was beyond a limit; asked again, the decoder says so in its verdict
         return decoder.end(cause)
-
-
-def _in_words(asked: Asked, error: Exception) -> str:
-    words = asked.masked(" ".join(str(error).split()))
-    return words[:200] or type(error).__name__

@@ -23,7 +23,9 @@ model = connect("openai:my-model", base_url="http://127.0.0.1:8000/v1")  # any O
 ```
 
 - **Keys** come from the variable in the table, or from `api_key=`: a string, or a function (plain or async) that
-  gives one for each request. A model with a `base_url` of your own needs none. Keys stand in no error, log or `repr`.
+  gives one for each request. A model with a `base_url` of your own needs none. A header of that name in `headers=`, and
+  a user in `base_url`, come before a key of the environment. Keys, and the values of `headers=` and `query=`, stand in
+  no error, log or `repr`.
 - **`base_url`** points to another server of the same wire, with or without `/v1`, or to the whole address of an
   endpoint. `openai:` and `openai-chat:` then speak openai-chat, which such servers do; `wire=` says otherwise.
 - **`wire=`** picks another of a provider's wires: `connect("openai:gpt-5", wire="openai-chat")`.

@@ -75,6 +75,8 @@ class Provider:
     base_url_variables: tuple[str, ...] = ()
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Parts of the base URL that are settings of `connect`, and the variables that may hold them."""
+    port: int = 0
+    """The port of a base URL that has neither scheme nor port."""
     prefix: str = ""
     """What stands between the base URL and the wire's path."""
     path: str = ""
@@ -333,6 +335,7 @@ ROWS = (
         quirks=Quirks(choices=frozenset()),
         needs_key=False,
         base_url_variables=("OLLAMA_HOST",),
+        port=11434,
         prefix="/v1",
     ),
     Provider(

@@ -17,6 +17,7 @@ from math import inf
 
 from aiohttp import ClientRequest, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
@@ -27,11 +28,13 @@ KEPT_ALIVE = 50.0
 class Exchange:
     """What happened on the way to one response: told by the connector, read by who sent the request."""
 
-    __slots__ = ("_first_byte", "connected", "due", "limit", "reused")
+    __slots__ = ("_first_byte", "connected", "due", "fresh", "limit", "reused")
 
-    def __init__(self, limit: asyncio.Timeout, first_byte: float | None, deadline: float) -> None:
+    def __init__(self, limit: asyncio.Timeout, first_byte: float | None, deadline: float, fresh: bool = False) -> None:
         self.limit = limit
         """The time limit that is running: for the connection at first, for the first byte once that stands."""
+        self.fresh = fresh
+        """A kept connection will not do."""
         self.reused = True
         self.connected = False
         self.due = deadline
@@ -50,14 +53,19 @@ current: ContextVar[Exchange] = ContextVar("unbroken_exchange")
 
 
 class Connector(TCPConnector):
-    """Tells the current exchange when its connection stands, and whether it is a new one. aiohttp's own tracing would
-    tell the same at a sixth of the cost of a whole request."""
+    """Tells the current exchange when its connection stands, and whether it is a new one; makes a new one where it has
+    to be. aiohttp's own tracing would tell the same at a sixth of the cost of a whole request."""
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
         connection = await super().connect(req, traces, timeout)
         if (exchange := current.get(None)) is not None:
             exchange.connect(self._loop.time())
         return connection
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        if (exchange := current.get(None)) is not None and exchange.fresh:
+            return None
+        return await super()._get(key, traces)
 
     async def _create_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout

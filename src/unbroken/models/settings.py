@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, cast, get_args
 
-from unbroken.errors import UserError
+from unbroken.errors import CannotEncode, UserError
 from unbroken.messages import Effort, Json, Request, Sampling
+from unbroken.models.endpoint import is_number
+from unbroken.wires.jsontext import dumps
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`headers` and `query` go with each request, `extra` is merged into its body last, as it is."""
+    """`headers` and `query` go with each request, `extra` is merged into its body last, as it is. Keys may stand in all
+    three: they are not shown."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -22,9 +26,9 @@ class Settings:
     seed: int | None = None
     reasoning: Effort | None = None
     cache: bool | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    query: Mapping[str, str] = field(default_factory=dict[str, str])
-    extra: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    query: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    extra: Mapping[str, Json] = field(default_factory=dict[str, Json], repr=False)
     organization: str = ""
     """OpenAI: the organization that pays."""
     project: str = ""
@@ -42,6 +46,8 @@ class Settings:
 
 _KNOWN = [setting.name for setting in fields(Settings)]
 _EFFORTS = get_args(Effort)
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""What the name of a header may be."""
 
 
 def read_settings(given: Mapping[str, Any]) -> Settings:
@@ -55,13 +61,51 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
             )
     settings = Settings(**given)
     if isinstance(settings.stop, str):
-        settings = replace(settings, stop=(settings.stop,))
+        settings = replace(settings, stop=(settings.stop,) if settings.stop else ())
     if settings.reasoning is not None and settings.reasoning not in _EFFORTS:
         raise UserError(f"reasoning={settings.reasoning!r} is no effort: there are {', '.join(_EFFORTS)}")
     for name in ("headers", "query", "extra"):
         if not isinstance(getattr(settings, name), Mapping):
             raise UserError(f"setting `{name}` of connect has to be a dict")
-    return settings
+    _check_values(settings)
+    headers, query = _as_texts("headers", settings.headers), _as_texts("query", settings.query)
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name) or not value.isprintable():
+            raise UserError(f"header {name!r} of connect cannot be sent: it holds what no header has, like a line end")
+    return replace(settings, headers=headers, query=query)
+
+
+def _check_values(settings: Settings) -> None:
+    for name in ("temperature", "top_p", "max_tokens", "seed"):
+        value: object = getattr(settings, name)
+        if value is not None and not (is_number(value) if name in ("temperature", "top_p") else _is_whole(value)):
+            raise UserError(f"{name}={value!r} is no number: give one, or None to leave it to the provider")
+    stop: object = settings.stop or ()
+    if not isinstance(stop, (list, tuple)) or not all(isinstance(text, str) for text in cast("list[object]", stop)):
+        raise UserError(f"stop={stop!r} has to be a text or a list of texts")
+    for name in ("organization", "project", "location", "api_version"):
+        value = getattr(settings, name) or ""  # also None, as a variable that is not set gives it
+        if not isinstance(value, str) or not value.isprintable():
+            raise UserError(f"{name}={value!r} has to be a text of one line")
+    try:
+        dumps(dict(settings.extra))
+    except CannotEncode as error:
+        raise UserError(f"setting `extra` of connect cannot be sent: {error}") from None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _as_texts(setting: str, values: Mapping[Any, Any]) -> dict[str, str]:
+    """Numbers as they are written; what else is no text has no one spelling. A value is not quoted, it may be a key."""
+    texts: dict[str, str] = {}
+    for name, value in values.items():
+        if not isinstance(name, str) or not (isinstance(value, str) or is_number(value)):
+            kind = type(value if isinstance(name, str) else name).__name__
+            raise UserError(f"{setting}={{{name!r}: …}} of connect has to hold texts, not {kind}: write it as one")
+        texts[name] = str(value)
+    return texts
 
 
 def with_settings(request: Request, settings: Settings, model: str, wire: str, stream: bool) -> Request:

@@ -1,0 +1,82 @@
+"""Keys, passwords and tokens, kept out of what is shown. Providers and libraries quote what they were sent: it is taken
+out of their words again here.
+
+Pure. What is secret is known when a model is connected, but for a key that a function gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+from urllib.parse import quote, quote_plus
+
+from yarl import URL
+
+from unbroken.messages import Json
+from unbroken.models.addresses import basic
+
+MASK = "***"
+_SHORTEST = 4
+"""What is shorter is no secret (`query={"v": "2"}`), and would take half of every sentence with it."""
+_SHORTEST_CUT = 6
+"""Characters of a secret that show which one it is, where words were cut in the middle of it."""
+_DEEPEST = 50
+
+_KEYS = re.compile(
+    r"\b(?:sk|gsk|xai|pk|rk|csk|fw|hf|tgp)[-_][A-Za-z0-9*_\-]{6,}"
+    r"|\bAIza[A-Za-z0-9_\-*]{10,}"
+    r"|(?<=Bearer )[^\s\"',]{4,}"
+)
+
+
+def in_headers(headers: Mapping[str, str]) -> Iterator[str]:
+    for name, value in headers.items():
+        yield value
+        if name.lower() in ("authorization", "proxy-authorization"):
+            yield value.partition(" ")[2].strip()
+
+
+def in_address(url: URL) -> Iterator[str]:
+    """The values of its query, as they are and as they are spelled there, its user and its password."""
+    yield from url.query.values()
+    for pair in url.raw_query_string.split("&"):
+        yield pair.partition("=")[2]
+    yield from (url.user or "", url.password or "")
+    yield basic(url).removeprefix("Basic ")
+
+
+def collect(found: Iterable[str]) -> tuple[str, ...]:
+    """The longest first, so that none is left in part; also as they are spelled in an address."""
+    texts = list(found)
+    spelled = {*texts, *(quote(text, safe="") for text in texts), *map(quote_plus, texts)}
+    return tuple(sorted((text for text in spelled if len(text) >= _SHORTEST), key=lambda text: (-len(text), text)))
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, and without anything that looks like a key."""
+    for secret in secrets:
+        if len(secret) >= _SHORTEST:
+            text = _without_cut(text.replace(secret, MASK), secret)
+    return _KEYS.sub(MASK, text)
+
+
+def mask_json(value: Json, secrets: tuple[str, ...], depth: int = 0) -> Json:
+    if isinstance(value, str):
+        return mask(value, secrets)
+    if isinstance(value, (list, dict)) and depth == _DEEPEST:
+        return "…"
+    if isinstance(value, list):
+        return [mask_json(item, secrets, depth + 1) for item in cast("list[Json]", value)]
+    if isinstance(value, dict):
+        fields = cast("dict[str, Json]", value)
+        return {mask(name, secrets): mask_json(item, secrets, depth + 1) for name, item in fields.items()}
+    return value
+
+
+def _without_cut(text: str, secret: str) -> str:
+    """Quoted words end at some length, perhaps in the middle of a secret."""
+    for length in range(min(len(secret) - 1, len(text)), _SHORTEST_CUT - 1, -1):
+        if text.endswith(secret[:length]):
+            return text[:-length] + MASK
+    return text
