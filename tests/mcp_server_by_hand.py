@@ -1,5 +1,5 @@
 """A small MCP server of an older protocol, for the tests, with no package behind it: it says in pages what it has, and
-counts the requests that were cancelled."""
+counts the requests that were cancelled. With `LISTS_ONCE` it says only once what it has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def say(**message: Any) -> None:
 
 
 def main() -> None:
-    cancelled = 0
+    cancelled = lists = 0
     schema = {"$schema": "x", "type": "object", "properties": {"text": {"type": "string"}}}
     pages: dict[str, list[str]] = {"": ["never_answers", "changes"], "1": ["process"], "2": ["cancelled"]}
     after = {"": "1", "1": "2"}
@@ -35,6 +35,9 @@ def main() -> None:
                 result["serverInfo"] = {"name": "by hand", "version": "1"}
             case "tools/list", _:
                 page = params.get("cursor", "")
+                lists += not page
+                if lists > 1 and "LISTS_ONCE" in os.environ:
+                    continue
                 result = {"tools": [{"name": name, "inputSchema": schema} for name in pages[page]]}
                 if page in after:
                     result["nextCursor"] = after[page]

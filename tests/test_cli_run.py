@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -127,12 +128,56 @@ def test_tools_come_from_an_mcp_server() -> None:
     assert (done.returncode, done.stdout, "Hello, Ada." in done.stderr) == (0, "Greeted.\n", True)
 
 
+def test_a_module_that_ends_the_program_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_that_exits.py").write_text("import sys\nsys.exit()\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = invoke("run", "Hi", *MODEL, "--base-url", "http://127.0.0.1:9", "--tools", "module_that_exits")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--tools module_that_exits: importing this module failed: SystemExit; give the path" in done.stderr
+
+
 def test_a_timeline_on_request_is_no_part_of_the_answer(tmp_path: Path) -> None:
     with serve([Call("weather", city="Rome")], "Sunny.") as server:
         done = invoke("run", "Hi", *at(server), "--tools", write_tools(tmp_path), "--timeline")
     assert done.stdout == "Sunny.\n"
     assert "\nround 1 " in done.stderr
     assert "  weather Rome" in done.stderr
+
+
+# Streams that are none
+
+
+def redirected(redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = f"{shlex.join([*COMMAND, *arguments])} {redirection}"
+    return subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, timeout=30, env=environment()
+    )
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["plain", "json"])
+def test_a_closed_standard_output_is_told_before_anybody_is_asked(json_too: list[str]) -> None:
+    with serve("Fine.") as server:
+        done = redirected(">&-", "run", "Hi", *at(server), *json_too)
+        assert not server.requests
+    assert done.returncode == 2
+    assert done.stderr == "unbroken: standard output is closed, and the answer goes there; send it to /dev/null\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["plain", "json"])
+def test_a_full_disk_is_one_clear_line(json_too: list[str]) -> None:
+    with serve("Fine.") as server:
+        done = redirected("> /dev/full", "run", "Hi", *at(server), *json_too)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "unbroken: standard output cannot be written to: No space left on device\n",
+    )
+
+
+def test_with_a_closed_standard_error_the_answer_still_comes(tmp_path: Path) -> None:
+    with serve(*two_rounds()) as server:
+        done = redirected("2>&-", "run", "Rome?", *at(server), "--tools", write_tools(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "It is sunny.\n\nGood bye.\n")
 
 
 # How it ends
@@ -212,7 +257,13 @@ def test_an_interrupt_ends_the_run_with_every_call_answered(tmp_path: Path) -> N
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--schedule", "fast"], "there are: sequential, parallel, eager"),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--wire", "soap"], "there is no wire 'soap'"),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--rounds", "-1"], "--rounds -1: a limit is 0 or more"),
+        ([*MODEL, "--base-url", "http://127.0.0.1:9", "--seconds", "nan"], "--seconds nan: a limit is 0 or more"),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--image", "no.png"], "--image no.png cannot be read"),
+        ([*MODEL, "--base-url", "http://127.0.0.1:9", "--image", "/"], "--image / cannot be read: it is a folder"),
+        (
+            [*MODEL, "--base-url", "http://127.0.0.1:9", "--image", __file__],
+            "text/x-python is nothing to look at; give a file whose name ends in .png",
+        ),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--instructions", "@no.txt"], "the file cannot be read"),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--tools", "no/such.py"], "no/such.py is no file"),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--tools", "no_such_module"], "importing this module failed"),
@@ -339,6 +390,14 @@ def test_a_terminal_shows_calls_and_the_whole_answer(tmp_path: Path) -> None:
     assert LONG in terminal.plain
     assert lines[-1].startswith("✔ answered · 2 rounds, 3 calls")
     assert terminal.plain.index("Hm.") < terminal.plain.index("Let ") < terminal.plain.index(LONG)
+
+
+def test_a_terminal_shows_the_arguments_of_a_call_that_is_refused(tmp_path: Path) -> None:
+    script = [[Call("weather", town="Rome"), Call("wether", city="Oslo")], "Done."]
+    with serve(*script) as server, Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal:
+        assert terminal.end() == 0
+    assert '– weather(town="Rome") ' in terminal.plain
+    assert '– wether(city="Oslo") ' in terminal.plain
 
 
 def test_no_color_is_respected(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,9 +14,11 @@ from unbroken import (
     Deny,
     Event,
     Limits,
+    ReasoningAdded,
     RunFailed,
     Schedule,
     ScriptedModel,
+    TextAdded,
     Unavailable,
     Usage,
     Wait,
@@ -197,6 +200,19 @@ def test_a_cancelled_collection_ends_the_run() -> None:
     run_virtual(main())
     assert Collected.of(events).failed is not None
     assert Collected.of(events).text == "On and on"
+
+
+@pytest.mark.parametrize("kind", [TextAdded, ReasoningAdded])
+def test_a_long_answer_costs_its_length(kind: type[TextAdded] | type[ReasoningAdded]) -> None:
+    def cost(count: int) -> float:
+        events = [kind("r", 0, number, 0.0, "word word ") for number in range(count)]
+        start = time.process_time()
+        collected = Collected.of(events)
+        assert len(collected.text + collected.reasoning) == 10 * count
+        return time.process_time() - start
+
+    once, eight_times = (min(cost(count) for _ in range(2)) for count in (2_500, 20_000))
+    assert eight_times < 24 * once + 0.05
 
 
 def test_any_async_iterator_of_events_will_do() -> None:

@@ -139,6 +139,19 @@ def test_odd_docstrings_have_no_parameters(text: str | None) -> None:
     assert doc.of("x") == ""
 
 
+def test_a_docstring_that_begins_with_its_parameters() -> None:
+    doc = read_docstring("Args:\n        city: A city,\n            or a town.\n        days: How many.\n    ")
+    assert (doc.of("city"), doc.of("days"), doc.description) == ("A city, or a town.", "How many.", "")
+
+
+@pytest.mark.parametrize("header", ["Example:", "Usage::", "示例："])
+def test_parameters_inside_an_example_are_not_those_of_the_function(header: str) -> None:
+    example = f"{header}\n    Args:\n        city: In the example.\n    :param days: Too."
+    assert read_docstring(f"Do.\n\n{example}").description == f"Do.\n\n{example}"
+    doc = read_docstring(f"Do.\n\n{example}\n\nArgs:\n    city: A city.\n")
+    assert (doc.of("city"), doc.of("days")) == ("A city.", "")
+
+
 def test_a_summary_alone_is_the_description() -> None:
     assert read_docstring("Add two numbers.").description == "Add two numbers."
 

@@ -27,6 +27,7 @@ from unbroken import (
     InvalidTool,
     Limits,
     Message,
+    Result,
     Schedule,
     ScriptedModel,
     ToolCall,
@@ -40,6 +41,7 @@ from unbroken import (
 )
 from unbroken.messages import Assistant
 from unbroken.testing import Call, Pause, Raw, Say, run_virtual
+from unbroken.tools.threads import SIZE
 
 
 async def do(n: int = 0) -> str:
@@ -451,18 +453,59 @@ def test_a_plain_handler_may_wait_for_a_person_while_other_calls_go_on() -> None
     assert [call.result.text for call in result.calls] == ["seen", "acted 0"]
 
 
-def test_sixty_four_threads_are_waited_for_without_losing_time() -> None:
-    """A hundred calls, each within its time-out once it has a thread."""
+def test_the_time_of_a_synchronous_tool_begins_when_it_has_a_thread() -> None:
+    """All threads are taken for longer than its time-out; then it runs at once."""
     go = threading.Event()
 
-    @tool(timeout=0.3)
-    def compute(n: int) -> int:
-        go.wait(0.1)
+    @tool(timeout=None)
+    def hold(n: int) -> int:
+        go.wait(30)
         return n
 
-    script = [Call("compute", n=n) for n in range(200)]
-    result = asyncio.run(Agent(ScriptedModel(script, "Done."), [compute]).run("Go."))
-    assert [call.result.text for call in result.calls] == [str(n) for n in range(200)]
+    @tool(timeout=1.0)
+    def compute() -> str:
+        return "computed"
+
+    async def main() -> Result:
+        asyncio.get_running_loop().call_later(1.3, go.set)
+        script = [*(Call("hold", n=n) for n in range(SIZE)), Call("compute")]
+        return await Agent(ScriptedModel(script, "Done."), [hold, compute]).run("Go.")
+
+    assert asyncio.run(main()).calls[-1].result.text == "computed"
+
+
+@pytest.mark.parametrize("answers", [None, [Allow()], {"s": True}], ids=["nothing", "a list", "a truth"])
+def test_answers_that_can_mean_two_things_are_refused(answers: Any) -> None:
+    asks = tool(name="asks", approve=True)(do)
+
+    async def main() -> None:
+        agent = Agent(ScriptedModel([Call("asks", id="s")]), [asks], on_approval=lambda call: Wait())
+        waiting = await agent.run("Go.")
+        with pytest.raises(UserError, match="resume: "):
+            await agent.resume(waiting, answers)
+
+    run_virtual(main())
+
+
+def test_a_schedule_may_be_given_by_its_name() -> None:
+    assert Agent(ScriptedModel("Done."), schedule="parallel").schedule is Schedule.PARALLEL
+    with pytest.raises(UserError, match="'sequential', 'parallel', 'eager'"):
+        Agent(ScriptedModel("Done."), schedule=cast("Any", "fast"))
+
+
+def test_a_run_that_waits_is_resumed_without_awaiting() -> None:
+    asks = tool(name="asks", approve=True)(do)
+    agent = Agent(ScriptedModel([Call("asks", id="s")], "Done."), [asks], on_approval=lambda call: Wait())
+    assert agent.resume_sync(agent.run_sync("Go."), {"s": Allow()}).text == "Done."
+    chat = Conversation(Agent(ScriptedModel([Call("asks", id="s")], "Done."), [asks], on_approval=lambda call: Wait()))
+    chat.say_sync("Go.")
+    assert chat.resume_sync({"s": Allow()}).text == "Done."
+    with pytest.raises(UserError, match="it is not what Conversation"):
+        Conversation.from_json(agent, agent_result().to_json())
+
+
+def agent_result() -> Result:
+    return Agent(ScriptedModel("Done.")).run_sync("Go.")
 
 
 def test_what_was_allowed_while_it_could_not_run_stays_allowed() -> None:

@@ -94,6 +94,8 @@ LONG: dict[str, Callable[[int], str]] = {
     "lines": lambda n: "\n" * n,
     "spaces": lambda n: "." + " " * n,
     "quotes": lambda n: 'a"b."' * (n // 5),
+    "backticks": lambda n: "`" * n,
+    "no fence": lambda n: "```" + "word" * (n // 4) + "`\n",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
@@ -125,6 +126,13 @@ def test_what_is_too_deep_is_told_to_be() -> None:
     for _ in range(100_000):
         value = [value]
     assert text_of(value) == "(a result of the type `list` that cannot be shown: RecursionError)"
+
+
+def test_an_iterator_is_read_as_far_as_it_can_be_shown() -> None:
+    assert text_of(map(str, range(3))) == '["0","1","2"]'
+    assert text_of({"numbers": itertools.count()}, 10**6).endswith(
+        ',9999,"[... only the first 10,000 were asked for ...]"]}'
+    )
 
 
 def test_media_stay_media_in_their_order() -> None:

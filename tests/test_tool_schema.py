@@ -332,6 +332,8 @@ def test_what_cannot_become_a_tool_is_refused_with_the_way_out() -> None:
     def kwargs(**kwargs: int) -> None: ...
     def positional(a: int, /) -> None: ...
     def plug(s: socket.socket) -> None: ...
+    def kinds(x: type[int]) -> None: ...
+    def above(cls: type) -> None: ...
     def back(f: Callable[[int], int]) -> None: ...
     def missing(x: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821
     async def stream() -> AsyncGenerator[int, None]:
@@ -343,6 +345,10 @@ def test_what_cannot_become_a_tool_is_refused_with_the_way_out() -> None:
     assert refusal(stars) == "tool `stars`: parameter `*args` cannot become a JSON Schema; name each parameter"
     assert refusal(kwargs) == "tool `kwargs`: parameter `**kwargs` cannot become a JSON Schema; name each parameter"
     assert "`a` is positional-only" in refusal(positional)
+    assert refusal(kinds).startswith("tool `kinds`: parameter `x` has the type `type`, which cannot become")
+    assert refusal(classmethod(above)) == (
+        "tool `above` is a class method; write @classmethod above @tool, and give its class"
+    )
     assert refusal(plug).startswith(
         "tool `plug`: parameter `s` has the type `socket`, which cannot become a JSON Schema; use str,"
     )

@@ -108,6 +108,18 @@ def test_a_class_is_made_an_object_where_it_needs_nothing() -> None:
     )
 
 
+def test_a_class_that_cannot_be_made_is_refused_in_words() -> None:
+    class Broken:
+        def __init__(self) -> None:
+            raise OSError("no such device\nand more")
+
+        @tool
+        def use(self) -> str:
+            return "used"
+
+    assert refusal(Broken) == "class `Broken` cannot be made: OSError: no such device; make an object and give that"
+
+
 def test_methods_are_inherited_and_overridden() -> None:
     class Better(Shop):
         @tool(name="buy")
@@ -211,7 +223,8 @@ def test_the_tools_of_a_module() -> None:
     vars(module)["__all__"] = ["todo", "plain"]
     assert Toolbox(module).names == ("todo_write",)
     vars(module)["__all__"] = ["plain"]
-    assert Toolbox(module).names == ("plain",)
+    with pytest.raises(InvalidTool, match="has no tools; mark its functions"):
+        Toolbox(module)  # what is not marked is no tool
 
 
 FILE = """

@@ -427,3 +427,19 @@ def test_answers_are_read_for_the_calls_that_wait_and_no_others() -> None:
 def test_what_cannot_be_read_names_the_message(message: Chunk, why: str) -> None:
     with pytest.raises(UserError, match=f"message 1 of the UI messages cannot be read: .*{why}"):
         from_ui_messages([{"role": "user", "parts": []}, message])
+
+
+@pytest.mark.parametrize(
+    ("posted", "told"),
+    [
+        (["hello"], "message 0 of the UI messages cannot be read: it is a str, and not an object"),
+        ([{"role": "user", "content": "Hi"}, None], "message 1 of the UI messages cannot be read: it is a NoneType"),
+        ({"role": "user"}, "the UI messages cannot be read: they are a dict, and not a list"),
+        (None, "the UI messages cannot be read: they are a NoneType, and not a list"),
+    ],
+)
+def test_what_is_no_list_of_messages_is_told(posted: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        from_ui_messages(posted)
+    with pytest.raises(UserError, match=told):
+        answers_from_ui_messages(posted, ())

@@ -88,7 +88,7 @@ class Agent:
         instructions: str = "",
         *,
         name: str = "main",
-        schedule: Schedule = Schedule.EAGER,
+        schedule: Schedule | Literal["sequential", "parallel", "eager"] = Schedule.EAGER,
         limits: Limits | None = None,
         several_calls: bool = True,
         on_error: OnError = "continue",
@@ -109,7 +109,7 @@ class Agent:
         self.model: Model = connect(model) if isinstance(model, str) else model
         self.name = name
         self.instructions = instructions
-        self.schedule = schedule
+        self.schedule = _schedule(schedule)
         self.limits = limits or Limits()
         self._tools = ToolSet(tools)
         self._several_calls = several_calls
@@ -148,6 +148,10 @@ class Agent:
         """Go on with a run that is `waiting`: from its result, or from what `result.to_json()` gave. `answers` says by
         call id what was decided (`Allow`, `Deny`, `Edit`), or what a call gave that ran at the client."""
         return await self.prepare_resume(result, answers, options)()
+
+    def resume_sync(self, result: Saved, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
+        """`resume` for programs that cannot await."""
+        return BACKGROUND.run(self.resume(result, answers, **options))
 
     def stream_resume(self, result: Saved, answers: Answers, **options: Unpack[ResumeOptions]) -> RunStream:
         """The same as `resume`, as a stream of events."""
@@ -266,6 +270,8 @@ def _mended(history: Sequence[Message]) -> Transcript:
 
 
 def _decisions(transcript: Transcript, answers: Answers) -> dict[str, Approval | ToolResult]:
+    if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        raise UserError("resume: the answers are a dict by call id, for example {call.id: Allow()}")
     waiting = {call.id: call for call in transcript.open}
     decisions: dict[str, Approval | ToolResult] = {}
     for id, answer in answers.items():
@@ -273,6 +279,11 @@ def _decisions(transcript: Transcript, answers: Answers) -> dict[str, Approval |
         if call is None:
             known = ", ".join(f"`{call.id}` ({call.name})" for call in waiting.values()) or "none"
             raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
+        if isinstance(answer, bool):
+            raise UserError(
+                f"resume: {answer} for call `{id}` ({call.name}) may mean two things; say Allow() or Deny(), or, for a "
+                f"call that ran at the client, ToolResult.of(call, …)"
+            )
         if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
             decisions[id] = answer
         else:
@@ -284,6 +295,14 @@ def _choice(choice: str | None) -> Choice | None:
     if choice is None or choice == "auto" or choice == "none" or choice == "required":
         return choice
     return OneTool(choice)
+
+
+def _schedule(schedule: Schedule | str) -> Schedule:
+    try:
+        return Schedule(schedule)
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in Schedule)
+        raise UserError(f"Agent(schedule={schedule!r}): it is a Schedule, or one of {known}") from None
 
 
 def _one_of(name: str, value: Any, *allowed: str) -> Any:

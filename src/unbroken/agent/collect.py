@@ -75,7 +75,7 @@ class Collected:
         collector = _Collector()
         for event in events:
             collector.take(event)
-        return collector.collected
+        return collector.end()
 
 
 async def collect(stream: AsyncIterable[Event]) -> Collected:
@@ -84,7 +84,7 @@ async def collect(stream: AsyncIterable[Event]) -> Collected:
     collector = _Collector()
     async for event in stream:
         collector.take(event)
-    return collector.collected
+    return collector.end()
 
 
 class _Collector:
@@ -92,6 +92,10 @@ class _Collector:
         self.collected = Collected()
         self._calls: dict[str, CollectedCall] = {}
         self._saying: list[str] = []
+        """Of this turn. Joined once: to join at each piece would cost the square of a long answer."""
+        self._unsaid = False
+        """Has `text` still to be made of it?"""
+        self._reasoning: list[str] = []
         self._thinking_in: int | None = None
 
     def take(self, event: Event) -> None:
@@ -101,13 +105,14 @@ class _Collector:
         match event:
             case TextAdded():
                 self._saying.append(event.text)
-                collected.text = "".join(self._saying)
+                self._unsaid = True
             case ReasoningAdded():
                 if self._thinking_in not in (None, event.turn):
-                    collected.reasoning += "\n\n"
+                    self._reasoning.append("\n\n")
                 self._thinking_in = event.turn
-                collected.reasoning += event.text
+                self._reasoning.append(event.text)
             case RequestSent():
+                self._join()
                 self._saying.clear()
             case Said():
                 self._say(event)
@@ -131,8 +136,18 @@ class _Collector:
             case _:
                 pass
 
+    def end(self) -> Collected:
+        self._join()
+        self.collected.reasoning = "".join(self._reasoning)
+        return self.collected
+
+    def _join(self) -> None:
+        if self._unsaid:
+            self.collected.text = "".join(self._saying)
+            self._unsaid = False
+
     def _say(self, event: Said) -> None:
-        self.collected.text = event.text
+        self.collected.text, self._unsaid = event.text, False
         self.collected.texts.append(event.text)
         if not event.final:
             self.collected.thoughts.append(event.text)
@@ -148,7 +163,7 @@ class _Collector:
 
     def _finish(self, event: RunFinished) -> None:
         collected = self.collected
-        collected.text, collected.stop_reason = event.text, event.stop_reason
+        collected.text, collected.stop_reason, self._unsaid = event.text, event.stop_reason, False
         collected.rounds, collected.requests, collected.seconds = event.rounds, event.requests, event.seconds
         collected.usage, collected.pending, collected.failed = _usage(event.usage), event.pending, None
         for waiting in event.pending:

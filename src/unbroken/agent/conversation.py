@@ -75,6 +75,10 @@ class Conversation:
         """Go on with the turn that is waiting."""
         return await self._perform(self._rest(answers, options))
 
+    def resume_sync(self, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
+        """`resume` for programs that cannot await."""
+        return BACKGROUND.run(self.resume(answers, **options))
+
     def stream_resume(self, answers: Answers, **options: Unpack[ResumeOptions]) -> RunStream:
         performance = self._rest(answers, options)
         return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
@@ -86,9 +90,11 @@ class Conversation:
 
     @classmethod
     def from_json(cls, agent: Agent, saved: Json, *, history: Trim | None = None) -> Conversation:
-        if not isinstance(saved, dict) or "messages" not in saved:
+        if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
             raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json gives")
         fields = cast("dict[str, Any]", saved)
+        if fields.get("version", 1) != 1:
+            raise UserError("a saved conversation cannot be read: another version of unbroken wrote it; use that one")
         waiting = Result.from_json(fields["waiting"]) if fields.get("waiting") else None
         chat = cls(agent, () if waiting else from_json(fields["messages"]), history=history, store=fields.get("store"))
         if waiting:

@@ -14,6 +14,10 @@ from unbroken.messages import Media, Part, User
 Prompt: TypeAlias = str | Part | User | Sequence[str | Part]
 
 
+SHOWN = ("image/", "audio/", "video/", "application/pdf")
+OTHER_TYPE = "give it with mime='image/png'"
+
+
 def Image(source: str | Path | bytes, mime: str = "") -> Media:
     """An image for a prompt: a file's path, an http(s) or data URL, or bytes with their `mime` type."""
     if isinstance(source, bytes):
@@ -24,9 +28,13 @@ def Image(source: str | Path | bytes, mime: str = "") -> Media:
     if text.startswith(("http://", "https://", "data:")):
         return Media(mime=mime, url=text)
     path = Path(source)
+    if path.is_dir():
+        raise UserError(f"Image({text!r}) cannot be read: it is a folder; name a file in it")
     kind = mime or mimetypes.guess_type(path.name)[0]
     if not kind:
-        raise UserError(f"Image({text!r}): the type cannot be told from the name; give it with mime='image/png'")
+        raise UserError(f"Image({text!r}): the type cannot be told from the name; {OTHER_TYPE}")
+    if not mime and not kind.startswith(SHOWN):
+        raise UserError(f"Image({text!r}): {kind} is nothing to look at; {OTHER_TYPE}")
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -74,8 +74,8 @@ class Splitter:
         """No end is before this place."""
         self._opened: dict[str, tuple[int, int]] = {}
         """For marks like `"`: how many of them stand before a place."""
-        self._line = 0
-        """In a code block: where its last line starts."""
+        self._line: int = 0
+        """In a code block: where its last line starts; in the line that may open one: how far it has been read."""
         self._at_line_start = True
         self._fence = ""
         """The mark that opened the code block."""
@@ -104,6 +104,7 @@ class Splitter:
         taken = "".join([*self._blank, self._rest[:end]])
         self._blank.clear()
         self._rest, self._from = self._rest[end:], 0
+        self._line = 0
         self._opened.clear()
         return taken
 
@@ -120,10 +121,14 @@ class Splitter:
 
     def _end_of_sentence(self) -> int:
         rest, at = self._rest, self._from
-        if at == 0 and self._at_line_start and (opening := _FENCE.match(rest)):
-            newline = rest.find("\n", opening.end())
+        if at == 0 and self._at_line_start and rest.startswith(("```", "~~~")):
+            newline = rest.find("\n", self._line)
             if newline < 0:
+                self._line = len(rest)
                 return 0
+            self._line = 0
+            opening = _FENCE.match(rest)
+            assert opening is not None
             if opening[0][0] not in rest[opening.end() : newline]:  # otherwise it is code within one line
                 self._fence = opening[0]
                 self._line = self._from = newline + 1

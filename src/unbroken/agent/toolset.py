@@ -1,14 +1,13 @@
 """What was given as `tools=`: fixed tools, servers that have to be opened first, or a function of turn and transcript.
 
-It keeps servers open while at least one run (or an `async with agent`) uses them.
+Each run (and each `async with agent`) enters the servers for itself; they count who is in them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 from unbroken.errors import UserError
@@ -29,10 +28,6 @@ class ToolSet:
             self._sources = (tools,) if isinstance(tools, Toolbox | Tool | str) else tuple(tools)
         self._servers = tuple(source for source in self._sources if isinstance(source, ToolServer))
         self._fixed = None if self._choose or self._servers else Toolbox(*self._sources)
-        self._users = 0
-        self._ours: list[ToolServer] = []
-        """The servers that were opened here, and not by whoever gave them."""
-        self._lock = asyncio.Lock()
 
     @property
     def has_servers(self) -> bool:
@@ -56,29 +51,15 @@ class ToolSet:
             await self.close()
 
     async def open(self) -> None:
-        async with self._lock:
-            self._users += 1
-            if self._users > 1:
-                return
-            try:
-                for server in self._servers:
-                    if not server.is_open:
-                        self._ours.append(server)
-                        await server.open()
-            except BaseException:
-                self._users -= 1
-                await self._close_all()
-                raise
+        async with AsyncExitStack() as stack:
+            for server in self._servers:
+                await stack.enter_async_context(server)
+            stack.pop_all()  # all are open, and stay so until `close`
 
     async def close(self) -> None:
-        async with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                await self._close_all()
-
-    async def _close_all(self) -> None:
-        while self._ours:
-            await self._ours.pop().aclose()
+        async with AsyncExitStack() as stack:
+            for server in self._servers:
+                stack.push_async_exit(server)
 
 
 def _chooser(function: Callable[[int, Transcript], Iterable[Source]]) -> Callable[[int, Transcript], Iterable[Source]]:

@@ -27,7 +27,7 @@ def from_ui_messages(messages: Sequence[Mapping[str, Json]]) -> tuple[Message, .
     without a result is answered as having none, one whose arguments were not complete is left out.
     """
     history: list[Message] = []
-    for number, message in enumerate(messages):
+    for number, message in enumerate(_messages(messages)):
         role = message.get("role")
         if role == "user":
             if parts := [part for each in _parts(message, number) for part in _said(each, number)]:
@@ -45,9 +45,10 @@ def answers_from_ui_messages(messages: Sequence[Mapping[str, Json]], pending: It
     approvals given with `addToolApprovalResponse`, and results given with `addToolOutput`."""
     waiting = {call.id: call for call in pending}
     answers: dict[str, Any] = {}
-    if not messages or messages[-1].get("role") != "assistant":
+    posted = _messages(messages)
+    if not posted or posted[-1].get("role") != "assistant":
         return answers
-    for part in _parts(messages[-1], len(messages) - 1):
+    for part in _parts(posted[-1], len(posted) - 1):
         call = waiting.get(str(part.get("toolCallId")))
         if call is None:
             continue
@@ -58,6 +59,17 @@ def answers_from_ui_messages(messages: Sequence[Mapping[str, Json]], pending: It
         elif (result := _result(part, call)) is not None:
             answers[call.id] = result
     return answers
+
+
+def _messages(posted: object) -> list[Mapping[str, Json]]:
+    """A browser may post anything, whatever our signature says."""
+    if not isinstance(posted, list | tuple):
+        raise UserError(f"the UI messages cannot be read: they are a {type(posted).__name__}, and not a list")
+    messages = list(cast("Sequence[object]", posted))
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise _unreadable(number, f"it is a {type(message).__name__}, and not an object")
+    return cast("list[Mapping[str, Json]]", messages)
 
 
 def _parts(message: Mapping[str, Json], number: int) -> list[dict[str, Json]]:

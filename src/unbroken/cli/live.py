@@ -36,6 +36,7 @@ from unbroken.events import (
     Said,
     TextAdded,
     TodoUpdated,
+    ToolCallsDetected,
     ToolLate,
 )
 from unbroken.messages import Json, ToolCall
@@ -66,8 +67,8 @@ class LiveScreen:
         self._console = console
         self._live: Live | None = None
         self._rows: dict[str, Row] = {}
-        self._asked_for: dict[str, dict[str, Json]] = {}
-        """The arguments of calls that need an approval and may never start, by id."""
+        self._arguments: dict[str, dict[str, Json]] = {}
+        """Of calls that have not started, and may never start, by id."""
         self._todos: list[dict[str, Json]] = []
         self._todos_changed = False
         self._waiting_since = 0.0
@@ -85,7 +86,10 @@ class LiveScreen:
                 self._write(text, "")
             case ReasoningAdded(text=text):
                 self._write(text, "dim italic")
+            case ToolCallsDetected(calls=calls):
+                self._detect(calls)
             case CallStarted():
+                self._arguments.pop(event.call_id, None)
                 row = Row(event.name, event.arguments, event.time, event.early)
                 self._rows[event.call_id] = row
                 self._draw()
@@ -93,9 +97,9 @@ class LiveScreen:
                 if row := self._rows.get(event.call_id):
                     row.progress = event.message
             case ApprovalAsked():
-                self._asked_for[event.call_id] = event.arguments
+                self._arguments[event.call_id] = event.arguments
             case CallFinished():
-                arguments = self._asked_for.pop(event.call_id, {})
+                arguments = self._arguments.pop(event.call_id, {})
                 self._rows.setdefault(event.call_id, Row(event.name, arguments)).end = event
                 self._draw()
             case TodoUpdated(todos=todos):
@@ -150,6 +154,14 @@ class LiveScreen:
     def close(self) -> None:
         self._settle()
         self._end_line()
+
+    def _detect(self, calls: list[dict[str, Json]]) -> None:
+        for call in calls:
+            arguments: dict[str, Json] = call["arguments"] or {}
+            if (row := self._rows.get(call["id"])) is None:
+                self._arguments[call["id"]] = arguments
+            elif not row.arguments:  # it was refused before the response had ended
+                row.arguments = arguments
 
     # The live area
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
+from typing import cast
 
 import typer
 
 from unbroken import __version__
 from unbroken.cli.chat import chat_command
 from unbroken.cli.decode import decode_command
+from unbroken.cli.output import Output
 from unbroken.cli.run import run_command
 from unbroken.errors import UnbrokenError
 
@@ -41,11 +44,23 @@ app.command("decode")(decode_command)
 
 
 def main() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and nothing breaks
+    _open_streams()
     try:
         app()
     except UnbrokenError as error:
         typer.echo(f"unbroken: {error}", err=True)
         sys.exit(2)
+
+
+def _open_streams() -> None:
+    """A shell may have closed them; then Python has none."""
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - see above
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it is open as long as the program runs
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - see above
+        typer.echo("unbroken: standard output is closed, and the answer goes there; send it to /dev/null", err=True)
+        sys.exit(2)
+    out, err = sys.stdout, sys.stderr
+    if isinstance(out, TextIOWrapper):
+        sys.stdout = Output.over(cast("TextIOWrapper", out))
+    if isinstance(err, TextIOWrapper):
+        err.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and nothing breaks

@@ -108,7 +108,7 @@ def build_tools(setup: Setup) -> list[Source]:
 
 def build_agent(setup: Setup, model: Model, tools: list[Source], on_approval: OnApproval | None) -> Agent:
     for option, limit in (("--rounds", setup.rounds), ("--calls", setup.calls), ("--seconds", setup.seconds)):
-        if limit is not None and limit < 0:
+        if limit is not None and not limit >= 0:  # NaN is not
             raise UserError(f"{option} {limit:g}: a limit is 0 or more; leave it out for none")
     limits = Limits(calls=setup.calls, seconds=setup.seconds)
     return Agent(
@@ -139,9 +139,10 @@ def _tools(name: str) -> Toolbox:
         return Toolbox(importlib.import_module(name))
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        words = f": {error}" if str(error) else ""
         raise UserError(
-            f"--tools {name}: importing this module failed: {type(error).__name__}: {error}; "
+            f"--tools {name}: importing this module failed: {type(error).__name__}{words}; "
             "give the path of a .py file, or the name of a module that can be imported"
         ) from error
     finally:

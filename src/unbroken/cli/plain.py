@@ -56,7 +56,7 @@ class PlainScreen:
             case CallFinished():
                 self._say(_outcome(event), f"{clean(event.name)} {seconds(event.seconds)}: {one_line(event.text)}")
             case ApprovalAsked(name=name, arguments=arguments):
-                self._say("approval", f"{clean(name)}{in_brackets(arguments, 200)} needs one; --yes approves all")
+                self._say("approval", f"{clean(name)}{in_brackets(arguments, 200)} is asked about (--yes allows all)")
             case TodoUpdated(todos=todos):
                 steps = [f"{MARKS.get(str(todo.get('status')), '[ ]')} {todo.get('content', '')}" for todo in todos]
                 self._say("todo", one_line("; ".join(steps), 400))

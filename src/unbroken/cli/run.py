@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unbroken.agent import Image
-from unbroken.agent.inputs import Prompt
+from unbroken.agent.inputs import OTHER_TYPE, Prompt
 from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending
 from unbroken.cli.session import open_session
@@ -94,4 +94,5 @@ def _image(place: str) -> Media:
     try:
         return Image(place)
     except UserError as error:
-        raise UserError(str(error).replace(f"Image({place!r})", f"--image {place}")) from error
+        words = str(error).replace(f"Image({place!r})", f"--image {place}")
+        raise UserError(words.replace(OTHER_TYPE, "give a file whose name ends in .png, .jpg, .webp or .gif")) from None

@@ -40,13 +40,16 @@ class Docstring:
 
 
 def read_docstring(text: str | None) -> Docstring:
-    lines = inspect.cleandoc(text or "").splitlines()
+    lines = _lines_of(text or "")
     kept: list[str] = []
     found: dict[str, list[str]] = {}
     at = 0
     while at < len(lines):
         line, below = lines[at], lines[at + 1] if at + 1 < len(lines) else ""
-        if _GOOGLE.fullmatch(line) and _indent_of_next(lines, at + 1) > _indent(line):
+        if _in_section(lines, at):
+            kept.append(line)
+            end = at + 1
+        elif _GOOGLE.fullmatch(line) and _indent_of_next(lines, at + 1) > _indent(line):
             end = _end_of_block(lines, at + 1, _indent(line) + 1)
             _read_google(lines[at + 1 : end], found)
         elif _NUMPY.fullmatch(line) and _UNDERLINE.fullmatch(below):
@@ -63,6 +66,24 @@ def read_docstring(text: str | None) -> Docstring:
         at = end
     parameters = {name: text for name, texts in found.items() if (text := _join(texts))}
     return Docstring(re.sub(r"\n\s*\n(\s*\n)+", "\n\n", "\n".join(kept)).strip(), parameters)
+
+
+def _lines_of(text: str) -> list[str]:
+    """Without the margin. Where the first line is a header, the entries below it lose their own indentation with it."""
+    lines = inspect.cleandoc(text).splitlines()
+    first, *below = text.splitlines() or [""]
+    if _GOOGLE.fullmatch(first) and _indent_of_next(below, 0) > 0 and _indent_of_next(lines, 1) == 0:
+        return [lines[0], *(f"    {line}" for line in lines[1:])]
+    return lines
+
+
+def _in_section(lines: list[str], at: int) -> bool:
+    """Below `Example:` or another header, parameters are not those of this function."""
+    margin = _indent(lines[at])
+    if margin == 0 or not lines[at].strip():
+        return False
+    above = next((line for line in reversed(lines[:at]) if line.strip() and _indent(line) < margin), "")
+    return above.rstrip().endswith((":", "："))
 
 
 def _read_google(block: list[str], found: dict[str, list[str]]) -> None:

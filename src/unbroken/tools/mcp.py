@@ -80,8 +80,9 @@ class MCPServer(ToolServer):
     ```
 
     An agent enters the servers that it is given, and the last who leaves closes them. One may be used by many calls,
-    runs and agents at once, in one event loop at a time. Tools that the server calls read-only have the effect `read`, all others `write`. A program
-    gets `env` and what every program needs of our environment (PATH, HOME), and nothing else of it.
+    runs and agents at once, in one event loop at a time. Tools that the server calls read-only have the effect `read`,
+    all others `write`. A program gets `env` and what every program needs of our environment (PATH, HOME), and nothing
+    else of it.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class MCPServer(ToolServer):
         return self._session.tools
 
     async def open(self) -> None:
-        """Start it, or connect, and fetch its tools. It stays open until `aclose`. Does nothing if it is open and alive."""
+        """Start it, or connect, and fetch its tools; it stays open until `aclose`. Does nothing if it is open."""
         before = self._held
         self._claim(held=True)
         try:
@@ -141,6 +142,7 @@ class MCPServer(ToolServer):
         except BaseException:
             self._held = before
             raise
+        self._held = True  # another `open` may have failed meanwhile
 
     async def aclose(self) -> None:
         """End it, whoever is using it. Calls that are running fail. Does nothing if it is not open."""
@@ -210,7 +212,7 @@ class MCPServer(ToolServer):
         try:
             session_module = importlib.import_module("unbroken.tools.mcp_session")
         except ImportError as error:
-            raise UserError(f"{self._label} needs the extra `mcp` ({error}); pip install 'unbroken[mcp]'") from error
+            raise UserError(f"{self._label} needs the package `mcp` ({error}); pip install 'mcp>=2'") from error
         session: Session = session_module.Session(self._target, self._alive)
         await session.start()
         return session

@@ -1,13 +1,17 @@
 """One connection to an MCP server, spoken by the `mcp` package. Imported by name only, when a server is opened.
 
 The connection lives in a task of its own from the handshake to the end, because the package's cancel scopes must be
-left by the task that entered them, while calls come from any task of the loop. That task also fetches the list of tools
+left by the task that entered them, while calls come from any task of the loop. Beside it the list of tools is fetched
 anew when the server says that it changed.
+
+A call is sent again, in a new session, only if the server surely did not take it. The old session stays until the calls
+that are running in it have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -18,13 +22,14 @@ import httpx2
 import mcp_types as types
 from mcp.client import Client, IncomingMessage
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from unbroken.errors import InvalidTool
 from unbroken.messages import Json, Part, ToolSpec
 from unbroken.tools.context import CallContext
 from unbroken.tools.mcp import Target
 from unbroken.tools.mcp_results import read_result
-from unbroken.tools.mcp_transports import LastWords, transport
+from unbroken.tools.mcp_transports import Answer, LastWords, noting, transport
 from unbroken.tools.results import ToolFailed
 from unbroken.tools.schema import NAME, Signature
 from unbroken.tools.tool import Tool
@@ -35,12 +40,18 @@ CONTEXT = "unbroken context"
 PAGES = 1000
 """Of tools, at most: a server that always names a next page must not keep us forever."""
 
+CLOSING = 10.0
+"""Seconds that a server has for its end."""
+
+NOT_TAKEN = ("Session terminated", "Session not found", "No valid session ID", "Server not initialized")
+"""What servers say to a call of a session that they do not know, before they look at the call."""
+
 # Without any handler Python prints its warnings (a line of a server that is no JSON) over the terminal.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class Session:
-    """`alive` gives the session to use for a call: this one, or its successor if it has died."""
+    """`alive` gives the session to use for a call: this one, or its successor if it can no longer be used."""
 
     def __init__(self, target: Target, alive: Callable[[], Awaitable[Session]]) -> None:
         self.tools: tuple[Tool, ...] = ()
@@ -51,13 +62,23 @@ class Session:
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wake = asyncio.Event()
-        self._closing = False
+        self._changed = asyncio.Event()
+        self._over = asyncio.Event()
+        self._stale = False
+        self._calls = 0
         self._name = target.name
 
     @property
     def label(self) -> str:
         return f"MCP server `{self._name or self._target.label}`"
+
+    @property
+    def usable(self) -> bool:
+        return not self.dead and not self._stale
+
+    @property
+    def busy(self) -> bool:
+        return not self.dead and self._calls > 0
 
     async def start(self) -> None:
         try:
@@ -82,6 +103,7 @@ class Session:
 
     async def _start(self, *, old: bool) -> None:
         self.dead = False
+        self._over.clear()
         task = self._task = asyncio.create_task(self._live(old=old), name=f"unbroken {self.label}")
         try:
             await asyncio.wait({task, self._ready}, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
@@ -92,9 +114,10 @@ class Session:
             return
         late = not task.done()
         await _end(task)
-        if late or task.cancelled():
+        error = None if task.cancelled() else task.exception()
+        if error is None and (late or task.cancelled()):
             raise TimeoutError
-        raise _first(task.exception() or ToolFailed("it ended at once"))
+        raise _first(error or ToolFailed("it ended at once"))
 
     async def _live(self, *, old: bool) -> None:
         try:
@@ -108,48 +131,52 @@ class Session:
                 self.tools = await self._list(client)
                 self._ready.set_result(None)
                 async with asyncio.TaskGroup() as group:
-                    listening = group.create_task(self._listen(client))
-                    await self._keep_tools(client)
-                    listening.cancel()
+                    beside = [group.create_task(self._listen(client)), group.create_task(self._keep_tools(client))]
+                    await self._over.wait()
+                    for task in beside:
+                        task.cancel()
         finally:
             self.dead = True
 
     async def _keep_tools(self, client: Client) -> None:
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._closing or self.dead:
-                return
+            await self._changed.wait()
+            self._changed.clear()
             try:
-                self.tools = await self._list(client)
-            except (MCPError, ValueError):
+                async with asyncio.timeout(self._target.opening):
+                    self.tools = await self._list(client)
+            except (MCPError, ValueError, TimeoutError):
                 continue  # the tools that we know stay; if the server is gone the next call will find out
 
     async def _listen(self, client: Client) -> None:
         """Newer servers say that their tools changed only to those who asked for it."""
         try:
             async with client.listen(tools_list_changed=True) as changes:
-                self._wake.set()  # they may have changed while nobody listened
+                self._changed.set()  # they may have changed while nobody listened
                 async for _ in changes:
-                    self._wake.set()
+                    self._changed.set()
         except (MCPError, RuntimeError, OSError, httpx2.HTTPError):
             return  # older ones tell everybody; and without it we only notice less
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            self._wake.set()
+            self._changed.set()
 
     def _ended(self) -> None:
         self.dead = True
-        self._wake.set()
+        self._over.set()
+
+    def retire(self) -> None:
+        """No call is begun in it any more, and with the last one it ends."""
+        self._stale = True
+        if self._calls == 0:
+            self._over.set()
 
     async def close(self) -> None:
-        self._closing = True
-        self._wake.set()
+        self._over.set()
         if self._task is not None:
-            await asyncio.wait({self._task})
-            if not self._task.cancelled():
-                self._task.exception()  # whatever happened while it ended: it has ended
+            await asyncio.wait({self._task}, timeout=CLOSING)
+            await _end(self._task)
 
     async def _list(self, client: Client) -> tuple[Tool, ...]:
         if client.server_capabilities.tools is None:
@@ -188,25 +215,39 @@ class Session:
             done = min(progress / total, 1.0) if total else None
             context.report(message or f"{progress:g}" + (f" of {total:g}" if total else ""), done)
 
-        try:
-            return read_result(await self._client.call_tool(name, arguments, progress_callback=report))
-        except MCPError as error:
-            if self._forgotten(error):
-                raise _Forgotten from error
-            if error.code == types.CONNECTION_CLOSED or self.dead:
-                self._ended()
-                await self._words.wait()
-                raise ToolFailed(f"{self.label} was lost while `{name}` was running{self._last_words()}") from error
-            raise ToolFailed(self._target.without_secrets(f"{self.label}: {error.message}")) from error
-        except (httpx2.HTTPError, OSError) as error:
-            raise ToolFailed(f"{self.label} could not be reached: {self._in_words(error)}") from error
+        self._calls += 1
+        with noting() as answer:
+            try:
+                return read_result(await self._client.call_tool(name, arguments, progress_callback=report))
+            except MCPError as error:
+                if _not_taken(error, answer):
+                    self.retire()
+                    raise _NotTaken from error
+                raise await self._lost_or_failed(name, error, answer) from error
+            except (httpx2.HTTPError, OSError) as error:
+                raise ToolFailed(f"{self.label} could not be reached: {self._in_words(error)}") from error
+            except (ValidationError, RuntimeError) as error:  # the package has looked at the result
+                raise ToolFailed(f"{self.label} gave a result that cannot be read: {self._in_words(error)}") from error
+            finally:
+                self._calls -= 1
+                if self._stale:
+                    self.retire()
 
-    def _forgotten(self, error: MCPError) -> bool:
-        """A server that was started anew does not know our session: the specification has it answer 404, and those made
-        after the examples of the TypeScript package answer 400. Either way it did not run the call."""
-        if error.message == "Session terminated":  # the package's words for that 404
-            return True
-        return self._words.status in (400, 404) and error.code == types.INTERNAL_ERROR
+    async def _lost_or_failed(self, name: str, error: MCPError, answer: Answer) -> ToolFailed:
+        """Over HTTP the end of one answer is not the end of the others. And a 400 or 404 may mean that the server does
+        not know the session, in its own words: the next call gets a new one."""
+        lost = error.code == types.CONNECTION_CLOSED or self.dead
+        if self._target.url and (lost or (answer.in_session and answer.status in (400, 404))):
+            self.retire()
+        elif lost:
+            self._ended()
+        if lost:
+            await self._words.wait()
+            return ToolFailed(f"{self.label} was lost while `{name}` was running{self._last_words()}")
+        status = f"HTTP status {answer.status}: " if answer.status >= 400 else ""
+        # What the package could not parse it shows in many lines, with addresses to read more.
+        said = error.message.partition("\n")[0] if error.code == types.PARSE_ERROR else error.message
+        return ToolFailed(self._target.without_secrets(f"{self.label}: {status}{said}"))
 
     def _refusal(self, error: BaseException) -> InvalidTool:
         match error:
@@ -227,6 +268,8 @@ class Session:
         if isinstance(error, httpx2.HTTPStatusError):
             return f"HTTP status {error.response.status_code}"  # its own text has the whole address
         text = (str(error).splitlines() or [""])[0]
+        if isinstance(error, ValidationError):
+            text = _misfit(error)
         if isinstance(error, MCPError) and (status := self._words.status):
             text = f"HTTP status {status} ({text})" + (
                 "; give its key with headers=..." if status in (401, 403) else ""
@@ -238,8 +281,16 @@ class Session:
         return f" (it wrote: {self._target.without_secrets(words)})" if words else ""
 
 
-class _Forgotten(Exception):
-    """The server did not run the call, because it no longer knows the session."""
+class _NotTaken(Exception):
+    """The server surely did not run the call, because it no longer knows the session."""
+
+
+def _not_taken(error: MCPError, answer: Answer) -> bool:
+    """A server that was started anew does not know our session: the specification has it answer 404. Those made after
+    the examples of the TypeScript package answer 400, which may mean anything else too, so their words count."""
+    if not answer.in_session or answer.status not in (400, 404) or error.code == types.METHOD_NOT_FOUND:
+        return False
+    return answer.status == 404 or any(words in error.message for words in NOT_TAKEN)
 
 
 class _RemoteTool:
@@ -255,27 +306,34 @@ class _RemoteTool:
         session = await self._alive()
         try:
             return await session.call(self._name, arguments, context)
-        except _Forgotten:
-            session.dead = True
+        except _NotTaken:
+            pass
         try:
             return await (await self._alive()).call(self._name, arguments, context)
-        except _Forgotten as error:
+        except _NotTaken as error:
             raise ToolFailed(f"{session.label} forgets the session at once; nothing was run") from error
 
 
 def _free_name(wanted: str, taken: set[str]) -> str:
     """A name that every provider takes; a server's may have dots, slashes or any length."""
-    name = wanted if NAME.fullmatch(wanted) else re.sub(r"[^a-zA-Z0-9_-]", "_", wanted)[:64] or "tool"
-    number = 2
-    while name in taken:
-        suffix = f"_{number}"
-        name, number = name[: 64 - len(suffix)] + suffix, number + 1
-    return name
+    plain = wanted if NAME.fullmatch(wanted) else re.sub(r"[^a-zA-Z0-9_-]", "_", wanted)[:64] or "tool"
+    numbered = (f"{plain[: 63 - len(str(number))]}_{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([plain], numbered) if name not in taken)
+
+
+def _misfit(error: ValidationError) -> str:
+    """The first of its errors: a union has one for each of its kinds, and no reader wants them all."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    where = ".".join(map(str, found[0]["loc"]))
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{error.title}: `{where}`: {found[0]['msg']}{more}"
 
 
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # whatever happened while it ended: it has ended
 
 
 def _first(error: BaseException) -> BaseException:

@@ -1,14 +1,18 @@
 """The ways to an MCP server, as the `mcp` package wants them: each gives its two streams. A program's errors are read
-aside and its last words kept; the end of what a server says is noticed when it comes."""
+aside and its last words kept, the HTTP status of each call is noted for that call; the end of what a server says is
+noticed when it comes."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, TypeAlias
 
@@ -17,7 +21,7 @@ import httpx2
 from mcp.client import Transport
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 
 from unbroken.tools.mcp import Target
 
@@ -28,6 +32,29 @@ LAST_WORDS = 5
 
 _READ = 300.0
 """Seconds without a byte from a server over HTTP; it may think long, and the tool has its own time-out."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What HTTP said to one `tools/call`. Several may be under way: the status of another one says nothing about it."""
+
+    status: int = 0
+    """0 if it has none: no answer came, or it does not go over HTTP."""
+    in_session: bool = False
+    """Did the call name a session that the server should know?"""
+
+
+_ANSWER: ContextVar[Answer | None] = ContextVar("unbroken_mcp_answer", default=None)
+
+
+@contextmanager
+def noting() -> Generator[Answer]:
+    """Calls made inside note their answer. The package sends a request in the context of whoever made it."""
+    token = _ANSWER.set(answer := Answer())
+    try:
+        yield answer
+    finally:
+        _ANSWER.reset(token)
 
 
 class LastWords:
@@ -43,6 +70,8 @@ class LastWords:
 
     async def see(self, response: httpx2.Response) -> None:
         self.status = max(self.status, response.status_code) if response.status_code >= 400 else 0
+        if (answer := _ANSWER.get()) is not None and _is_call(response.request):
+            answer.status, answer.in_session = response.status_code, MCP_SESSION_ID in response.request.headers
 
     def listen(self) -> IO[str]:
         """The end to write to; to be closed once the program has it."""
@@ -72,7 +101,11 @@ class LastWords:
 async def over_stdio(target: Target, words: LastWords, ended: Ended) -> AsyncGenerator[Any, None]:
     command, *arguments = target.command
     parameters = StdioServerParameters(
-        command=command, args=arguments, env=dict(target.env) or None, cwd=target.cwd or None
+        command=command,
+        args=arguments,
+        env=dict(target.env) or None,
+        cwd=target.cwd or None,
+        encoding_error_handler="replace",  # bytes that are no text are noise like any other, not the end
     )
     with words.listen() as errors:
         async with stdio_client(parameters, errlog=errors) as (reading, writing):  # type: ignore[arg-type] - IO[str] does
@@ -100,6 +133,11 @@ def transport(target: Target, words: LastWords, ended: Ended, *, old: bool = Fal
     if target.command:
         return over_stdio(target, words, ended)
     return over_sse(target, ended) if old else over_http(target, words, ended)
+
+
+def _is_call(request: httpx2.Request) -> bool:
+    """And not the list of tools, which the package may ask for in the middle of a call."""
+    return request.method == "POST" and json.loads(request.content).get("method") == "tools/call"
 
 
 class _Watched:

@@ -13,9 +13,10 @@ import json
 import math
 import unicodedata
 from collections import deque
-from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
@@ -24,6 +25,9 @@ from unbroken.messages import Json, Media, Part, Text
 
 RESULT_LIMIT = 50_000
 """Characters of all text parts together."""
+
+ITEMS = 10_000
+"""Of an iterator."""
 
 NOTHING = "(the tool returned nothing)"
 
@@ -106,11 +110,19 @@ def _jsonable(value: object, media: list[Media], inside: tuple[int, ...] = ()) -
         plain = [_jsonable(one, media, inside) for one in cast("list[object]", value)]
         # A set has no order of its own, and the same run must give the same bytes.
         return sorted(plain, key=_order) if isinstance(value, set | frozenset) else plain
+    if isinstance(value, Iterator):
+        return _iterated(cast("Iterator[object]", value), media, inside)
     if hasattr(type(value), "__pydantic_serializer__"):
         return _jsonable(to_jsonable_python(value), media, inside)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _jsonable(getattr(value, field.name), media, inside) for field in fields(value)}
     return _foreign(value)
+
+
+def _iterated(values: Iterator[object], media: list[Media], inside: tuple[int, ...]) -> Json:
+    """It may be endless, and more of it than this would be cut out again."""
+    plain = [_jsonable(one, media, inside) for one in islice(values, ITEMS)]
+    return [*plain, f"[... only the first {ITEMS:,} were asked for ...]"] if len(plain) == ITEMS else plain
 
 
 def _foreign(value: Any) -> Json:

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Optional, TypeAlias, cast, get_args, get_orig
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from unbroken.errors import InvalidTool
 from unbroken.messages import Json
@@ -89,6 +90,8 @@ def _docstring_of(function: Callable[..., Any], inner: Callable[..., Any]) -> st
 
 
 def _refuse_what_cannot_be_called(name: str, function: Callable[..., Any], inner: Callable[..., Any]) -> None:
+    if isinstance(function, classmethod):
+        raise InvalidTool(f"tool `{name}` is a class method; write @classmethod above @tool, and give its class")
     if not callable(function):
         raise InvalidTool(f"tool `{name}` is no function but of the type `{type(function).__name__}`; give a function")
     if inspect.isclass(function):
@@ -157,6 +160,10 @@ def _refusal(name: str, parameters: tuple[Parameter, ...], error: Exception) -> 
 
 class _Quiet(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+
+    def is_subclass_schema(self, schema: core_schema.IsSubclassSchema) -> JsonSchemaValue:
+        """pydantic says that anything is a `type[int]`, and then nothing that JSON has fits."""
+        return self.handle_invalid_for_json_schema(schema, "type[...]")
 
 
 def _make_schema(model: type[BaseModel]) -> Schema:

@@ -154,18 +154,16 @@ def _unbound(method: Any) -> InvalidTool:
 
 
 def _tools_of_module(module: ModuleType) -> list[Tool]:
-    """Its `@tool`s (those that `__all__` names, if it has one), also the imported ones. A module that marks none offers
-    the functions in `__all__`."""
+    """Its `@tool`s (those that `__all__` names, if it has one), also the imported ones. What is not marked is no tool:
+    nobody wants to find out what a model does with the rest of a module."""
     known = vars(module)
     listed: list[str] | None = known.get("__all__")
     values = [known[name] for name in (known if listed is None else listed) if name in known]
-    if found := {id(one): one for one in values if isinstance(one, Tool)}:  # one tool may have two names there
-        return list(found.values())
-    functions = [tool(one) for one in values if inspect.isfunction(one)] if listed is not None else []
-    if not functions:
+    found = {id(one): one for one in values if isinstance(one, Tool)}  # one tool may have two names there
+    if not found:
         where = getattr(module, "__file__", None) or module.__name__
         raise InvalidTool(f"{where} has no tools; mark its functions with @tool")
-    return functions
+    return list(found.values())
 
 
 def _tools_of_class(kind: type[object]) -> list[Tool]:
@@ -175,7 +173,15 @@ def _tools_of_class(kind: type[object]) -> list[Tool]:
         raise InvalidTool(
             f"class `{kind.__name__}` cannot be made without arguments ({error}); make an object and give that"
         ) from error
-    return _tools_of_object(kind())
+    try:
+        holder = kind()
+    except Exception as error:
+        words = (str(error).splitlines() or [""])[0]
+        raise InvalidTool(
+            f"class `{kind.__name__}` cannot be made: {type(error).__name__}{': ' if words else ''}{words}; "
+            "make an object and give that"
+        ) from error
+    return _tools_of_object(holder)
 
 
 def _tools_of_object(holder: object) -> list[Tool]:
