@@ -1,10 +1,16 @@
-"""How hard Hypothesis tries: the same examples each time, or `UNBROKEN_FUZZ` fresh ones for each property."""
+"""How hard Hypothesis tries: the same examples each time, or `UNBROKEN_FUZZ` fresh ones for each property; and that
+interrupts reach the programs that tests start."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores interrupts, and so would every program that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]

@@ -131,9 +131,11 @@ class Terminal:
     def interrupt(self) -> None:
         """Ctrl-C. Python's line editor does not see one that comes between its prompt and its waiting; as a person
         would, it is pressed again when nothing happens."""
-        self.type("\x03")
-        while not select.select([self._parent], [], [], 1.0)[0]:
+        for _ in range(int(PATIENCE)):
             self.type("\x03")
+            if select.select([self._parent], [], [], 1.0)[0]:
+                return
+        raise AssertionError(f"nothing happens on Ctrl-C; seen: {self.plain!r}")
 
     def end(self) -> int:
         """Read to the end; the exit code."""

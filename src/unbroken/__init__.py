@@ -115,9 +115,9 @@ if TYPE_CHECKING:
     from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
     from unbroken.tools.calling import Caller
     from unbroken.tools.context import CallContext
-    from unbroken.tools.execution import Schedule
     from unbroken.tools.mcp import MCPServer
     from unbroken.tools.results import ToolFailed
+    from unbroken.tools.schedule import Schedule
     from unbroken.tools.todo import todo_write
     from unbroken.tools.tool import Tool, client_tool, tool
     from unbroken.tools.toolbox import Toolbox
@@ -276,7 +276,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "unbroken.tools.calling": ("Caller",),
     "unbroken.tools.context": ("CallContext",),
-    "unbroken.tools.execution": ("Schedule",),
+    "unbroken.tools.schedule": ("Schedule",),
     "unbroken.tools.mcp": ("MCPServer",),
     "unbroken.tools.results": ("ToolFailed",),
     "unbroken.tools.todo": ("todo_write",),

@@ -29,8 +29,8 @@ from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
 from unbroken.tools.calling import Caller, ResultCache
 from unbroken.tools.context import CallContext
-from unbroken.tools.execution import Schedule
 from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
+from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.transcript import Transcript, repair
 

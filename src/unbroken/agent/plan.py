@@ -14,7 +14,7 @@ from unbroken.messages import Choice, Effort, Message, Sampling, System
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.calling import Caller, ResultCache, ToolCaller, in_words
-from unbroken.tools.execution import Schedule
+from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
 

@@ -23,7 +23,7 @@ from unbroken.events import (
 )
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.calling import QUOTED, Prepared, quote
-from unbroken.tools.execution import Schedule
+from unbroken.tools.schedule import Schedule
 
 LOG = logging.getLogger("unbroken.tools")
 

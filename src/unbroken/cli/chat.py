@@ -18,7 +18,7 @@ from unbroken.cli.screen import is_terminal
 from unbroken.cli.session import Session, open_session
 from unbroken.cli.wording import one_line
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.tools.execution import Schedule
+from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
 
 with suppress(ImportError):  # not everywhere; where it is, `input` has a line editor and remembers

@@ -16,8 +16,8 @@ from unbroken.errors import UserError
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.execution import Schedule
 from unbroken.tools.mcp import MCPServer
+from unbroken.tools.schedule import Schedule
 from unbroken.tools.todo import todo_write
 from unbroken.tools.toolbox import Source, Toolbox
 from unbroken.wires import WIRES

@@ -15,7 +15,7 @@ from unbroken.cli.session import open_session
 from unbroken.cli.timeline import Timeline, legend
 from unbroken.errors import UserError
 from unbroken.messages import Media
-from unbroken.tools.execution import Schedule
+from unbroken.tools.schedule import Schedule
 
 
 def run_command(

@@ -1,4 +1,4 @@
-"""When the calls of one message run: `Schedule` says how, `Batch` does it, and every call gets exactly one result.
+"""When the calls of one message run: a `Batch` runs them as its `Schedule` says, and each gets exactly one result.
 
 Strategy. Calls are entries in call order. An entry starts when nothing before it stands in its way: `Way` says whether
 it has to wait for an earlier one's end, for its start, or for nothing. While the message is still being written only
@@ -10,26 +10,24 @@ runs, and each end lets others go. What a call gives is the business of the `Cal
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from unbroken.clock import Clock
 from unbroken.messages import ToolCall, ToolResult
-from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
 from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote, timed_out
 from unbroken.tools.context import CallContext
-from unbroken.tools.order import Front, Way, disturbs
-from unbroken.tools.threads import THREADS, Job
-
-State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "withdrawn"]
+from unbroken.tools.entry import Entry
+from unbroken.tools.order import Front, Way
+from unbroken.tools.schedule import Schedule
+from unbroken.tools.twins import find_twins
 
 GRACE = 5.0
 """Seconds that a call has to end after it was cancelled: some tools tidy up, some never listen."""
@@ -43,25 +41,6 @@ EARLIER_FAILED = "an earlier call failed"
 NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
 
 
-class Schedule(Enum):
-    """How the calls of one message run."""
-
-    SEQUENTIAL = "sequential"
-    """One after another, in call order."""
-    PARALLEL = "parallel"
-    """All together, when the response has ended."""
-    EAGER = "eager"
-    """As PARALLEL, but reads start as soon as they are complete, while the response is still being written."""
-
-    @property
-    def early(self) -> bool:
-        return self is Schedule.EAGER
-
-    @property
-    def serial(self) -> bool:
-        return self is Schedule.SEQUENTIAL
-
-
 class Observer(Protocol):
     """Told what happens, in the order in which it happens."""
 
@@ -70,39 +49,6 @@ class Observer(Protocol):
     def started(self, prepared: Prepared, early: bool) -> None: ...
 
     def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    prepared: Prepared
-    state: State = "waiting"
-    approved: bool = False
-    original: Prepared | None = None
-    """The call as the model made it, if its arguments were edited."""
-    task: asyncio.Task[Any] | None = None
-    started_at: float | None = None
-    seconds: float = 0.0
-    twin: Entry | None = None
-    """The identical call whose execution this one shares."""
-    sharers: list[Entry] = field(default_factory=list["Entry"])
-    result: ToolResult | None = None
-    stopped: str = ""
-    """Why it was cancelled, for the model to read."""
-    context: CallContext[Any] | None = None
-    overdue: float = inf
-    """When it is given up, because it does not end though it was told to."""
-
-    @property
-    def call(self) -> ToolCall:
-        return self.prepared.call
-
-    @property
-    def started(self) -> bool:
-        return self.started_at is not None or self.finished
-
-    @property
-    def finished(self) -> bool:
-        return self.state in ("done", "withdrawn")
 
 
 class Batch:
@@ -279,7 +225,9 @@ class Batch:
                 self._finish(entry, failure(entry.call, entry.prepared.refusal))
             elif decision is not None:
                 self._decide(entry, decision)
-        self._find_twins()
+        for original, sharer in find_twins(self._entries.values(), self._share_all):
+            if original.result is not None:
+                self._share(original, sharer, original.result)
         self._in_order = list(self._entries.values())
         self._advance()
         await self._idle.wait()
@@ -397,34 +345,6 @@ class Batch:
 
     # Identical calls
 
-    def _find_twins(self) -> None:
-        """Identical calls share one execution: that of the one which has started, else of the first."""
-        first_of: dict[str, Entry] = {}
-        for entry in self._entries.values():
-            prepared = entry.prepared
-            tool = prepared.tool
-            if tool is None or prepared.refusal:
-                continue
-            if tool.effect != "read":
-                # A read after a write may see something new, so it does not share with one before it.
-                first_of = {
-                    fingerprint: first
-                    for fingerprint, first in first_of.items()
-                    if first.prepared.effect != "read" or not disturbs(prepared, first.prepared)
-                }
-            if not (tool.shared or (self._share_all and tool.dedupe is None)):
-                continue
-            first = first_of.setdefault(prepared.fingerprint, entry)
-            if first is entry:
-                continue
-            original, sharer = (entry, first) if entry.started and not first.started else (first, entry)
-            first_of[prepared.fingerprint] = original
-            if not sharer.started:
-                sharer.twin = original
-                original.sharers.append(sharer)
-                if original.result is not None:
-                    self._share(original, sharer, original.result)
-
     def _share(self, original: Entry, sharer: Entry, result: ToolResult) -> None:
         self._finish(sharer, replace(result, call_id=sharer.call.id, duplicate_of=original.call.id))
 
@@ -439,7 +359,7 @@ class Batch:
             return
         entry.state = "asking"
         self._asking = entry
-        self._launch(entry, _approval(self._on_approval, entry.call))
+        self._launch(entry, ask(self._on_approval, entry.call))
 
     def _decide(self, entry: Entry, decision: Approval | ToolResult) -> None:
         match decision:
@@ -590,25 +510,6 @@ class Batch:
         self._observer.finished(entry.call, result, entry.seconds, ran or shared)
         for sharer in entry.sharers:
             self._share(entry, sharer, result)
-
-
-async def _approval(on_approval: OnApproval, call: ToolCall) -> Approval:
-    """A plain handler may well wait for a person: it has a thread of its own, so that other calls go on."""
-    try:
-        if inspect.iscoroutinefunction(on_approval):
-            decision: Any = await on_approval(call)
-        else:
-            job = Job(partial(on_approval, call))
-            decision, error = await asyncio.get_running_loop().run_in_executor(THREADS, job)
-            if error is not None:
-                raise error
-            if inspect.isawaitable(decision):
-                decision = await decision
-    except Exception as error:  # noqa: BLE001 - a foreign handler runs here; who cannot decide does not allow
-        return Deny(f"the approval failed: {in_words(error)}")
-    if isinstance(decision, Allow | Deny | Edit | Wait):
-        return decision
-    return Deny(f"the approval failed: on_approval gave {decision!r}, and not Allow, Deny, Edit or Wait")
 
 
 def ran_and_failed(result: ToolResult) -> bool:

@@ -1,0 +1,49 @@
+"""One call of a message while its batch runs: what is known of it so far. Data only; `execution` moves it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Literal, TypeAlias
+
+from unbroken.messages import ToolCall, ToolResult
+from unbroken.tools.calling import Prepared
+from unbroken.tools.context import CallContext
+
+State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "withdrawn"]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """`state` is `asking` while an approval is awaited, `pending` when somebody outside has to answer."""
+
+    prepared: Prepared
+    state: State = "waiting"
+    approved: bool = False
+    original: Prepared | None = None
+    """The call as the model made it, if its arguments were edited."""
+    task: asyncio.Task[Any] | None = None
+    started_at: float | None = None
+    seconds: float = 0.0
+    twin: Entry | None = None
+    """The identical call whose execution this one shares."""
+    sharers: list[Entry] = field(default_factory=list["Entry"])
+    result: ToolResult | None = None
+    stopped: str = ""
+    """Why it was cancelled, for the model to read."""
+    context: CallContext[Any] | None = None
+    overdue: float = inf
+    """When it is given up, because it does not end though it was told to."""
+
+    @property
+    def call(self) -> ToolCall:
+        return self.prepared.call
+
+    @property
+    def started(self) -> bool:
+        return self.started_at is not None or self.finished
+
+    @property
+    def finished(self) -> bool:
+        return self.state in ("done", "withdrawn")
