@@ -33,7 +33,6 @@ from model_servers import (
 from unbroken.deltas import CallReady, Ended, TextDelta, UsageReported
 from unbroken.messages import Assistant, Usage
 from unbroken.models import connect
-from unbroken.models import http as http_model
 from unbroken.verdicts import Verdict
 from unbroken.wires.writer import ResponseWriter
 
@@ -240,10 +239,9 @@ def test_a_server_that_never_closes_is_not_waited_for_after_done() -> None:
     assert seconds < 2
 
 
-def test_usage_is_waited_for_after_a_finish_reason_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_model, "AFTER_FINISH", 0.05)
+def test_usage_is_waited_for_after_a_finish_reason_but_not_longer_than_any_silence() -> None:
     finish = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}\n\n'
-    deltas, seconds = play_hanging([finish])
+    deltas, seconds = play_hanging([finish], idle=0.05)
     assert verdict(deltas).whole
     assert seconds < 2
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unbroken.clock import Clock
+from unbroken.decoding.arguments import DOUBLE_ENCODED
 from unbroken.events import (
     ApprovalAsked,
     CallFinished,
@@ -95,7 +96,7 @@ class RoundVoice:
                     call.id,
                     call.raw if len(call.raw) <= QUOTED else f"{call.raw[:QUOTED]}...",
                 )
-            if any("double" in text for text in call.notes):
+            if DOUBLE_ENCODED in call.notes:
                 LOG.debug("Double JSON encoding detected for tool call '%s', performing second parse.", call.name)
 
     def asked(self, call: ToolCall) -> None:

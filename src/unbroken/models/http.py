@@ -147,7 +147,8 @@ class HTTPModel:
     def _grace(self, decoder: Decoder) -> float:
         """How long to wait for more once the response has its terminal sign."""
         last = decoder.done or self.endpoint.wire in ("anthropic-messages", "openai-responses")
-        return AFTER_LAST if last else AFTER_FINISH
+        grace = AFTER_LAST if last else AFTER_FINISH
+        return grace if self.timeouts.idle is None else min(grace, self.timeouts.idle)
 
     async def _post(self, stream: bool, key: str, body: bytes, deadline: float) -> tuple[ClientResponse, float]:
         """Send it and wait for the head of the answer; when the first byte of the body is due comes with it."""
