@@ -146,7 +146,7 @@ class HTTPModel:
 
     def _grace(self, decoder: Decoder) -> float:
         """How long to wait for more once the response has its terminal sign."""
-        last = decoder.done or self.endpoint.wire in ("anthropic-messages", "openai-responses")
+        last = decoder.done or self._wire.sign_is_last
         grace = AFTER_LAST if last else AFTER_FINISH
         return grace if self.timeouts.idle is None else min(grace, self.timeouts.idle)
 

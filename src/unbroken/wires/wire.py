@@ -111,6 +111,8 @@ class Wire:
     decode_request: Callable[[dict[str, Json]], Request]
     done_ends: bool = False
     """Is `[DONE]` a terminal sign of this wire? On others it is an ornament of some server."""
+    sign_is_last: bool = False
+    """Does nothing worth waiting for follow its terminal sign? On others usage may."""
     native_has_text: bool = True
     """Does the native message hold the text too? Then it is void once a call was recovered from that text."""
 

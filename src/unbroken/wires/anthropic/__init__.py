@@ -9,6 +9,6 @@ from unbroken.wires.anthropic.parts import NAME
 from unbroken.wires.anthropic.requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
-WIRE = Wire(NAME, MessagesDecoder, MessagesEncoder, encode_request, decode_request)
+WIRE = Wire(NAME, MessagesDecoder, MessagesEncoder, encode_request, decode_request, sign_is_last=True)
 
 __all__ = ["WIRE", "MessagesDecoder", "MessagesEncoder"]

@@ -10,6 +10,8 @@ from unbroken.wires.openai_responses.items import NAME
 from unbroken.wires.openai_responses.requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
-WIRE = Wire(NAME, ResponsesDecoder, ResponsesEncoder, encode_request, decode_request, native_has_text=False)
+WIRE = Wire(
+    NAME, ResponsesDecoder, ResponsesEncoder, encode_request, decode_request, native_has_text=False, sign_is_last=True
+)
 
 __all__ = ["WIRE", "ResponsesDecoder", "ResponsesEncoder"]
