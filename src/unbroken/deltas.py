@@ -81,8 +81,18 @@ class Ended:
 
 
 @dataclass(slots=True)
+class AttemptFailed:
+    """There was no whole response, and after `wait` seconds another is asked for. If some of the broken one was passed
+    on already, `Restarted` comes next."""
+
+    verdict: Verdict
+    wait: float = 0.0
+
+
+@dataclass(slots=True)
 class Restarted:
-    """The stream broke and is asked for again: calls with these ids will not be finished by it."""
+    """What was passed on so far is void: the answer comes once more, whole, from its beginning. Calls with these ids
+    will not be finished by it; one with the same name and arguments may come again."""
 
     dropped: tuple[str, ...]
 
@@ -98,5 +108,6 @@ Delta: TypeAlias = (
     | ServerCallSeen
     | UsageReported
     | Ended
+    | AttemptFailed
     | Restarted
 )

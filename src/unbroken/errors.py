@@ -13,6 +13,7 @@
     │   ├── Unauthorized          401, 403: the key is wrong, or may not do this
     │   ├── ModelNotFound         404: no such model, or no such address
     │   ├── RequestRefused        400, 422 and the like: this request will never do
+    │   │   └── ContextTooLong    the history is longer than the model can read
     │   ├── RateLimited           429
     │   ├── Unavailable           5xx, 408, 409, 425, 529: another try may do
     │   ├── Unreachable           no connection
@@ -98,6 +99,10 @@ class RequestRefused(ProviderError):
     pass
 
 
+class ContextTooLong(RequestRefused):
+    pass
+
+
 class RateLimited(ProviderError):
     pass
 
@@ -111,7 +116,8 @@ class Unreachable(ProviderError):
 
 
 class TimedOut(ProviderError):
-    pass
+    total: bool = False
+    """The time for all of it is up: there is none left for another try."""
 
 
 class StreamError(UnbrokenError):

@@ -53,6 +53,35 @@ class ReasoningAdded(Event):
 
 
 @dataclass(slots=True)
+class RequestRetried(Event):
+    """There was no whole response: the same question is asked again after `wait` seconds."""
+
+    attempt: int
+    """The number of the try that failed, from 1."""
+    kind: str
+    """What was wrong with it: the kind of its verdict."""
+    reason: str
+    wait: float = 0.0
+    model: str = ""
+    """Who failed."""
+
+
+@dataclass(slots=True)
+class TextReplaced(Event):
+    """The stream broke, and the second answer says something else: this is the text of the turn so far, in place of all
+    that `TextAdded` gave of it. (Where the second answer goes on where the first stopped, only the rest is added.)"""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ReasoningReplaced(Event):
+    """The same for reasoning."""
+
+    text: str
+
+
+@dataclass(slots=True)
 class ToolCallsDetected(Event):
     """The response has ended and these calls were in it, in call order."""
 
@@ -94,6 +123,8 @@ class CallFinished(Event):
     """The call whose execution it shared."""
     executed: bool = True
     """Its tool ran (or its twin's did); otherwise it was answered without one: refused, unknown, cut, over budget."""
+    adopted_from: str = ""
+    """The call of a broken response whose execution it took over: it did not run again. The ids may be equal."""
 
 
 @dataclass(slots=True)
@@ -160,6 +191,19 @@ class RunFinished(Event):
     usage: dict[str, Json]
     seconds: float
     pending: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    complete: bool = True
+    """Every call of the history has its result."""
+    tool_calls: int = 0
+    """Calls in the history, and their results."""
+    tool_returns: int = 0
+    fallback_used: bool = False
+    """A response broke and was asked for again without streaming, or of another model."""
+    attempts: int = 0
+    """Requests that were sent, with those that failed."""
+    verdicts: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    """What was wrong with each response that was not whole."""
+    messages: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    """The history, in its saved form."""
 
 
 @dataclass(slots=True)
@@ -174,6 +218,9 @@ KINDS: tuple[type[Event], ...] = (
     RequestSent,
     TextAdded,
     ReasoningAdded,
+    RequestRetried,
+    TextReplaced,
+    ReasoningReplaced,
     ToolCallsDetected,
     CallStarted,
     CallProgress,

@@ -17,8 +17,11 @@ to go on, it only paused and wants to be asked again with the same history, or w
 class Verdict:
     """Is the response whole? Decided in one place (`decoding.verdict`), carried as data.
 
-    `kind` is one of: whole, unfinished (no terminal sign), cut_call (an end, but a call is not whole), error (an error
-    object inside), damaged (an event that cannot be read), empty (nothing was said), foreign (not a response at all).
+    `kind` is one of: whole; unfinished (the body ended without the terminal sign), lost (the connection was), silent
+    (nothing came for too long), late (its whole time was up), cut_call (an end, but a call is not whole), error (an
+    error object inside), damaged (an event that cannot be read), empty (nothing was said), foreign (not a response at
+    all), too_long (the context is). Where there was no response: limited (429), unavailable (5xx and the like),
+    unreachable, unanswered (no byte in time), refused (whatever another try will not change).
     """
 
     kind: str
@@ -29,6 +32,13 @@ class Verdict:
     text_seen: int = 0
     open_calls: tuple[str, ...] = ()
     error: Json = None
+    again: bool = False
+    """It is broken, and another try may do."""
+    turn: int = 0
+    attempt: int = 1
+    """The number of the try at this turn, from 1."""
+    model: str = ""
+    """Who was asked, where that is known."""
 
     @property
     def whole(self) -> bool:
@@ -37,7 +47,7 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """There is no end to tell a client: what it has seen is not an answer. (A cut call has one, a cut one.)"""
-        return self.kind in ("error", "unfinished", "damaged", "foreign")
+        return self.kind not in ("whole", "cut_call", "empty")
 
     @property
     def told(self) -> Meaning:

@@ -14,7 +14,7 @@ import orjson
 
 from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
-from unbroken.decoding.verdict import Witnesses, judge
+from unbroken.decoding.verdict import How, Witnesses, judge
 from unbroken.deltas import Delta, Ended
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
@@ -118,8 +118,9 @@ class Decoder:
             raise
         return self._assembler.take()
 
-    def end(self, cause: str = "") -> list[Delta]:
-        """No more bytes will come. `cause` says why, where it was not the provider who ended the body."""
+    def end(self, cause: str = "", how: How = "unfinished") -> list[Delta]:
+        """No more bytes will come. `cause` says why and `how` of which kind, where it was not the provider who ended
+        the body."""
         if self._ended is None:
             try:
                 if self._failure is None:
@@ -127,7 +128,7 @@ class Decoder:
             except StreamError as error:
                 self._fail(error)
                 raise
-            self._ended = self._conclude(cause)
+            self._ended = self._conclude(cause, how)
             self._assembler.deltas.append(self._ended)
         return self._assembler.take()
 
@@ -198,7 +199,7 @@ class Decoder:
                 if isinstance(item, dict):
                     self._read(cast("dict[str, Json]", item), b"")
 
-    def _conclude(self, cause: str) -> Ended:
+    def _conclude(self, cause: str, how: How) -> Ended:
         a = self._assembler
         a.flush()
         calls = tuple(a.calls.in_order())
@@ -210,6 +211,7 @@ class Decoder:
                 noise=self._framer.noise.decode("utf-8", "replace"),
                 cut=self._cut,
                 cause=cause,
+                how=how,
                 damaged=a.damaged,
                 terminal=a.terminal,
                 finish=a.finish_reason,

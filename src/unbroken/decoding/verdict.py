@@ -1,19 +1,25 @@
 """Is the response whole? The one place that decides, from several witnesses, because each of them lies somewhere.
 
 The witnesses: the wire's terminal sign, the finish reason, the balance of every call, an error object, damaged events,
-the token count. The verdict is data (`deltas.Verdict`); what to do about it is decided above.
+the token count; where there was no response, the error that stands for it. The verdict is data (`verdicts.Verdict`),
+and says whether another try may do; who tries again is decided above.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, TypeAlias, cast
 
 from unbroken.decoding.calls import CUT
+from unbroken.decoding.complaints import complaint_of
+from unbroken.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken.messages import Json, ToolCall
 from unbroken.verdicts import Meaning, Verdict
 from unbroken.wires.jsontext import dump_arguments
+
+How: TypeAlias = Literal["unfinished", "lost", "silent", "late"]
+"""How a body without its terminal sign came to its end."""
 
 
 @dataclass(slots=True)
@@ -29,6 +35,8 @@ class Witnesses:
     """The body ended in the middle of an event."""
     cause: str
     """Why the bytes ended, where it was not the provider who ended them."""
+    how: How
+    """The kind of that."""
     damaged: str
     terminal: bool
     finish: str | None
@@ -55,15 +63,52 @@ _SAY_CALLS = ("tool_calls", "function_call", "tool_use")
 def judge(seen: Witnesses) -> Verdict:
     kind, reason = _kind(seen)
     names = tuple(call.name for call in seen.broken_calls)
-    return Verdict(kind, reason, seen.finish, seen.meaning, seen.bytes_seen, seen.text, names, seen.error)
+    # Some say that they were done though the token limit cut them.
+    meaning = "length" if kind == "cut_call" and _met_its_limit(seen) else seen.meaning
+    again = kind != "whole" and _again(kind, meaning, seen)
+    return Verdict(kind, reason, seen.finish, meaning, seen.bytes_seen, seen.text, names, seen.error, again)
+
+
+def judge_failure(error: ProviderError) -> Verdict:
+    """The verdict where there was no response at all, or none that can be read."""
+    match error:
+        case RateLimited():
+            kind = "limited"
+        case Unavailable():
+            kind = "unavailable"
+        case Unreachable():
+            kind = "unreachable"
+        case TimedOut():
+            kind = "late" if error.total else "unanswered"
+        case ContextTooLong():
+            return Verdict("too_long", str(error))
+        case _:
+            return Verdict("refused", str(error))
+    return Verdict(kind, str(error), again=kind != "late")
+
+
+def _again(kind: str, meaning: Meaning, seen: Witnesses) -> bool:
+    if kind == "error":
+        return complaint_of(seen.error) != "refused"
+    if kind == "cut_call":
+        # The limit would cut it again; and arguments that are whole but wrong are the model's own, it is told.
+        cut = any(call.problem.startswith(CUT) for call in seen.broken_calls) or not seen.broken_calls
+        return cut and meaning != "length"
+    return kind not in ("late", "too_long")
+
+
+def _met_its_limit(seen: Witnesses) -> bool:
+    return seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens)
 
 
 def _kind(seen: Witnesses) -> tuple[str, str]:
     names = ", ".join(call.name or "a call without a name" for call in seen.broken_calls)
     if seen.error is not None:
-        return "error", f"the provider sent an error: {error_text(seen.error)}"
+        kind = "too_long" if complaint_of(seen.error) == "too_long" else "error"
+        return kind, f"the provider sent an error: {error_text(seen.error)}"
     if seen.bytes_seen == 0:
-        return "foreign", f"the body is empty{f': {seen.cause}' if seen.cause else ''}"
+        kind = "foreign" if seen.how == "unfinished" else seen.how
+        return kind, f"the body is empty{f': {seen.cause}' if seen.cause else ''}"
     if not seen.recognised and not seen.cut and (seen.noise or not seen.damaged):
         return "foreign", _foreign(seen)
     if seen.damaged:
@@ -71,11 +116,11 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
     if not seen.terminal:
         calls = f"; calls not complete: {names}" if names else ""
         end = seen.cause or "the body ended without the terminal sign of its wire"
-        return "unfinished", f"{end}{calls}"
+        return seen.how, f"{end}{calls}"
     if _HTML.match(seen.noise):
         return "damaged", f"the stream contains HTML: {seen.noise}"
     if seen.broken_calls:
-        if seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens):
+        if _met_its_limit(seen):
             return "cut_call", f"the token limit cut the call: {names} (finish reason {seen.finish!r})"
         problem = seen.broken_calls[0].problem
         said = f"the finish reason is {seen.finish!r}, but"

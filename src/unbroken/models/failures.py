@@ -12,8 +12,17 @@ from email.utils import parsedate_to_datetime
 
 import orjson
 
+from unbroken.decoding.complaints import Complaint, complaint_of, signs_of
 from unbroken.decoding.verdict import error_text
-from unbroken.errors import ModelNotFound, ProviderError, RateLimited, RequestRefused, Unauthorized, Unavailable
+from unbroken.errors import (
+    ContextTooLong,
+    ModelNotFound,
+    ProviderError,
+    RateLimited,
+    RequestRefused,
+    Unauthorized,
+    Unavailable,
+)
 from unbroken.messages import Json
 from unbroken.models.secrets import mask, mask_json
 from unbroken.verdicts import Verdict
@@ -53,9 +62,9 @@ def read_failure(asked: Asked, status: int, headers: Mapping[str, str], body: by
     """The error for an HTTP answer that is no success."""
     value = _parse(body)
     words = _words(asked, value, body)
-    signs = _signs(value)
+    signs = signs_of(value)
     said = f"{status}: {words}" if words else f"{status} without a word"
-    kind, way_out = _kind(asked, status, signs, _is_page(value, body))
+    kind, way_out = _kind(asked, status, signs, complaint_of(value), _is_page(value, body))
     if 300 <= status < 400:
         to = asked.masked(headers.get("Location", "nowhere").split("?", 1)[0])
         said = f"{status} and points to {to}"
@@ -75,7 +84,7 @@ _NO_KEY = re.compile(r"invalid[_ ]api[_ ]key|api[_ ]key[_ ](?:not[_ ]valid|inval
 _NO_MONEY = re.compile(r"insufficient[_ ](?:quota|balance|credit|funds)|credit balance|exceeded_current_quota")
 
 
-def _kind(asked: Asked, status: int, signs: str, page: bool) -> tuple[type[ProviderError], str]:
+def _kind(asked: Asked, status: int, signs: str, complaint: Complaint, page: bool) -> tuple[type[ProviderError], str]:
     check = f"check {asked.key_variable}" if asked.key_variable else "check api_key"
     if 300 <= status < 400:
         return RequestRefused, "redirects are not followed, the key would go there too: set base_url to that address"
@@ -97,8 +106,8 @@ def _kind(asked: Asked, status: int, signs: str, page: bool) -> tuple[type[Provi
         return Unavailable, ""
     if status == 405:
         return RequestRefused, f"{asked.address} takes no requests: check base_url"
-    if status == 413:
-        return RequestRefused, "the request is too large: send less, or smaller images"
+    if status == 413 or (status in (400, 422) and complaint == "too_long"):
+        return ContextTooLong, "send less: trim the history (history=), cut results (result_limit=), or smaller images"
     return RequestRefused, ""
 
 
@@ -138,23 +147,6 @@ def _without_tags(page: str) -> str:
     if not hidden:
         said.append(page[end:])
     return " ".join(said)
-
-
-def _signs(value: Json) -> str:
-    """Everything in the error that may name its kind, in lower case."""
-    found: list[str] = []
-    stack: list[Json] = [value]
-    for _ in range(200):
-        if not stack:
-            break
-        item = stack.pop()
-        if isinstance(item, str):
-            found.append(item[:500].lower())
-        elif isinstance(item, dict):
-            stack.extend(as_dict(item).values())
-        elif isinstance(item, list):
-            stack.extend(item)  # pyright: ignore[reportUnknownArgumentType] - any JSON
-    return " ".join(found)
 
 
 def _retry_after(headers: Mapping[str, str], value: Json, now: float) -> float | None:

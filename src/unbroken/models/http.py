@@ -19,6 +19,7 @@ from multidict import CIMultiDict
 
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
+from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
 from unbroken.errors import ProviderError, StreamError, Unauthorized
 from unbroken.messages import Request
@@ -139,7 +140,7 @@ class HTTPModel:
         if lost is not None and not received:  # there was a head, and then not one byte of the body
             late = "first_byte" if patience.expired == "idle" else patience.expired
             raise self._failed(key, lost, late) from cause_of(lost)
-        for delta in _end(decoder, self._cause(key, lost, patience.expired) if lost else ""):
+        for delta in _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished"))):
             if isinstance(delta, Ended) and not delta.verdict.whole:
                 delta.verdict = self._asked(key).masked_verdict(delta.verdict)
             yield delta
@@ -257,18 +258,18 @@ class HTTPModel:
             return not_in_time(asked, url, self.timeouts, late)
         return unreachable(asked, url, self._proxy_url, error)
 
-    def _cause(self, key: str, error: Exception, late: str) -> str:
+    def _cause(self, key: str, error: Exception, late: str) -> tuple[str, How]:
         match late:
             case "idle":
-                return f"the stream fell silent: nothing came for idle={self.timeouts.idle} s"
+                return f"the stream fell silent: nothing came for idle={self.timeouts.idle} s", "silent"
             case "total":
-                return f"the time was up: total={self.timeouts.total} s"
+                return f"the time was up: total={self.timeouts.total} s", "late"
             case _:
-                return f"the connection was lost: {in_words(self._asked(key), error)}"
+                return f"the connection was lost: {in_words(self._asked(key), error)}", "lost"
 
 
-def _end(decoder: Decoder, cause: str) -> list[Delta]:
+def _end(decoder: Decoder, cause: str, how: How) -> list[Delta]:
     try:
-        return decoder.end(cause)
+        return decoder.end(cause, how)
     except StreamError:  # the last event was beyond a limit; asked again, the decoder says so in its verdict
-        return decoder.end(cause)
+        return decoder.end(cause, how)

@@ -53,7 +53,9 @@ def not_in_time(asked: Asked, url: URL, timeouts: Timeouts, waiting_for: str) ->
     provider, at = f"provider `{asked.provider}`", asked.address
     match waiting_for:
         case "total":
-            return TimedOut(f"{provider} was not done within total={timeouts.total} s ({at})")
+            error = TimedOut(f"{provider} was not done within total={timeouts.total} s ({at})")
+            error.total = True
+            return error
         case "connect":
             words = f"no connection to {provider} within connect_timeout={timeouts.connect} s ({at})"
             if url.scheme == "https" and url.explicit_port is not None:  # a server of one's own: it waits for a request
