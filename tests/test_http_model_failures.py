@@ -22,6 +22,7 @@ from model_servers import (
 )
 
 from unbroken.errors import (
+    ContextTooLong,
     ModelNotFound,
     ProviderError,
     RateLimited,
@@ -215,12 +216,36 @@ def test_a_provider_that_is_down(status: int) -> None:
         (400, {"message": "Invalid model: foo", "type": "invalid_model", "code": "1500"}, ModelNotFound),
         (402, {"error": {"message": "Insufficient Balance"}}, RequestRefused),
         (403, {"error": {"message": "Region not supported"}}, Unauthorized),
-        (413, {"error": {"message": "Request too large"}}, RequestRefused),
+        (413, {"error": {"message": "Request too large"}}, ContextTooLong),
+        (413, "<html><h1>413 Request Entity Too Large</h1></html>", ContextTooLong),
+        (400, {"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}, ContextTooLong),
+        (400, "the prompt is too long", ContextTooLong),
+        (422, {"error": "`inputs` must have less than 4095 tokens. Given: 5000"}, ContextTooLong),
+        (
+            429,
+            {"error": {"message": "Request too large for m on tokens per min (TPM)", "type": "tokens"}},
+            ContextTooLong,
+        ),
+        (500, {"error": {"message": "input length exceeds the context length", "type": "api_error"}}, ContextTooLong),
+        (401, {"error": {"message": "prompt is too long"}}, Unauthorized),
+        (
+            400,
+            {"error": {"message": "Failed", "type": "invalid_request_error", "code": "tool_use_failed"}},
+            Unavailable,
+        ),
+        (400, {"error": {"message": "max_tokens is too large: 9. At most 8 completion tokens"}}, RequestRefused),
+        (429, {"error": {"message": "Your account is in arrears, please recharge", "code": "1113"}}, RequestRefused),
+        (
+            429,
+            {"error": {"code": 429, "message": "You exceeded your current quota", "status": "RESOURCE_EXHAUSTED"}},
+            RateLimited,
+        ),
         (422, {"detail": [{"msg": "field required"}]}, RequestRefused),
     ],
 )
 def test_providers_say_the_same_with_other_statuses(status: int, body: Any, kind: type[ProviderError]) -> None:
-    assert type(read_failure(Asked("p", "m", "http://h", key="k"), status, {}, json.dumps(body).encode(), 0)) is kind
+    sent = body if isinstance(body, str) else json.dumps(body)
+    assert type(read_failure(Asked("p", "m", "http://h", key="k"), status, {}, sent.encode(), 0)) is kind
 
 
 def test_a_missing_key_is_told_apart_from_a_wrong_one() -> None:

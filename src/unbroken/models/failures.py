@@ -62,9 +62,10 @@ def read_failure(asked: Asked, status: int, headers: Mapping[str, str], body: by
     """The error for an HTTP answer that is no success."""
     value = _parse(body)
     words = _words(asked, value, body)
-    signs = signs_of(value)
+    page = _is_page(value, body)
+    told = value if value is not None or page else words
     said = f"{status}: {words}" if words else f"{status} without a word"
-    kind, way_out = _kind(asked, status, signs, complaint_of(value), _is_page(value, body))
+    kind, way_out = _kind(asked, status, signs_of(told), complaint_of(told), page)
     if 300 <= status < 400:
         to = asked.masked(headers.get("Location", "nowhere").split("?", 1)[0])
         said = f"{status} and points to {to}"
@@ -81,7 +82,9 @@ _NO_MODEL = re.compile(
     r"|model \S{1,80} (?:does not exist|not found)|does not exist or you do not have access"
 )
 _NO_KEY = re.compile(r"invalid[_ ]api[_ ]key|api[_ ]key[_ ](?:not[_ ]valid|invalid)|incorrect api key|authentication")
-_NO_MONEY = re.compile(r"insufficient[_ ](?:quota|balance|credit|funds)|credit balance|exceeded_current_quota")
+_NO_MONEY = re.compile(
+    r"insufficient[_ ](?:quota|balance|credit|funds)|credit balance|exceeded_current_quota|arrear|余额不足|欠费"
+)
 
 
 def _kind(asked: Asked, status: int, signs: str, complaint: Complaint, page: bool) -> tuple[type[ProviderError], str]:
@@ -100,14 +103,16 @@ def _kind(asked: Asked, status: int, signs: str, complaint: Complaint, page: boo
         return ModelNotFound, f"check the name of model `{asked.model}` in the provider's list of models"
     if status == 402 or (status == 429 and _NO_MONEY.search(signs)):
         return RequestRefused, "the account has no credit left: another try will not help"
+    # Some servers on one's own machine say it with a 500, and some limits of tokens per minute are below one request.
+    if status == 413 or (complaint == "too_long" and (status in (400, 422, 429) or status >= 500)):
+        return ContextTooLong, "send less: trim the history (history=), cut results (result_limit=), or smaller images"
     if status == 429:
         return RateLimited, ""
-    if status >= 500 or status in (408, 409, 425, 498, 499):
+    # The model wrote a call that its own server could not read (Groq): it may write a better one.
+    if (status == 400 and "tool_use_failed" in signs) or status >= 500 or status in (408, 409, 425, 498, 499):
         return Unavailable, ""
     if status == 405:
         return RequestRefused, f"{asked.address} takes no requests: check base_url"
-    if status == 413 or (status in (400, 422) and complaint == "too_long"):
-        return ContextTooLong, "send less: trim the history (history=), cut results (result_limit=), or smaller images"
     return RequestRefused, ""
 
 

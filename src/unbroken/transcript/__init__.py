@@ -1,4 +1,4 @@
-"""The chain of calls and results: where it grows (`Transcript`), how a broken one is mended, how it is saved.
+"""The chain of calls and results: where it grows (`Transcript`), how it stands, how it is mended, cut and saved.
 
 `History` and `apply` let other spellings of a history, such as a wire's raw messages, be mended by the same edits.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 from unbroken.transcript.histories import History, Piece, apply, links, repair, repair_with
 from unbroken.transcript.repairs import NO_RESULT, Drop, HistoryEdit, Insert, Link, Move, Place, Rename, repairs
 from unbroken.transcript.saved import from_json, to_json
+from unbroken.transcript.shorten import shorten
+from unbroken.transcript.status import ChainStatus, own_status, status_of
 from unbroken.transcript.transcript import Transcript
 
 __all__ = [
     "NO_RESULT",
+    "ChainStatus",
     "Drop",
     "History",
     "HistoryEdit",
@@ -25,8 +28,11 @@ __all__ = [
     "apply",
     "from_json",
     "links",
+    "own_status",
     "repair",
     "repair_with",
     "repairs",
+    "shorten",
+    "status_of",
     "to_json",
 ]

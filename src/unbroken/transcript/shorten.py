@@ -1,0 +1,175 @@
+"""A history that was too long for its model, made about half as long by leaving out the middle of large tool results.
+
+Only what tools returned is cut: never what somebody said, never a call, an id or the order, so the chain stays as it
+is. When that is called for, and how often, is decided above.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from unbroken.messages import Assistant, Media, Message, Part, Text, ToolMessage, ToolResult
+
+SMALL = 1_000
+"""Characters: a result below that stays."""
+
+LEAST = 500
+"""Characters that stay of a result that is cut."""
+
+_WORTH = 200
+"""Characters: less than that is not worth a remark."""
+
+_WHY = "left out: the history was too long for the model"
+
+_IMAGE = 6_000
+"""An image costs about as much as so many characters, however long its base64 is."""
+
+_PER_CHARACTER = 8
+"""Characters of base64 of any other file that cost about as much as one of text."""
+
+
+def shorten(messages: Sequence[Message]) -> tuple[Message, ...] | None:
+    """The same history with its largest results cut in the middle, or None if there is nothing to cut.
+
+    Results of earlier rounds go first, and all down to one length; those of the last round only if that is not enough.
+    A result that was cut before is not cut again.
+    """
+    last = max((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), default=-1)
+    found = [result for message in messages if isinstance(message, ToolMessage) for result in message.results]
+    total = sum(_said(message) for message in messages) + sum(_size(result) for result in found)
+    excess = total - total // 2
+    cut: dict[tuple[int, int], ToolResult] = {}
+    for rounds in (range(last), range(last, last + 1) if last >= 0 else range(0)):
+        large = [one for at in rounds for one in _large(at, messages[at])]
+        line = _line([one.size for one in large], excess)
+        for one in large:
+            if one.size - line >= _WORTH:
+                cut[one.message, one.index] = _cut(one.result, line)
+                excess -= one.size - line
+        if excess <= total // 20:  # near enough
+            break
+    if not cut:
+        return None
+    return tuple(_with(message, at, cut) for at, message in enumerate(messages))
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """A result that may be cut, and where it stands."""
+
+    message: int
+    index: int
+    result: ToolResult
+    size: int
+
+
+def _large(at: int, message: Message) -> Iterable[_Large]:
+    if isinstance(message, ToolMessage):
+        for index, result in enumerate(message.results):
+            size = _size(result)
+            if size >= SMALL and not any(isinstance(part, Text) and _WHY in part.text for part in result.content):
+                yield _Large(at, index, result, size)
+
+
+def _line(sizes: list[int], excess: int) -> int:
+    """The length that all longer ones have to be cut to, to be shorter by `excess` together."""
+    together = 0
+    ordered = sorted(sizes, reverse=True)
+    for count, (size, following) in enumerate(zip(ordered, (*ordered[1:], 0), strict=False), 1):
+        together += size
+        if together - count * following >= excess:
+            return max(LEAST, (together - excess) // count)
+    return LEAST
+
+
+def _with(message: Message, at: int, cut: dict[tuple[int, int], ToolResult]) -> Message:
+    if not isinstance(message, ToolMessage) or not any((at, index) in cut for index in range(len(message.results))):
+        return message
+    return ToolMessage(tuple(cut.get((at, index), result) for index, result in enumerate(message.results)))
+
+
+def _said(message: Message) -> int:
+    match message:
+        case Assistant():
+            return len(message.text) + len(message.reasoning) + sum(len(call.raw) for call in message.calls)
+        case ToolMessage():
+            return 0
+        case _:
+            return sum(_weight(part) for part in message.parts)
+
+
+def _size(result: ToolResult) -> int:
+    return sum(_weight(part) for part in result.content)
+
+
+def _weight(part: Part) -> int:
+    if isinstance(part, Text):
+        return len(part.text)
+    if part.data and not part.mime.startswith("image/"):
+        return len(part.data) // _PER_CHARACTER
+    return min(len(part.data) or _IMAGE, _IMAGE)
+
+
+def _cut(result: ToolResult, line: int) -> ToolResult:
+    """Media go first where they are most of it. `native` would be sent as it is, so it goes in any case."""
+    parts = result.content
+    text = len(result.text)
+    if _size(result) > 2 * text:
+        parts = _without_media(parts, line)
+    left = sum(_weight(part) for part in parts if isinstance(part, Media))
+    if left and line - left < LEAST:
+        parts, left = _without_media(parts, 0), 0
+    if text + left - line >= _WORTH:
+        parts = _without_middle(parts, max(LEAST, line - left))
+    return replace(result, content=parts, native=None)
+
+
+def _without_media(parts: tuple[Part, ...], line: int) -> tuple[Part, ...]:
+    """The largest ones become a remark until the rest is no longer than the line."""
+    size = sum(map(_weight, parts))
+    kept = list(parts)
+    media = [(at, part) for at, part in enumerate(parts) if isinstance(part, Media)]
+    for at, part in sorted(media, key=lambda entry: _weight(entry[1]), reverse=True):
+        if size <= line:
+            break
+        kept[at] = Text(f"[{_called(part)} {_WHY}]", part.cache)
+        size -= _weight(part)
+    return tuple(kept)
+
+
+def _called(media: Media) -> str:
+    what = "an image" if media.mime.startswith("image/") else "a file"
+    about = ", ".join(word for word in (media.name, media.mime) if word)
+    return f"{what} ({about})" if about else what
+
+
+def _without_middle(parts: tuple[Part, ...], kept: int) -> tuple[Part, ...]:
+    """What stands at the end is often what counts, so both ends stay."""
+    whole = "".join(part.text for part in parts if isinstance(part, Text))
+    head = _seam(whole, kept - kept // 2)
+    tail = _seam(whole, len(whole) - kept // 2)
+    remark = f"\n\n[... {tail - head:,} characters {_WHY} ...]\n\n"
+    left: list[Part] = []
+    at = 0
+    for part in parts:
+        if isinstance(part, Media):
+            left.append(part)
+            continue
+        start, at = at, at + len(part.text)
+        text = whole[start : min(at, head)] + (remark if start <= head < at else "") + whole[max(start, tail) : at]
+        if text:
+            left.append(Text(text, part.cache))
+    return tuple(left)
+
+
+def _seam(text: str, at: int) -> int:
+    """The place at or a little before `at` that tears no character apart that a reader sees as one."""
+    for place in range(at, max(at - 16, 0), -1):
+        if not {text[place - 1], text[place]} & {"\u200d"} and unicodedata.category(text[place]) not in _JOINED:
+            return place
+    return at
+
+
+_JOINED = ("Mn", "Mc", "Me", "Sk")
