@@ -16,7 +16,7 @@ from aiohttp import web
 from unbroken.deltas import Delta, Ended, TextDelta, UsageReported
 from unbroken.errors import ProviderError
 from unbroken.messages import Assistant, Request, ToolCall, ToolSpec, Usage, User
-from unbroken.models import HTTPModel, close_session, connect
+from unbroken.models import HTTPModel, Model, close_session, connect
 from unbroken.verdicts import Verdict
 from unbroken.wires.writer import ResponseWriter
 
@@ -103,7 +103,7 @@ def answers(status: int, body: str | bytes, **headers: str) -> Handler:
     return handler
 
 
-async def collect(model: HTTPModel, request: Request = HELLO) -> list[Delta]:
+async def collect(model: Model, request: Request = HELLO) -> list[Delta]:
     return [delta async for delta in model.stream(request)]
 
 
@@ -118,7 +118,8 @@ def verdict(deltas: list[Delta]) -> Verdict:
 
 
 def at(server: Server, **settings: Any) -> HTTPModel:
-    return connect("openai:m", base_url=f"{server.url}/v1", api_key=KEY, **settings)
+    """Unguarded: what one request comes to."""
+    return connect("openai:m", base_url=f"{server.url}/v1", api_key=KEY, **settings).model
 
 
 def play(handler: Handler, request: Request = HELLO, **settings: Any) -> tuple[list[Delta], Server]:

@@ -49,9 +49,7 @@ async def weather(city: str) -> str:
 
 def model_of(server: ScriptedServer, wire: str, **settings: Any) -> HTTPModel:
     key = settings.pop("api_key", "k")
-    model = connect(PROVIDERS[wire], base_url=server.base_url(wire), wire=wire, api_key=key, **settings)
-    assert isinstance(model, HTTPModel)
-    return model
+    return connect(PROVIDERS[wire], base_url=server.base_url(wire), wire=wire, api_key=key, **settings).model
 
 
 CALLS = [Say("Let me see."), *[Call("weather", city=city) for city in ("Rome", "北京", "Kraków")]]

@@ -27,6 +27,10 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
+def bare(model: str, **settings: Any) -> HTTPModel:
+    return connect(model, **settings).model
+
+
 def address(model: HTTPModel, stream: bool = True) -> str:
     return str(model.endpoint.stream_url if stream else model.endpoint.whole_url)
 
@@ -39,42 +43,42 @@ def body(model: HTTPModel, request: Request = HELLO) -> dict[str, Any]:
 
 
 def test_the_model_may_hold_colons_and_slashes() -> None:
-    model = connect("openrouter:meta/llama:free", api_key="k")
+    model = bare("openrouter:meta/llama:free", api_key="k")
     assert body(model)["model"] == "meta/llama:free"
     assert model.name == "openrouter:meta/llama:free"
 
 
 def test_openai_speaks_its_best_wire_and_another_server_chat() -> None:
-    assert connect("openai:gpt-5", api_key="k").wire == "openai-responses"
-    assert address(connect("openai:gpt-5", api_key="k")) == "https://api.openai.com/v1/responses"
-    assert connect("openai:gpt-5", api_key="k", wire="openai-chat").wire == "openai-chat"
-    assert connect("openai-chat:gpt-5", api_key="k").wire == "openai-chat"
-    elsewhere = connect("openai:m", base_url="http://127.0.0.1:8000/v1")
+    assert bare("openai:gpt-5", api_key="k").wire == "openai-responses"
+    assert address(bare("openai:gpt-5", api_key="k")) == "https://api.openai.com/v1/responses"
+    assert bare("openai:gpt-5", api_key="k", wire="openai-chat").wire == "openai-chat"
+    assert bare("openai-chat:gpt-5", api_key="k").wire == "openai-chat"
+    elsewhere = bare("openai:m", base_url="http://127.0.0.1:8000/v1")
     assert elsewhere.wire == "openai-chat"
     assert address(elsewhere) == "http://127.0.0.1:8000/v1/chat/completions"
-    assert connect("openai:m", base_url="http://h/v1", wire="openai-responses").wire == "openai-responses"
-    assert connect("openai-responses:m", base_url="http://h/v1").wire == "openai-responses"
+    assert bare("openai:m", base_url="http://h/v1", wire="openai-responses").wire == "openai-responses"
+    assert bare("openai-responses:m", base_url="http://h/v1").wire == "openai-responses"
 
 
 def test_another_wire_of_a_provider_has_its_own_address_and_key_header() -> None:
-    model = connect("deepseek:m", api_key="k", wire="anthropic-messages")
+    model = bare("deepseek:m", api_key="k", wire="anthropic-messages")
     assert address(model) == "https://api.deepseek.com/anthropic/v1/messages"
     assert model.endpoint.key_header == "x-api-key"
     assert ("anthropic-version", "2023-06-01") in model.endpoint.headers
 
 
 def test_gemini_has_the_model_and_the_stream_in_its_address() -> None:
-    model = connect("gemini:gemini-2.5-flash", api_key="k")
+    model = bare("gemini:gemini-2.5-flash", api_key="k")
     start = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash"
     assert address(model) == f"{start}:streamGenerateContent?alt=sse"
     assert address(model, stream=False) == f"{start}:generateContent"
-    assert address(connect("gemini:models/gemini-2.5-flash", api_key="k")) == address(model)
+    assert address(bare("gemini:models/gemini-2.5-flash", api_key="k")) == address(model)
 
 
 def test_vertex_is_found_by_project_and_location() -> None:
     with pytest.raises(UserError, match=r"needs its project: pass project=… or set GOOGLE_CLOUD_PROJECT"):
-        connect("vertex:m", api_key="k")
-    model = connect("vertex:m", api_key="k", project="p", location="l")
+        bare("vertex:m", api_key="k")
+    model = bare("vertex:m", api_key="k", project="p", location="l")
     start = "https://l-aiplatform.googleapis.com/v1/projects/p/locations/l/publishers/google"
     assert address(model) == f"{start}/models/m:streamGenerateContent?alt=sse"
     assert model.endpoint.key_prefix == "Bearer "
@@ -86,28 +90,28 @@ def test_vertex_is_found_by_project_and_location() -> None:
 )
 def test_azure_is_asked_by_deployment_with_or_without_a_version(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", endpoint)
-    model = connect("azure:my-gpt", api_key="k")
+    model = bare("azure:my-gpt", api_key="k")
     assert address(model) == "https://r.openai.azure.com/openai/v1/chat/completions"
     assert body(model)["model"] == "my-gpt"
     assert model.endpoint.key_header == "api-key"
 
 
 def test_azure_by_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    dated = connect("azure:my-gpt", base_url="https://r.openai.azure.com", api_key="k", api_version="2024-10-21")
+    dated = bare("azure:my-gpt", base_url="https://r.openai.azure.com", api_key="k", api_version="2024-10-21")
     path = "/openai/deployments/my-gpt/chat/completions?api-version=2024-10-21"
     assert address(dated) == f"https://r.openai.azure.com{path}"
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://r.openai.azure.com")
     with pytest.raises(MissingKey, match="AZURE_OPENAI_API_KEY"):
-        connect("azure:my-gpt")
+        bare("azure:my-gpt")
     monkeypatch.delenv("AZURE_OPENAI_ENDPOINT")
     with pytest.raises(UserError, match=r"pass base_url=… or set AZURE_OPENAI_ENDPOINT"):
-        connect("azure:my-gpt", api_key="k")
+        bare("azure:my-gpt", api_key="k")
 
 
 def test_ollama_is_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert address(connect("ollama:qwen3:4b")) == "http://127.0.0.1:11434/v1/chat/completions"
+    assert address(bare("ollama:qwen3:4b")) == "http://127.0.0.1:11434/v1/chat/completions"
     monkeypatch.setenv("OLLAMA_HOST", "0.0.0.0:9999")
-    assert address(connect("ollama:qwen3:4b")) == "http://127.0.0.1:9999/v1/chat/completions"
+    assert address(bare("ollama:qwen3:4b")) == "http://127.0.0.1:9999/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_ollama_is_where_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_ollamas_variable_is_read_as_ollama_does(host: str, reached: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", host)
-    assert address(connect("ollama:m")) == f"http://{reached}/v1/chat/completions"
+    assert address(bare("ollama:m")) == f"http://{reached}/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -137,22 +141,22 @@ def test_ollamas_variable_is_read_as_ollama_does(host: str, reached: str, monkey
     ],
 )
 def test_a_base_url_may_be_written_in_many_ways(base: str, reached: str) -> None:
-    assert address(connect("compatible:m", base_url=base)) == reached
+    assert address(bare("compatible:m", base_url=base)) == reached
 
 
 @pytest.mark.parametrize("base", [" ", "a b", "http://h\n/v1", "http://h:abc", "h:99999", "http://", "://", 5])
 def test_what_is_no_web_address_is_refused_in_one_line(base: Any) -> None:
     with pytest.raises(UserError, match=r"^base_url of provider `compatible` is not a web address: [^\n]+$"):
-        connect("compatible:m", base_url=base)
+        bare("compatible:m", base_url=base)
 
 
 @pytest.mark.parametrize("provider", ["ollama", "azure"])
 def test_another_wire_on_a_server_of_ones_own_says_its_version_once(provider: str) -> None:
     for wire, path in (("anthropic-messages", "/v1/messages"), ("gemini", "/v1beta/models/m:generateContent")):
-        model = connect(f"{provider}:m", base_url="http://h", api_key="k", wire=wire)
+        model = bare(f"{provider}:m", base_url="http://h", api_key="k", wire=wire)
         assert address(model, stream=False) == f"http://h{path}"
     own = {"ollama": "/v1/responses", "azure": "/openai/v1/responses"}[provider]
-    model = connect(f"{provider}:m", base_url="http://h", api_key="k", wire="openai-responses")
+    model = bare(f"{provider}:m", base_url="http://h", api_key="k", wire="openai-responses")
     assert address(model) == f"http://h{own}"
 
 
@@ -176,39 +180,39 @@ def test_base_and_path_say_a_shared_part_once(base: str, path: str, joined: str)
 @pytest.mark.parametrize("name", ["gpt-5", "openai:", "http://127.0.0.1:8000/v1", "", None, 5])
 def test_what_names_no_model_is_told_how_to_write_it(name: Any) -> None:
     with pytest.raises(UserError, match="provider:model"):
-        connect(name)
+        bare(name)
 
 
 def test_a_missing_key_is_told_with_its_variable() -> None:
     with pytest.raises(MissingKey) as caught:
-        connect("openai:gpt-5")
+        bare("openai:gpt-5")
     assert str(caught.value) == "provider `openai` needs a key: set OPENAI_API_KEY or pass api_key=…"
     with pytest.raises(MissingKey, match=r"provider `vertex` needs a key: pass api_key=…"):
-        connect("vertex:m", project="p", location="l")
+        bare("vertex:m", project="p", location="l")
 
 
 def test_a_server_of_your_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect("openai:m", base_url="http://127.0.0.1:1")
-    connect("anthropic:m", base_url="http://127.0.0.1:1")
+    bare("openai:m", base_url="http://127.0.0.1:1")
+    bare("anthropic:m", base_url="http://127.0.0.1:1")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    assert connect("openai:m").wire == "openai-chat"
+    assert bare("openai:m").wire == "openai-chat"
 
 
 def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
     with pytest.raises(UnknownProvider, match="did you mean `openai`"):
-        connect("opnai:gpt-5")
+        bare("opnai:gpt-5")
     with pytest.raises(UnknownWire):
-        connect("openai:gpt-5", api_key="k", wire="chat")
+        bare("openai:gpt-5", api_key="k", wire="chat")
     with pytest.raises(UserError, match=r"no setting `temprature`: did you mean `temperature`\?"):
-        connect("openai:gpt-5", api_key="k", temprature=1)
+        bare("openai:gpt-5", api_key="k", temprature=1)
     with pytest.raises(UserError, match="is no effort: there are none, minimal"):
-        connect("openai:gpt-5", api_key="k", reasoning="huge")
+        bare("openai:gpt-5", api_key="k", reasoning="huge")
     with pytest.raises(UserError, match="does not speak gemini: it speaks anthropic-messages"):
-        connect("anthropic:m", api_key="k", wire="gemini")
+        bare("anthropic:m", api_key="k", wire="gemini")
     with pytest.raises(UserError, match="`compatible` has no address of its own: pass base_url="):
-        connect("compatible:m")
+        bare("compatible:m")
     with pytest.raises(UserError, match="not a web address: ftp://h"):
-        connect("compatible:m", base_url="ftp://user:secret@h/?key=1")
+        bare("compatible:m", base_url="ftp://user:secret@h/?key=1")
 
 
 @pytest.mark.parametrize(
@@ -234,11 +238,11 @@ def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
 def test_odd_values_are_refused_before_the_first_request(settings: dict[str, Any], words: str) -> None:
     given: dict[str, Any] = {"api_key": "k", **settings}
     with pytest.raises(UserError, match=words):
-        connect("openai:m", **given)
+        bare("openai:m", **given)
 
 
 def test_what_is_left_out_may_be_none_and_numbers_are_written() -> None:
-    model = connect("openai:m", api_key="k", organization=None, stop=None, temperature=None, query={"v": 2})
+    model = bare("openai:m", api_key="k", organization=None, stop=None, temperature=None, query={"v": 2})
     assert address(model).endswith("/responses?v=2")
     body(model)
 
@@ -246,13 +250,13 @@ def test_what_is_left_out_may_be_none_and_numbers_are_written() -> None:
 def test_a_key_with_odd_characters_is_refused_without_being_shown() -> None:
     for key in ("sk-…", "sk-a\nb"):
         with pytest.raises(Unauthorized) as caught:
-            connect("openai:gpt-5", api_key=key)
+            bare("openai:gpt-5", api_key=key)
         assert key not in str(caught.value)
-    assert connect("openai:gpt-5", api_key="  sk-fine\n").name == "openai:gpt-5"
+    assert bare("openai:gpt-5", api_key="  sk-fine\n").name == "openai:gpt-5"
 
 
 def test_repr_shows_neither_key_nor_query_nor_password() -> None:
-    model = connect(
+    model = bare(
         "anthropic:m",
         api_key="sk-secret-1",
         base_url="https://me:secret-2@h/v1?key=secret-3",
@@ -266,7 +270,7 @@ def test_repr_shows_neither_key_nor_query_nor_password() -> None:
 
 
 def test_a_user_in_the_base_url_becomes_a_header() -> None:
-    model = connect("compatible:m", base_url="https://me:pass@h/v1")
+    model = bare("compatible:m", base_url="https://me:pass@h/v1")
     assert address(model) == "https://h/v1/chat/completions"
     assert ("Authorization", "Basic " + b64encode(b"me:pass").decode()) in model.endpoint.headers
 
@@ -274,7 +278,7 @@ def test_a_user_in_the_base_url_becomes_a_header() -> None:
 def test_a_user_in_the_base_url_and_a_key_for_the_same_header_are_refused() -> None:
     for key in ("sk-given", lambda: "sk-given"):
         with pytest.raises(UserError, match=r"has a user, and there is an api_key: .* give one of them") as caught:
-            connect("openai:m", base_url="https://me:pass@h/v1", api_key=key)
+            bare("openai:m", base_url="https://me:pass@h/v1", api_key=key)
         assert "pass" not in str(caught.value)
 
 
@@ -282,9 +286,7 @@ def test_a_user_in_the_base_url_and_a_key_for_the_same_header_are_refused() -> N
 
 
 def test_settings_go_into_each_request_and_the_request_comes_first() -> None:
-    model = connect(
-        "groq:m", api_key="k", temperature=0.5, top_p=0.9, max_tokens=9, stop="END", seed=7, reasoning="low"
-    )
+    model = bare("groq:m", api_key="k", temperature=0.5, top_p=0.9, max_tokens=9, stop="END", seed=7, reasoning="low")
     said = body(model)
     assert (said["temperature"], said["top_p"], said["max_tokens"], said["stop"]) == (0.5, 0.9, 9, ["END"])
     assert (said["seed"], said["reasoning_effort"]) == (7, "low")
@@ -294,7 +296,7 @@ def test_settings_go_into_each_request_and_the_request_comes_first() -> None:
 
 
 def test_extra_is_merged_into_the_body_and_the_requests_own_extra_wins() -> None:
-    model = connect("groq:m", api_key="k", extra={"a": 1, "b": 2})
+    model = bare("groq:m", api_key="k", extra={"a": 1, "b": 2})
     assert body(model)["a"] == 1
     said = body(model, Request((User.of("Hi"),), extra={"b": 3}))
     assert (said["a"], said["b"]) == (1, 3)
@@ -303,18 +305,18 @@ def test_extra_is_merged_into_the_body_and_the_requests_own_extra_wins() -> None
 
 
 def test_query_organization_and_project_go_along() -> None:
-    model = connect("openai:m", api_key="k", query={"v": "1"}, organization="org", project="proj")
+    model = bare("openai:m", api_key="k", query={"v": "1"}, organization="org", project="proj")
     assert address(model).endswith("/responses?v=1")
     assert ("OpenAI-Organization", "org") in model.endpoint.headers
     assert ("OpenAI-Project", "proj") in model.endpoint.headers
 
 
 def test_an_unstreamed_model_asks_for_the_whole() -> None:
-    assert "stream" not in body(connect("groq:m", api_key="k", stream=False))
+    assert "stream" not in body(bare("groq:m", api_key="k", stream=False))
 
 
 def test_anthropic_gets_a_limit_and_cache_marks_when_asked() -> None:
-    said = body(connect("anthropic:m", api_key="k", cache=True))
+    said = body(bare("anthropic:m", api_key="k", cache=True))
     assert said["max_tokens"] > 4000
     assert "cache_control" in json.dumps(said)
 
@@ -338,7 +340,7 @@ def test_the_proxy_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 def test_a_proxy_of_another_kind_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://me:secret@proxy.example:1080")
     with pytest.raises(UserError, match=r"socks5://proxy\.example:1080 .* only http and https proxies") as caught:
-        connect("openai:m", api_key="k")
+        bare("openai:m", api_key="k")
     assert "secret" not in str(caught.value)
 
 
@@ -346,4 +348,4 @@ def test_a_proxy_of_another_kind_is_refused_in_words(monkeypatch: pytest.MonkeyP
 def test_a_proxy_that_is_no_address_is_refused_in_words(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(UserError, match=r"from the environment cannot be used, .* set HTTPS_PROXY"):
-        connect("openai:m", api_key="k")
+        bare("openai:m", api_key="k")

@@ -137,8 +137,8 @@ def test_a_user_in_the_base_url_comes_before_a_key_of_the_environment(monkeypatc
     async def run() -> None:
         async with serve(streams(CHAT)) as server:
             base = server.url.replace("http://", "http://me:pass@")
-            await collect(connect("openai:m", base_url=base))
-            await collect(connect("anthropic:m", base_url=base))
+            await collect(connect("openai:m", base_url=base).model)
+            await collect(connect("anthropic:m", base_url=base).model)
             alone, both = (request.headers for request in server.requests)
             assert alone["Authorization"] == both["Authorization"] == f"Basic {b64encode(b'me:pass').decode()}"
             assert both["x-api-key"] == KEY
@@ -249,13 +249,13 @@ def test_usage_is_waited_for_after_a_finish_reason_but_not_longer_than_any_silen
 def test_silence_in_the_middle_ends_the_response_with_its_cause() -> None:
     deltas, _ = play_hanging(CHAT[:2], idle=0.05)
     assert text(deltas).startswith("Hello")
-    assert verdict(deltas).kind == "unfinished"
+    assert verdict(deltas).kind == "silent"
     assert "fell silent: nothing came for idle=0.05 s" in verdict(deltas).reason
 
 
 def test_total_ends_the_response_with_its_cause() -> None:
     deltas, _ = play_hanging(CHAT[:2], total=0.1)
-    assert verdict(deltas).kind == "unfinished"
+    assert verdict(deltas).kind == "late"
     assert "total=0.1 s" in verdict(deltas).reason
 
 
@@ -282,7 +282,7 @@ def test_a_connection_reset_in_the_middle_is_a_verdict_and_what_came_before_stay
 
     deltas, _ = play(handler)
     assert text(deltas).startswith("Hello")
-    assert verdict(deltas).kind == "unfinished"
+    assert verdict(deltas).kind == "lost"
     assert "the connection was lost" in verdict(deltas).reason
 
 

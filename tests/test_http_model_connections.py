@@ -126,7 +126,7 @@ def test_a_fresh_connection_that_dies_is_not_tried_again() -> None:
         server = await asyncio.get_running_loop().create_server(HangsUp, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(Unreachable):
-            await collect(connect("openai:m", base_url=f"http://127.0.0.1:{port}/v1"))
+            await collect(connect("openai:m", base_url=f"http://127.0.0.1:{port}/v1").model)
         server.close()
         await close_session()
         return tries

@@ -59,7 +59,7 @@ def test_an_error_event_does_not_quote_a_key_of_no_known_shape() -> None:
     async def run() -> None:
         async with serve(streams([CHAT[0], error_event(f"bad key {SECRET}!")])) as server:
             for key in (SECRET, lambda: SECRET):
-                deltas = await collect(connect("openai:m", base_url=server.url, api_key=key))
+                deltas = await collect(connect("openai:m", base_url=server.url, api_key=key).model)
                 assert verdict(deltas).reason == "the provider sent an error: bad key ***!"
                 assert SECRET not in repr(deltas)
 

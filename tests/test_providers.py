@@ -34,7 +34,7 @@ ASK = Request((System.of("Be brief."), User.of("Hi")), tools=TOOLS)
 
 
 def body_of(model: str, request: Request = ASK, **settings: Any) -> dict[str, Any]:
-    return json.loads(connect(model, api_key="key", **settings).write(request)[1])
+    return json.loads(connect(model, api_key="key", **settings).model.write(request)[1])
 
 
 def test_the_page_is_what_the_rows_say() -> None:
@@ -51,7 +51,7 @@ def test_names_and_aliases_are_unique() -> None:
 def test_every_row_becomes_a_model(row: Provider) -> None:
     base_url = None if row.base_url else "https://models.example"
     settings: dict[str, Any] = dict.fromkeys(row.parts, "here")
-    model = connect(f"{row.name}:m", api_key="key", base_url=base_url, **settings)
+    model = connect(f"{row.name}:m", api_key="key", base_url=base_url, **settings).model
     assert model.wire in WIRES
     assert model.name == f"{row.name}:m"
     assert model.endpoint.stream_url.scheme in ("http", "https")

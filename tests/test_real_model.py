@@ -127,8 +127,8 @@ def address() -> Iterator[str]:
 
 
 def smollm(address: str, wire: str = "openai-chat", **settings: Any) -> HTTPModel:
-    base_url = address + WIRES[wire]
-    return connect("llamacpp:smollm2", base_url=base_url, wire=wire, temperature=0, max_tokens=80, idle=120, **settings)
+    url, few = address + WIRES[wire], {"temperature": 0, "max_tokens": 80}
+    return connect("llamacpp:smollm2", base_url=url, wire=wire, idle=120, **few, **settings).model
 
 
 def agent_of(model: HTTPModel, *tools: Tool, **settings: Any) -> Agent:

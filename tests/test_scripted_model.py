@@ -187,7 +187,7 @@ def test_gemini_has_its_own_word_for_a_cut_call(stream: bool) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_break_leaves_what_came_before_it(wire: str) -> None:
     ended = end_of(ScriptedModel([Say("Let me"), Call("a"), Break("the cable was cut")], wire=wire))
-    assert ended.verdict.kind == "unfinished"
+    assert ended.verdict.kind == "lost"
     assert ended.verdict.reason.startswith("the cable was cut")
     assert (message_of(ended).text, calls_of(ended)) == ("Let me", [("a", {})])
 
@@ -195,7 +195,7 @@ def test_a_break_leaves_what_came_before_it(wire: str) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_whole_body_that_breaks_off_says_nothing(wire: str) -> None:
     ended = end_of(ScriptedModel([Say("Let me"), Call("a"), Break()], wire=wire), replace(ASKED, stream=False))
-    assert ended.verdict.kind == "unfinished"
+    assert ended.verdict.kind == "lost"
     assert calls_of(ended) == []
 
 

@@ -114,6 +114,7 @@ if TYPE_CHECKING:
         User,
     )
     from unbroken.models.connect import connect
+    from unbroken.models.guarded import Guarded
     from unbroken.models.http import HTTPModel
     from unbroken.models.model import Model
     from unbroken.models.scripted import ScriptedModel
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from unbroken.verdicts import Verdict
     from unbroken.wires import WIRES, Wire, find_wire
     from unbroken.wires.chain import repair_raw
+    from unbroken.wires.status import ChainStatus, chain_status, validate_tool_chain
     from unbroken.wires.writer import ResponseWriter
 
 __version__ = "0.1.0"
@@ -273,6 +275,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "User",
     ),
     "unbroken.models.connect": ("connect",),
+    "unbroken.models.guarded": ("Guarded",),
     "unbroken.models.http": ("HTTPModel",),
     "unbroken.models.model": ("Model",),
     "unbroken.models.scripted": ("ScriptedModel",),
@@ -316,6 +319,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "find_wire",
     ),
     "unbroken.wires.chain": ("repair_raw",),
+    "unbroken.wires.status": ("ChainStatus", "chain_status", "validate_tool_chain"),
     "unbroken.wires.writer": ("ResponseWriter",),
 }
 """Where each name lives. It is fetched when first asked for: who only decodes does not wait for an HTTP client."""
@@ -359,6 +363,7 @@ __all__ = [
     "CallsIgnored",
     "CannotEncode",
     "ChainBroken",
+    "ChainStatus",
     "Clock",
     "Collected",
     "CollectedCall",
@@ -371,6 +376,7 @@ __all__ = [
     "Edit",
     "Ended",
     "Event",
+    "Guarded",
     "HTTPModel",
     "HistoryEdit",
     "Image",
@@ -459,6 +465,7 @@ __all__ = [
     "Wire",
     "__version__",
     "answers_from_ui_messages",
+    "chain_status",
     "client_tool",
     "collect",
     "connect",
@@ -476,4 +483,5 @@ __all__ = [
     "todo_write",
     "tool",
     "ui_messages",
+    "validate_tool_chain",
 ]

@@ -44,6 +44,8 @@ class UnbrokenError(Exception):
 
     messages: tuple[Message, ...] = ()
     """If a run ended with this error: its history, every call answered."""
+    verdicts: tuple[Verdict, ...] = ()
+    """What each try came to, where a model was asked more than once, or its answer broke."""
 
 
 class UserError(UnbrokenError):

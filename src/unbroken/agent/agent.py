@@ -16,7 +16,7 @@ from unbroken.agent.limits import Account, Limits
 from unbroken.agent.output import OutputType
 from unbroken.agent.performing import Performance
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
-from unbroken.agent.prompts import Language, guidance_text, language_of
+from unbroken.agent.prompts import CONTINUE, Language, guidance_text, language_of
 from unbroken.agent.result import Result
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
@@ -32,10 +32,12 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Effect, Tool, tool
-from unbroken.transcript import Transcript, repair
+from unbroken.transcript import NO_RESULT, Transcript, repair
 
 Answers: TypeAlias = Mapping[str, Any]
 """By call id: `Allow`, `Deny`, `Edit`, `Wait`, or the result of a call that ran at the client."""
+
+OpenCalls: TypeAlias = Literal["execute", "answer", "error"]
 
 Saved: TypeAlias = Result | Mapping[str, Any] | str | bytes
 
@@ -60,6 +62,8 @@ class Options(ResumeOptions, total=False):
 
     history: Sequence[Message] | Transcript
     """What was said before. A `Transcript` is continued in place; anything else is copied, and mended if need be."""
+    open_calls: OpenCalls
+    """What becomes of calls in which that history ends, in place of what the agent says."""
     run_id: str
 
 
@@ -78,6 +82,10 @@ class Agent:
     - `guidance`: add how to call tools well to the instructions; the language is that of the instructions.
     - `choice`: of the first request: `"required"`, `"none"`, or the name of the tool that must be called.
     - `sinks`: get every event of every run. `history`: what is sent of a long history (see `Conversation`).
+    - `nudge`: ask a model to go on that announces a call and makes none; `continue_prompt`: in these words, which are
+      also said to one that stays silent.
+    - `open_calls`: what becomes of calls without results in which a history ends that is handed in: `"execute"` them
+      (the default without a prompt), `"answer"` them as not executed (with one), or raise an `"error"`.
     - `caller`: wraps what runs the tools. `share_all`: identical calls of any tool share one execution.
     """
 
@@ -104,6 +112,9 @@ class Agent:
         history: Trim | None = None,
         caller: Callable[[Caller], Caller] | None = None,
         share_all: bool = False,
+        nudge: bool = False,
+        continue_prompt: str = "",
+        open_calls: OpenCalls | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.model: Model = connect(model) if isinstance(model, str) else model
@@ -128,6 +139,9 @@ class Agent:
         self._history = history
         self._caller = caller
         self._share_all = share_all
+        self._nudge = nudge
+        self._continue_prompt = continue_prompt or CONTINUE[self._language]
+        self._open_calls: OpenCalls | None = _open_calls(open_calls)
         self._clock = clock
         self._results = ResultCache()
 
@@ -192,14 +206,20 @@ class Agent:
 
     def prepare(self, prompt: Prompt | None, options: Options) -> Performance:
         """A run that is ready to go."""
-        history = options.get("history", ())
-        transcript = history if isinstance(history, Transcript) else _mended(history)
+        open_calls = _open_calls(options.get("open_calls", self._open_calls))
+        # Who asks something new goes on from there; who asks nothing wants to know what the calls give.
+        open_calls = open_calls or ("execute" if prompt is None else "answer")
+        transcript = _mended(options.get("history", ()), open_calls)
         if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         account = Account(options.get("limits") or self.limits)
         performance = self._performance(options.get("run_id") or secrets.token_hex(6), transcript, account, options)
-        if prompt is not None:
-            transcript.add(to_user(prompt))  # last: whatever is refused leaves the history as it was
+        if prompt is not None:  # last: whatever is refused leaves the history as it was
+            question = to_user(prompt)
+            if transcript.closed:
+                transcript.add(question)
+            else:
+                performance.question = question
         return performance
 
     def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
@@ -257,16 +277,33 @@ class Agent:
             results=self._results,
             caller=self._caller,
             trim=options.get("trim") or self._history,
+            nudge=self._nudge,
+            continue_prompt=self._continue_prompt,
         )
 
 
-def _mended(history: Sequence[Message]) -> Transcript:
-    if not history:
+def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> Transcript:
+    if isinstance(history, Transcript):
+        transcript = history
+    elif not history:
         return Transcript()
-    messages, edits = repair(history)
-    if edits:
-        LOG.warning("The history that was handed in was broken and is mended: %s", "; ".join(map(str, edits)))
-    return Transcript(messages)
+    else:
+        messages, edits = repair(history, answer_open=False)
+        if edits:
+            LOG.warning("The history that was handed in was broken and is mended: %s", "; ".join(map(str, edits)))
+        transcript = Transcript(messages)
+    if transcript.closed or open_calls == "execute":
+        return transcript
+    names = ", ".join(f"`{call.id}` ({call.name})" for call in transcript.open)
+    if open_calls == "error":
+        raise UserError(
+            f"history= ends in calls without results: {names}; answer them, or say open_calls='execute' to run them, "
+            f"'answer' to tell the model that they did not run"
+        )
+    LOG.warning("The history that was handed in ends in calls without results, answered as not executed: %s", names)
+    for call in transcript.open:
+        transcript.answer(ToolResult.of(call, NO_RESULT, error=True))
+    return transcript
 
 
 def _decisions(transcript: Transcript, answers: Answers) -> dict[str, Approval | ToolResult]:
@@ -295,6 +332,10 @@ def _choice(choice: str | None) -> Choice | None:
     if choice is None or choice == "auto" or choice == "none" or choice == "required":
         return choice
     return OneTool(choice)
+
+
+def _open_calls(value: OpenCalls | None) -> OpenCalls | None:
+    return None if value is None else _one_of("open_calls", value, "execute", "answer", "error")
 
 
 def _schedule(schedule: Schedule | str) -> Schedule:

@@ -8,34 +8,45 @@ happens, the transcript is valid when they are left: every call in it has its re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from types import AsyncGeneratorType
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
+from unbroken.agent.announcement import announces
 from unbroken.agent.heard import Heard
 from unbroken.agent.limits import StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER, TIME_IS_UP
 from unbroken.agent.repetition import REMINDER, REPEATED
-from unbroken.agent.run import CallRecord, Ending, Run
+from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
 from unbroken.agent.voice import RoundVoice
 from unbroken.deltas import (
+    AttemptFailed,
     CallArguments,
     CallOpened,
     CallReady,
     CallSpoiled,
     CallWithdrawn,
-    Delta,
     Ended,
     ReasoningDelta,
+    Restarted,
     TextDelta,
     UsageReported,
 )
 from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UnbrokenError
-from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, RequestSent, Said, TextAdded
+from unbroken.events import (
+    CallsIgnored,
+    LimitReached,
+    ReasoningAdded,
+    ReasoningReplaced,
+    RequestSent,
+    Said,
+    TextAdded,
+    TextReplaced,
+)
 from unbroken.messages import Assistant, Request, ToolCall, ToolResult, Usage, User
+from unbroken.models.model import closing
 from unbroken.tools.approval import Approval, Wait
 from unbroken.tools.calling import Prepared, in_words, note, number_identical, prepare
 from unbroken.tools.execution import EARLIER_FAILED, Batch, ran_and_failed
@@ -59,13 +70,17 @@ class Turn:
     message: Assistant
     verdict: Verdict
     stop: StopReason | None = None
+    announces: bool = False
+    """It announces a call that is not there."""
 
 
 async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     """Rounds until the model answers, or until nothing may be called any more: then a final request, and its answer."""
     stop: StopReason | None = None
     if not run.transcript.closed:
-        stop = await finish_round(run, decisions or {})
+        stop = await finish_round(run, decisions)
+        if stop != "waiting" and run.question is not None:
+            run.transcript.add(run.question)
     while stop is None and (stop := run.limit()) is None:
         turn = await play_round(run)
         if turn.message.calls:
@@ -118,9 +133,12 @@ async def play_round(run: Run, final: bool = False) -> Turn:
         async with batch:
             turn = await listen(run, request, toolbox, batch, heard, closed)
             message = turn.message
+            if not (message.calls or closed) and run.may_nudge:
+                turn.announces = announces(message.text, toolbox.names)
             if message.text:
-                run.voice.say(Said, message.text, not message.calls)
+                run.voice.say(Said, message.text, not (message.calls or turn.announces))
             if not message.calls:
+                batch.abandon()
                 return turn
             run.nudge = False
             run.transcript.add(message)
@@ -135,8 +153,9 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     return replace(turn, stop=stop)
 
 
-async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
-    """The calls that a run was left waiting for, with what was decided about them."""
+async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | None:
+    """The calls that a run was left waiting for, with what was decided about them; or, without decisions, those in
+    which a history ended that was handed in."""
     run.voice.turn = max(run.account.requests - 1, 0)
     toolbox = run.toolbox()
     message = run.transcript.messages[-1]
@@ -147,12 +166,13 @@ async def finish_round(run: Run, decisions: Decisions) -> StopReason | None:
     prepared = [each for each in everything if each.call.id in waiting]
     observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
     # Who answers a part of what waits leaves the rest waiting; without a handler it would be denied.
-    batch = run.batch(toolbox, observer, run.plan.on_approval or _still_waits)
+    waits = None if decisions is None else _still_waits
+    batch = run.batch(toolbox, observer, run.plan.on_approval or waits)
     if run.plan.on_error == "finish" and any(map(ran_and_failed, run.transcript.answered)):
         batch.halt(EARLIER_FAILED)
     try:
         async with batch:
-            stop = await _run_calls(run, batch, prepared, decisions)
+            stop = await _run_calls(run, batch, prepared, decisions or {})
     except BaseException:
         _leave_valid(run, batch, None)
         raise
@@ -168,7 +188,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     ended: Ended | None = None
     limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
     try:
-        async with limit or STILL, _closing(plan.model.stream(request)) as deltas:
+        async with limit or STILL, closing(plan.model.stream(request)) as deltas:
             async for delta in deltas:
                 match delta:
                     case CallArguments():
@@ -204,6 +224,13 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         usage = reported if reported.total_tokens else usage  # some report zeros: they do not know
                     case Ended():
                         ended = delta
+                    case AttemptFailed(verdict, wait):
+                        run.attempt_failed(verdict, wait, len(heard.calls))
+                    case Restarted():
+                        run.spend(usage or run.estimate(heard.message()))
+                        usage, loud = None, False
+                        heard.restart()
+                        batch.restart()
                     case _:
                         pass
     except TimeoutError as error:
@@ -213,20 +240,37 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
         message = replace(heard.message(), calls=())
         run.spend(usage or run.estimate(message))
         return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
-    except (UnbrokenError, asyncio.CancelledError):
+    except UnbrokenError as error:
+        error.verdicts = tuple(replace(verdict, turn=voice.turn) for verdict in error.verdicts)
+        raise
+    except asyncio.CancelledError:
         raise
     except Exception as error:
         raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
     verdict = ended.verdict if ended else Verdict("whole")
-    message = ended.message if ended and ended.message else heard.message()
+    message = ended.message if ended and ended.message else heard.received()
     run.spend(usage or run.estimate(message))
-    run.verdicts.append(verdict)
+    run.ended_with(verdict)
     if verdict.failed:
-        raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", (verdict,))
+        raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
+    if heard.restarted:
+        _say_the_rest(run, heard, message)
     if not plan.several_calls and len(message.calls) > 1:
         voice.say(CallsIgnored, [call.name for call in message.calls[1:]])
         message = replace(message, calls=message.calls[:1])
     return Turn(message, verdict)
+
+
+def _say_the_rest(run: Run, heard: Heard, message: Assistant) -> None:
+    """Of an answer that came a second time: what was not said yet, or all of it in place of what was."""
+    run.fallback_used = True
+    text, reasoning = heard.still_to_say(message.text, message.reasoning)
+    for rest, added, replaced in (
+        (reasoning, ReasoningAdded, ReasoningReplaced),
+        (text, TextAdded, TextReplaced),
+    ):
+        if rest.replaced or rest.text:
+            run.voice.say(replaced if rest.replaced else added, rest.text)
 
 
 def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: Heard, closed: bool) -> list[Prepared]:
@@ -301,13 +345,19 @@ def _is_answer(run: Run, turn: Turn) -> bool:
         run.transcript.add(message)
         return False
     if not message.text.strip():
-        if run.nudge:
+        if run.nudges >= NUDGES:
             what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
-            raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, twice: {what}", tuple(run.verdicts))
+            often = f"also after it was asked {run.nudges} times to go on"
+            raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, {often}: {what}", tuple(run.verdicts))
         run.nudge = True
+        run.nudges += 1
         return False
     run.nudge = False
     run.transcript.add(message)
+    if turn.announces:
+        run.nudges += 1
+        run.transcript.add(User.of(run.plan.continue_prompt))
+        return False
     if output is None:
         return True
     try:
@@ -365,10 +415,3 @@ def _say_ourselves(run: Run, text: str, stop: StopReason) -> Ending:
 def _give_output(run: Run, stop: StopReason = "answered") -> Ending:
     assert run.plan.output is not None
     return Ending(run.plan.output.text_of(run.output[0]), stop)
-
-
-def _closing(stream: AsyncIterator[Delta]) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
-    """A stream that is left early gives its connection back at once."""
-    if isinstance(stream, AsyncGeneratorType):
-        return aclosing(cast("AsyncGenerator[Delta]", stream))
-    return nullcontext(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,9 +17,11 @@ from unbroken.agent.voice import Voice
 from unbroken.clock import Clock, current_clock
 from unbroken.errors import UnbrokenError
 from unbroken.events import RunFailed, RunFinished, RunStarted, Sink
-from unbroken.messages import Message
+from unbroken.messages import Message, User
 from unbroken.tools.calling import in_words
-from unbroken.transcript import Transcript, repair
+from unbroken.transcript import Transcript, repair, to_json
+
+LOG = logging.getLogger("unbroken.chain")
 
 
 @dataclass(slots=True)
@@ -35,6 +38,8 @@ class Performance:
     decisions: Decisions | None = None
     records: tuple[CallRecord, ...] = ()
     """Calls of an earlier part of the run."""
+    question: User | None = None
+    """What is asked once the calls have run in which the history ends."""
 
     def messages(self) -> tuple[Message, ...]:
         """The history as it is now, every call answered."""
@@ -44,7 +49,9 @@ class Performance:
     async def __call__(self, sinks: Sequence[Sink] = ()) -> Result:
         plan = self.plan(self.clock or current_clock())
         voice = Voice(self.id, plan.clock, (*self.sinks, *sinks))
-        run = Run(self.id, plan, self.transcript, self.account, voice, records=list(self.records))
+        run = Run(
+            self.id, plan, self.transcript, self.account, voice, records=list(self.records), question=self.question
+        )
         self.account.start(plan.clock)
         voice.say(RunStarted, plan.model.name, plan.schedule.value)
         try:
@@ -62,7 +69,7 @@ class Performance:
             raise
         else:
             result = _result(run, ending)
-            _say_end(voice, result)
+            _say_end(voice, run, result)
             return result
         finally:
             voice.end()
@@ -88,10 +95,22 @@ def _result(run: Run, ending: Ending) -> Result:
         finish=ending.finish,
         run=run.id,
         call_count=account.calls,
+        attempts=run.attempts,
+        fallback_used=run.fallback_used,
+        verdicts=tuple(run.verdicts),
     )
 
 
-def _say_end(voice: Voice, result: Result) -> None:
+def _say_end(voice: Voice, run: Run, result: Result) -> None:
+    level = logging.INFO if result.fallback_used else logging.DEBUG
+    if not voice.heard and not LOG.isEnabledFor(level):
+        return
+    calls, returns = run.chain()
+    LOG.log(
+        level,
+        "tool_chain_status run=%s tool_calls=%d tool_returns=%d fallback_used=%s",
+        *(run.id, calls, returns, result.fallback_used),
+    )
     if not voice.heard:
         return
     usage = asdict(result.usage)
@@ -109,4 +128,11 @@ def _say_end(voice: Voice, result: Result) -> None:
         usage,
         result.seconds,
         pending,
+        calls == returns,
+        calls,
+        returns,
+        result.fallback_used,
+        result.attempts,
+        [asdict(verdict) for verdict in result.verdicts],
+        to_json(result.messages),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from unbroken.agent.output import OutputType
-from unbroken.agent.prompts import Language
+from unbroken.agent.prompts import CONTINUE, Language
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Choice, Effort, Message, Sampling, System
@@ -44,6 +44,10 @@ class Plan:
     """Of the first request only: a choice that forces a call would force one for ever."""
     output: OutputType[Any] | None = None
     language: Language = "en"
+    nudge: bool = False
+    """Ask a model to go on that announces a call and makes none."""
+    continue_prompt: str = CONTINUE["en"]
+    """In these words."""
     deps: Any = None
     store: dict[str, Any] = field(default_factory=dict[str, Any])
     result_limit: int = 50_000

@@ -13,6 +13,7 @@ from unbroken.errors import UserError
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.transcript import Transcript, from_json, to_json
+from unbroken.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class Result:
     run: str = ""
     call_count: int = 0
     """Calls that counted against `Limits.calls`."""
+    attempts: int = 0
+    """Requests that were sent, with those that failed and were made again."""
+    fallback_used: bool = False
+    """A response broke and was asked for again without streaming, or of another model."""
+    verdicts: tuple[Verdict, ...] = ()
+    """What was wrong with each response that was not whole."""
 
     def to_json(self) -> dict[str, Json]:
         """Everything but `output` and `calls`, to be saved: `agent.resume` takes it as it is."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unbroken.agent.limits import CHARACTERS_PER_TOKEN, Account, StopReason, characters
 from unbroken.agent.output import ANSWER
 from unbroken.agent.plan import Plan, Trim
-from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP
+from unbroken.agent.prompts import ANSWER_NOW, TIME_IS_UP
 from unbroken.agent.repetition import Repetition
 from unbroken.agent.voice import RoundVoice, Voice
 from unbroken.errors import UserError
-from unbroken.events import LimitReached
+from unbroken.events import LimitReached, RequestRetried
 from unbroken.messages import (
     Assistant,
     Json,
@@ -21,6 +22,7 @@ from unbroken.messages import (
     Request,
     System,
     ToolCall,
+    ToolMessage,
     ToolResult,
     ToolSpec,
     Usage,
@@ -33,6 +35,11 @@ from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript, repair
 from unbroken.verdicts import Verdict
+
+LOG = logging.getLogger("unbroken.chain")
+
+NUDGES = 3
+"""How often in a run a model that stays silent, or only announces, is asked to go on."""
 
 
 @dataclass(slots=True)
@@ -79,8 +86,17 @@ class Run:
     voice: Voice
     repetition: Repetition = field(default_factory=Repetition)
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    """What was wrong with each response that was not whole."""
+    attempts: int = 0
+    """Requests that were sent, with those that failed."""
+    fallback_used: bool = False
+    """A response was asked for again without streaming, or of another model."""
     nudge: bool = False
-    """The last answer was empty: say so in the next request."""
+    """The last answer was empty: ask for more in the next request."""
+    nudges: int = 0
+    """How often the model was asked to go on."""
+    question: User | None = None
+    """What is asked once the calls have run in which the history ends."""
     pauses: int = 0
     corrections: int = 0
     """How often the model was told that its answer does not fit."""
@@ -100,6 +116,43 @@ class Run:
     def next_turn(self) -> None:
         self.voice.turn = self.account.requests
         self.account.requests += 1
+        self.attempts += 1
+
+    @property
+    def may_nudge(self) -> bool:
+        return self.plan.nudge and self.nudges < NUDGES
+
+    def attempt_failed(self, verdict: Verdict, wait: float, calls: int) -> None:
+        """A response broke, or there was none, and it is asked for again; `calls` of it were complete."""
+        self.attempts += 1
+        self.verdicts.append(replace(verdict, turn=self.voice.turn))
+        self.voice.say(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model)
+        made, returned = self.chain()
+        if verdict.bytes_seen:
+            broken = calls + len(verdict.open_calls)
+            LOG.warning(
+                "tool_chain_incomplete_on_stream run=%s tool_calls=%d tool_returns=%d attempt=%d kind=%s: %s",
+                *(self.id, made + broken, returned, verdict.attempt, verdict.kind, verdict.reason),
+            )
+        else:
+            attempt, why = verdict.attempt, verdict.reason
+            LOG.warning("request_retried run=%s attempt=%d wait=%.1fs: %s", self.id, attempt, wait, why)
+
+    def ended_with(self, verdict: Verdict) -> None:
+        if not verdict.whole:
+            self.verdicts.append(replace(verdict, turn=self.voice.turn))
+        if verdict.model and verdict.model != self.plan.model.name:
+            self.fallback_used = True
+
+    def chain(self) -> tuple[int, int]:
+        """How many calls stand in the history, and how many results."""
+        calls = returns = 0
+        for message in self.transcript.messages:
+            if isinstance(message, Assistant):
+                calls += len(message.calls)
+            elif isinstance(message, ToolMessage):
+                returns += len(message.results)
+        return calls, returns + len(self.transcript.answered)
 
     def limit(self) -> StopReason | None:
         """The limit that forbids another round."""
@@ -141,7 +194,7 @@ class Run:
         if plan.system is not None:
             messages = (plan.system, *messages)
         if self.nudge:
-            messages = (*messages, User.of((ANSWER_NOW if final else CONTINUE)[plan.language]))
+            messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else plan.continue_prompt))
         choice = plan.choice if self.account.requests == 1 else None
         if plan.output is not None and (final or self.corrections):
             choice, final = OneTool(ANSWER), False

@@ -112,11 +112,22 @@ class RoundVoice:
             count = max(self._count, self._begun)
             LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
 
-    def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool) -> None:
+    def restarted(self) -> None:
+        """The message broke off: what is counted is counted anew."""
+        self._begun = self._failed = 0
+
+    def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None:
+        """It belongs to a message that broke off, and to no other."""
+        self._voice.say(CallFinished, call.id, call.name, seconds, result.error, result.text)
+        LOG.debug("Tool call %s is of no message any more: %s", call.name, result.text)
+
+    def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str) -> None:
         self._failed += result.error
         if self._voice.heard:
             twin = result.duplicate_of
-            self._voice.say(CallFinished, call.id, call.name, seconds, result.error, result.text, twin, executed)
+            self._voice.say(
+                CallFinished, call.id, call.name, seconds, result.error, result.text, twin, executed, adopted_from
+            )
         if not result.error:
             LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
         elif executed:

@@ -1,4 +1,5 @@
-"""`unbroken decode FILE`: what is in a provider's response, and whether it is whole.
+"""`unbroken decode FILE`: what is in a provider's response, and whether it is whole; the same for each one of a raw log
+(`exchanges`).
 
 Reads a file or standard input. Shows; decides nothing: all of it comes from `decoding`.
 """
@@ -15,10 +16,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from unbroken.cli.exchanges import Decoding, show_exchanges
 from unbroken.cli.show import Live, as_json, show_plain, show_pretty
 from unbroken.decoding import Decoder, guess_wire
 from unbroken.deltas import Delta
 from unbroken.errors import NotAResponse, UserError
+from unbroken.models.rawlog import MARK
 from unbroken.wires import WIRES, find_wire
 
 GUESSED_FROM = 65536
@@ -26,32 +29,48 @@ GUESSED_FROM = 65536
 
 
 def decode_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A recorded response; - reads standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A recorded response, or a raw log; - reads standard input.")
+    ],
     wire: Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; guessed when absent.")] = "",
     tools: Annotated[
         str, typer.Option(help="Offered tool names, comma-separated: recovers calls that leaked into text.")
     ] = "",
     follow: Annotated[bool, typer.Option(help="Print each call in the moment its last byte has arrived.")] = False,
     chunk: Annotated[int, typer.Option(min=0, help="Bytes that are fed at a time; 0 chooses.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    exchange: Annotated[str, typer.Option(help="Of a raw log: only this one, by its number or its id.")] = "",
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of text; for a raw log one a line.")
+    ] = False,
 ) -> None:
     """Show what is in a response: text, reasoning, every tool call, and whether it is whole.
 
+    A raw log (`connect(raw_log=FILE)`) is shown exchange by exchange.
+
     Exit codes: 0 the response is whole; 1 it is broken, and the reason is printed; 2 there is no response, or the
-    command was used wrongly.
+    command was used wrongly. Of a raw log, 0 if every response that is shown is whole.
     """
     if json and follow:
         raise UserError("--json and --follow cannot be used together: choose one of them")
     if wire:
         find_wire(wire)
+    offered = [tool.strip() for tool in tools.split(",") if tool.strip()]
     pieces = _read(file, chunk or (64 if follow else 65536))
+    begin = _begin(pieces)
+    pieces = chain([begin], pieces)
+    if begin.startswith(MARK):
+        if not show_exchanges(pieces, file, exchange, Decoding(wire, offered, follow, chunk), json):
+            raise typer.Exit(1)
+        return
+    if exchange:
+        raise UserError(f"--exchange {exchange}: {file} is no raw log; leave the option out")
     head = _until_guessed(pieces, wire)
     name = wire or guess_wire(head)
     if name is None:
         if not head.strip():
             raise NotAResponse(f"decoding {file} failed: the body is empty")
         raise NotAResponse(f"decoding {file} failed: it looks like none of the wires; say which it is with --wire")
-    decoder = Decoder(name, [tool.strip() for tool in tools.split(",") if tool.strip()] or None)
+    decoder = Decoder(name, offered or None)
     console = Console(highlight=False)
     live = Live(console) if follow else None
     size = chunk or (64 if follow else 65536)
@@ -70,7 +89,7 @@ def decode_command(
     elif console.is_terminal:
         show_pretty(console, response, name, file)
     else:
-        show_plain(response, name, file)
+        show_plain(response, f"file: {file}", f"wire: {name}")
     if not response.verdict.whole:
         raise typer.Exit(1)
 
@@ -79,6 +98,14 @@ def _show(live: Live | None, deltas: list[Delta], position: int) -> None:
     if live is not None:
         for delta in deltas:
             live.show(delta, position)
+
+
+def _begin(pieces: Iterator[bytes]) -> bytes:
+    """As much as it takes to know whether it is a raw log: hardly ever more than the first piece."""
+    begin = b""
+    while len(begin) < len(MARK) and MARK.startswith(begin) and (piece := next(pieces, b"")):
+        begin += piece
+    return begin
 
 
 def _until_guessed(pieces: Iterator[bytes], wire: str) -> bytes:

@@ -92,6 +92,10 @@ class Live:
 
 def show_pretty(console: Console, response: Response, wire: str, file: str) -> None:
     console.print(f"[bold]{escape(file)}[/]  [dim]{wire}[/]")
+    show_contents(console, response)
+
+
+def show_contents(console: Console, response: Response) -> None:
     if response.reasoning:
         console.print(
             Panel(RichText(_short(response.reasoning)), title="reasoning", border_style="dim", title_align="left")
@@ -114,8 +118,8 @@ def show_pretty(console: Console, response: Response, wire: str, file: str) -> N
     console.print(_closing(response, pretty=True))
 
 
-def show_plain(response: Response, wire: str, file: str) -> None:
-    lines = [f"file: {file}", f"wire: {wire}"]
+def show_plain(response: Response, *heading: str) -> None:
+    lines = [*heading]
     if response.reasoning:
         lines.append(f"reasoning: {response.reasoning}")
     if response.text:
@@ -129,9 +133,11 @@ def show_plain(response: Response, wire: str, file: str) -> None:
     typer.echo(_closing(response, pretty=False))
 
 
-def as_json(response: Response, wire: str) -> str:
+def as_json(response: Response, wire: str, about: dict[str, Json] | None = None) -> str:
+    """`about` says more of it, first; then all of it is one line."""
     calls: list[dict[str, Any]] = [asdict(call) for call in response.calls]
     value: dict[str, Any] = {
+        **(about or {}),
         "wire": wire,
         "complete": response.complete,
         "verdict": {**asdict(response.verdict), "whole": response.verdict.whole},
@@ -143,7 +149,7 @@ def as_json(response: Response, wire: str) -> str:
         "usage": None if response.usage is None else {**asdict(response.usage), "raw": dict(response.usage.raw)},
         "error": response.error,
     }
-    text = json.dumps(_sayable(value), ensure_ascii=False, indent=2, allow_nan=False)
+    text = json.dumps(_sayable(value), ensure_ascii=False, indent=None if about else 2, allow_nan=False)
     return text.encode("utf-8", "replace").decode()
 
 

@@ -18,8 +18,8 @@ class StillToSay:
 
 
 class Shown:
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
+    def __init__(self, text: str = "") -> None:
+        self._pieces: list[str] = [text] if text else []
 
     def feed(self, text: str) -> None:
         self._pieces.append(text)

@@ -4,7 +4,7 @@ one line, before the first request."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -15,9 +15,18 @@ from unbroken.errors import MissingKey, UserError
 from unbroken.models import secrets
 from unbroken.models.addresses import basic, join, read_base
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
+from unbroken.models.guarded import ATTEMPTS, SECONDS, Guarded
 from unbroken.models.http import HTTPModel
-from unbroken.models.providers import CHAT, KEY_HEADERS, PATHS, RESPONSES, WIRE_HEADERS, Provider, find_provider
-from unbroken.models.quirks import Quirks
+from unbroken.models.model import Model
+from unbroken.models.providers import (
+    KEY_HEADERS,
+    PATHS,
+    WIRE_HEADERS,
+    Provider,
+    find_provider,
+    speaking,
+)
+from unbroken.models.rawlog import RawLog
 from unbroken.models.settings import Settings, read_settings
 from unbroken.wires import find_wire
 
@@ -33,15 +42,24 @@ def connect(
     first_byte: float | None = 120,
     idle: float | None = 60,
     total: float | None = None,
+    attempts: int = ATTEMPTS,
+    seconds: float | None = SECONDS,
+    fallback: Sequence[Model | str] = (),
+    stream_with_tools: bool | None = None,
+    raw_log: str | os.PathLike[str] | None = None,
     **settings: Any,
-) -> HTTPModel:
+) -> Guarded[HTTPModel]:
     """A model by the name of its provider and its own: `connect("openai:gpt-5")`, `connect("ollama:qwen3:4b")`.
 
     `base_url` asks another server that speaks the provider's wire; `openai:` and `compatible:` then speak openai-chat,
     which such servers do. `wire` picks another of the provider's wires. `api_key` is a key, or a function (plain or
     async) that gives one for each request; without it the provider's variable is read. Time-outs are in seconds, None
-    waits for ever. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an effort), cache, headers,
-    query, extra (merged into each body), organization, project, location, api_version; a request's own come first.
+    waits for ever. A response that fails or breaks is asked for again: `attempts`, `seconds` and `fallback` (models, or
+    their names) are those of `Guarded`; `attempts=1` asks once. `stream_with_tools=False` asks without streaming
+    whenever tools are offered. `raw_log` is a file to which requests and responses are appended as they are, without
+    secrets; `unbroken decode` reads it. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an
+    effort), cache, headers, query, extra (merged into each body), organization, project, location, api_version; a
+    request's own come first.
     """
     name, _, model_name = str(model).partition(":")
     if not model_name or name in ("http", "https"):
@@ -66,7 +84,12 @@ def connect(
         key = _find_key(provider, api_key, optional=own_server)
     timeouts = Timeouts(connect_timeout, first_byte, idle, total)
     endpoint = replace(_endpoint(provider, base, name, model_name, known), key_header=header, key_prefix=prefix)
-    return HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known)
+    if stream_with_tools is not None:
+        endpoint = replace(endpoint, quirks=replace(endpoint.quirks, stream_with_tools=stream_with_tools))
+    log = None if raw_log is None else RawLog(raw_log)
+    http = HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log)
+    others = [connect(other, raw_log=raw_log) if isinstance(other, str) else other for other in fallback]
+    return Guarded(http, attempts, seconds, fallback=others)
 
 
 def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
@@ -78,11 +101,7 @@ def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
             f"provider `{provider.name}` does not speak {wire}: it speaks {spoken}; "
             f"a server of your own that does needs base_url="
         )
-    base = provider.other_wires.get(wire, provider.base_url)
-    # Quirks are spelled for openai-chat, whose keys other wires do not have.
-    quirks = provider.quirks if wire == CHAT else Quirks(prose=False)
-    prefix = provider.prefix if wire in (CHAT, RESPONSES) else ""  # the paths of the others have the version in them
-    return replace(provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", quirks=quirks)
+    return speaking(provider, wire)
 
 
 def _filled(provider: Provider, settings: Settings) -> str:

@@ -29,6 +29,7 @@ from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.failures import Asked, read_failure
 from unbroken.models.patience import Patience
 from unbroken.models.quirks import fit_body, fit_request
+from unbroken.models.rawlog import Logged, RawLog
 from unbroken.models.sessions import Exchange, current, open_session
 from unbroken.models.settings import Settings, with_settings
 from unbroken.models.unanswered import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
@@ -55,6 +56,7 @@ class HTTPModel:
         stream: bool = True,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         settings: Settings = Settings(),  # noqa: B008 - frozen
+        raw_log: RawLog | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.timeouts = timeouts
@@ -63,6 +65,7 @@ class HTTPModel:
         # A header that the user writes himself comes first, whatever the key is.
         self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
         self._streams = stream
+        self._raw_log = raw_log
         self._wire = find_wire(endpoint.wire)
         proxy = find_proxy(endpoint.stream_url)
         self._proxy_url = proxy.url if proxy else None
@@ -107,10 +110,16 @@ class HTTPModel:
         loop = asyncio.get_running_loop()
         deadline = inf if self.timeouts.total is None else loop.time() + self.timeouts.total
         key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
-        response, first_byte_at = await self._post(request.stream, key, body, deadline)
+        log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
+        try:
+            response, first_byte_at = await self._post(request.stream, key, body, deadline, log)
+        except BaseException as error:
+            if log is not None:
+                log.fail(error)
+            raise
         content, feed, time = response.content, decoder.feed, loop.time
         patience = Patience(loop, content, first_byte_at, deadline, self.timeouts.idle)
-        read = content.readany
+        read = content.readany if log is None else log.reading(content.readany)
         received, lost = False, None
         try:
             while True:
@@ -137,9 +146,14 @@ class HTTPModel:
         finally:
             patience.end()
             response.close()  # back in the pool already, if its end was read
+            if log is not None and (lost is None or received):
+                log.end(*(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
         if lost is not None and not received:  # there was a head, and then not one byte of the body
             late = "first_byte" if patience.expired == "idle" else patience.expired
-            raise self._failed(key, lost, late) from cause_of(lost)
+            failure = self._failed(key, lost, late)
+            if log is not None:
+                log.fail(failure)
+            raise failure from cause_of(lost)
         for delta in _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished"))):
             if isinstance(delta, Ended) and not delta.verdict.whole:
                 delta.verdict = self._asked(key).masked_verdict(delta.verdict)
@@ -151,18 +165,36 @@ class HTTPModel:
         grace = AFTER_LAST if last else AFTER_FINISH
         return grace if self.timeouts.idle is None else min(grace, self.timeouts.idle)
 
-    async def _post(self, stream: bool, key: str, body: bytes, deadline: float) -> tuple[ClientResponse, float]:
+    def _begin_log(self, raw_log: RawLog, request: Request, key: str, body: bytes) -> Logged:
+        e = self.endpoint
+        return raw_log.begin(
+            model=self.name,
+            wire=e.wire,
+            url=e.stream_url if request.stream else e.whole_url,
+            body=body,
+            stream=request.stream,
+            recovers=self._recovers,
+            secrets=(key, *self._secrets),
+        )
+
+    async def _post(
+        self, stream: bool, key: str, body: bytes, deadline: float, log: Logged | None
+    ) -> tuple[ClientResponse, float]:
         """Send it and wait for the head of the answer; when the first byte of the body is due comes with it."""
         try:
             answer = await self._post_once(stream, key, body, deadline)
             if answer is None:
+                if log is not None:
+                    log.resent()
                 answer = await self._post_once(stream, key, body, deadline, fresh=True)
         except (ClientError, OSError) as error:  # a TimeoutError is an OSError
             lost = error
         else:
             assert answer is not None, "a fresh connection was not kept by anybody"
+            if log is not None:
+                log.head(answer[0].status, answer[0].headers)
             if answer[0].status >= 300:
-                raise await self._read_failure(key, answer[0], deadline)
+                raise await self._read_failure(key, answer[0], deadline, log)
             return answer
         late = str(lost) if isinstance(lost, TimeoutError) else ""
         if late and asyncio.get_running_loop().time() >= deadline:
@@ -236,14 +268,17 @@ class HTTPModel:
         sent = key or self._stream_headers.get(e.key_header, "")
         return Asked(e.provider, e.model, shown(e.stream_url), e.key_variable, sent, self._secrets)
 
-    async def _read_failure(self, key: str, response: ClientResponse, deadline: float) -> ProviderError:
+    async def _read_failure(
+        self, key: str, response: ClientResponse, deadline: float, log: Logged | None
+    ) -> ProviderError:
         if response.status == 407 and self._proxy_url is not None:
             response.close()
             return refused_by_proxy(self.endpoint.stream_url, self._proxy_url, 407)
         body = b""
+        read = response.content.readany if log is None else log.reading(response.content.readany)
         try:
             async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + _LONGEST_ERROR)):
-                while len(body) < _MOST_OF_AN_ERROR and (chunk := await response.content.readany()):
+                while len(body) < _MOST_OF_AN_ERROR and (chunk := await read()):
                     body += chunk
         except (ClientError, OSError):
             pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from types import AsyncGeneratorType
+from typing import Protocol, cast
 
 from unbroken.deltas import Delta
 from unbroken.messages import Request
@@ -20,3 +22,10 @@ class Model(Protocol):
         ...
 
     def stream(self, request: Request) -> AsyncIterator[Delta]: ...
+
+
+def closing(stream: AsyncIterator[Delta]) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
+    """A stream that is left early gives its connection back at once."""
+    if isinstance(stream, AsyncGeneratorType):
+        return aclosing(cast("AsyncGenerator[Delta]", stream))
+    return nullcontext(stream)

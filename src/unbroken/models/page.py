@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 
 from unbroken.models.providers import CHAT, ROWS, WIRE_HEADERS, Provider
 from unbroken.models.quirks import ALL_CHOICES, Quirks
+from unbroken.models.rows import FIELDS, QUIRKS, VARIABLE
 
 _HEAD = """\
 # Providers
@@ -50,6 +52,46 @@ model = connect("openai:my-model", base_url="http://127.0.0.1:8000/v1")  # any O
 |---|---|---|---|---|---|---|
 """
 
+
+def _keys(names: Iterable[str], words: Mapping[str, str]) -> str:
+    return "".join(f"| `{name}` | {words[name]} |\n" for name in names)
+
+
+_ROW_KEYS = {
+    "title": "its name for people",
+    "wire": "openai-chat, openai-responses, anthropic-messages or gemini; quirks of another wire are not taken over",
+    "base_url": "where it is, with its `/v1`",
+    "keys": "variables that may hold the key; the first that is set counts",
+    "several_calls": "does it give several calls in one response? For people only",
+    "known_from": '"recorded" or "documented, not tried"',
+    "needs_key": "true: without a key it is not even asked",
+    "other_wires": 'more wires that it speaks: `{ anthropic-messages = "https://…" }`',
+    "elsewhere": "the row that counts once `base_url=` is given",
+    "base_url_variables": "variables that may hold the base URL",
+    "parts": "settings that stand as `{project}` or `{location}` in `base_url`, with their variables",
+    "port": "the port of a base URL that has neither scheme nor port",
+    "prefix": "what stands between the base URL and the wire's path",
+    "path": "what follows the base URL, with `{model}` and `{method}` in it",
+    "dated_path": "the same when `api_version` is given",
+    "version_variables": "variables that may hold `api_version`",
+    "key_header": "bearer, x-api-key, x-goog-api-key or api-key, where it is not as the wire has it",
+    "note": "for people",
+    "aliases": "other names",
+}
+_QUIRK_KEYS = {
+    "rename": 'keys of the body under another name: `{ max_tokens = "max_completion_tokens" }`',
+    "drop": "keys of the body that are left out",
+    "add": "keys that every body has",
+    "reasoning": "what the body has for an effort, `*` for all others: `{ none = { thinking = false } }`",
+    "choices": "the choices of tools that it takes, of auto, none, required and one",
+    "asks_for_several": "it gives one call at a time unless the request asks for several",
+    "call_ids": 'a rule for ids: `{ longest = 9, shortest = 9, allowed = "[A-Za-z0-9]" }`',
+    "no_call_ids": "calls and results go without ids (gemini)",
+    "stream_with_tools": "false: a request with tools is sent unstreamed",
+    "strict": "false: tools go without `strict`",
+    "prose": "false: calls in the text are not looked for",
+}
+
 _QUIRKS = """
 "Recorded": several calls in one response of this provider are among the recordings that the decoders are tested with.
 "Documented, not tried": it stands in somebody's documents; nobody here has seen it.
@@ -60,11 +102,41 @@ _QUIRKS = """
 |---|---|
 """
 
+_OWN = f"""
+## Rows of your own
+
+A provider that is not in the table, or that does otherwise than its row says, gets a row in your own file:
+`~/.config/unbroken/providers.toml` (or under `XDG_CONFIG_HOME`), or the file that `{VARIABLE}` names; set to
+nothing, that variable switches the file off. [`unbroken probe`](probe.md) asks a server what it can do and writes its
+row.
+
+```toml
+[providers.mine]
+base_url = "http://127.0.0.1:9000/v1"
+keys = ["MY_SERVER_KEY"]          # variables, never the key itself
+
+[providers.mine.quirks]
+stream_with_tools = false         # ask whole when there are tools
+choices = ["auto", "required"]    # it knows no other tool_choice
+```
+
+`connect("mine:qwen3")` and `--model mine:qwen3` then just work. A row starts from `compatible`, or from the row that it
+is `like`; one by the name of a known provider changes that provider. What is wrong in the file is told in one line,
+with the file, the row and the key. The file is read when a model is connected, and again only after it changed.
+
+| key | of `[providers.NAME]` |
+|---|---|
+| `like` | the row to start from |
+{_keys(FIELDS, _ROW_KEYS)}
+| key | of `[providers.NAME.quirks]` |
+|---|---|
+{_keys(QUIRKS, _QUIRK_KEYS)}"""
+
 
 def make_page() -> str:
     rows = "".join(_row(row) for row in ROWS)
     quirks = "".join(f"| {row.title} | {' '.join(said)} |\n" for row in ROWS if (said := _said(row)))
-    return f"{_HEAD}{rows}{_QUIRKS}{quirks}"
+    return f"{_HEAD}{rows}{_QUIRKS}{quirks}{_OWN}"
 
 
 def _row(row: Provider) -> str:

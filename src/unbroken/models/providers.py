@@ -1,6 +1,7 @@
 """The providers, one row each: wire, address, key, what they want otherwise, and where that is known from.
 
-A vendor is data here and nowhere else. `docs/providers.md` is made from these rows (`python -m unbroken.models.page`).
+A vendor is data here and nowhere else; rows of the user's own (`rows`) come before these. `docs/providers.md` is made
+from these (`python -m unbroken.models.page`).
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from unbroken.errors import UnknownProvider
+from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import Json
 from unbroken.models.quirks import Quirks
+from unbroken.models.rows import Row, own_file, read_rows
 from unbroken.wires.ids import MISTRAL
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
@@ -394,13 +398,70 @@ _BY_NAME = {name: row for row in ROWS for name in (row.name, *row.aliases)}
 
 
 def find_provider(name: str) -> Provider:
-    """The row of that name or alias; the error names those that there are."""
+    """The row of that name or alias, the user's own before ours; the error names those that there are."""
+    own = _own_rows()
+    row = own.get(name) or _BY_NAME.get(name)
+    if row is not None:
+        return row
+    near = get_close_matches(name.lower(), [*own, *_BY_NAME], 3)
+    guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? " if near else ""
+    names = dict.fromkeys(row.name for row in (*own.values(), *ROWS))
+    raise UnknownProvider(
+        f"there is no provider `{name}`: {guess}There are: {', '.join(names)}; "
+        f"any OpenAI-compatible server is openai:MODEL or compatible:MODEL with base_url="
+    )
+
+
+def speaking(provider: Provider, wire: str) -> Provider:
+    """The provider on another wire."""
+    if wire == provider.wire:
+        return provider
+    base = provider.other_wires.get(wire, provider.base_url)
+    # Quirks are spelled for openai-chat, whose keys other wires do not have.
+    quirks = provider.quirks if wire == CHAT else _NO_LEAKS
+    prefix = provider.prefix if wire in (CHAT, RESPONSES) else ""  # the paths of the others have the version in them
+    return replace(provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", quirks=quirks)
+
+
+def _own_rows() -> Mapping[str, Provider]:
+    path = own_file()
+    if path is None:
+        return {}
     try:
-        return _BY_NAME[name]
-    except KeyError:
-        near = get_close_matches(name.lower(), _BY_NAME, 3)
-        guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? " if near else ""
-        raise UnknownProvider(
-            f"there is no provider `{name}`: {guess}There are: {', '.join(row.name for row in ROWS)}; "
-            f"any OpenAI-compatible server is openai:MODEL or compatible:MODEL with base_url="
-        ) from None
+        state = path.stat()
+        changed = state.st_mtime_ns, state.st_size
+    except OSError:  # who reads it says what is wrong
+        changed = 0, 0
+    return _read_own(path, changed)
+
+
+@lru_cache(4)
+def _read_own(path: Path, changed: tuple[int, int]) -> Mapping[str, Provider]:
+    """The user's rows by name and alias. Read again only when the file has `changed`."""
+    own: dict[str, Provider] = {}
+    for row in read_rows(path):
+        made = _made(path, row, {**_BY_NAME, **own})
+        own |= dict.fromkeys((made.name, *made.aliases), made)
+    return own
+
+
+def _made(path: Path, row: Row, known: Mapping[str, Provider]) -> Provider:
+    """A row by the name of one that is known changes that one; else it starts from the one that it names."""
+    for key, name in (("like", row.like), ("elsewhere", row.fields.get("elsewhere"))):
+        if name and name not in known:
+            near = get_close_matches(name, known, 1)
+            guess = f"did you mean `{near[0]}`? " if near else ""
+            raise UserError(
+                f"{path}: [providers.{row.name}]: `{key}` names no row that stands before it: {guess}"
+                f"There are: {', '.join(dict.fromkeys(one.name for one in known.values()))}"
+            )
+    start = known[row.like or (row.name if row.name in known else "compatible")]
+    if "base_url" in row.fields:
+        if start.elsewhere:  # as `connect` has it for a base URL of the user's own
+            start = replace(known[start.elsewhere], name=start.name, keys=start.keys, aliases=start.aliases)
+        start = replace(start, base_url_variables=())
+    if "wire" in row.fields:
+        start = speaking(start, row.fields["wire"])
+    if start.name != row.name:
+        start = replace(start, name=row.name, title=row.name, aliases=(), note="")
+    return replace(start, **row.fields, quirks=replace(start.quirks, **row.quirks))

@@ -83,7 +83,7 @@ class ScriptedModel:
                     yield delta
         except ConnectionResetError as error:
             cause = str(error)
-        for delta in decoder.end(cause):
+        for delta in decoder.end(cause, "lost" if cause else "unfinished"):
             yield delta
 
 

@@ -35,6 +35,12 @@ class Entry:
     context: CallContext[Any] | None = None
     overdue: float = inf
     """When it is given up, because it does not end though it was told to."""
+    orphaned: bool = False
+    """Its message broke off. It goes on, unheard, until it is known whether the message that comes instead has it."""
+    told: bool = False
+    """Its end was told."""
+    adopted_from: str = ""
+    """Its id in the message that broke off."""
 
     @property
     def call(self) -> ToolCall:

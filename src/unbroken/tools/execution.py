@@ -5,6 +5,10 @@ it has to wait for an earlier one's end, for its start, or for nothing. While th
 reads may start (EAGER), and only behind a front of calls that are known and are reads too, or have another key. `seal`
 is called once, with the message complete: what can start then starts, all starts are said before the first of them
 runs, and each end lets others go. What a call gives is the business of the `Caller`.
+
+If the message breaks off and is asked for again (`restart`), what has started goes on as an orphan. A call of the
+second message with the same name and arguments adopts it, running or done, unless a call before it may have changed
+what it reads; orphans that nobody adopts are cancelled. So nothing runs twice; and only reads start early.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wai
 from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote, timed_out
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
-from unbroken.tools.order import Front, Way
+from unbroken.tools.order import Front, Way, disturbs
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.twins import find_twins
 
@@ -37,6 +41,7 @@ LEFT_BEHIND: set[asyncio.Task[Any]] = set()
 NOT_EXECUTED = "not executed"
 CANCELLED = "the run was cancelled"
 CANCELLED_ITSELF = "the tool cancelled its own task"
+NOT_ASKED_AGAIN = "the answer broke off, and when it was asked for again this call was not in it"
 EARLIER_FAILED = "an earlier call failed"
 NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
 
@@ -46,9 +51,15 @@ class Observer(Protocol):
 
     def asked(self, call: ToolCall) -> None: ...
 
+    def restarted(self) -> None: ...
+
+    def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None: ...
+
     def started(self, prepared: Prepared, early: bool) -> None: ...
 
-    def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool) -> None: ...
+    def finished(
+        self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str
+    ) -> None: ...
 
 
 class Batch:
@@ -90,6 +101,9 @@ class Batch:
         self._in_order: list[Entry] = []
         self._first_submitted: dict[str, Entry] = {}
         self._taken_out: dict[int, Entry] = {}
+        self._withdrawn: list[Entry] = []
+        self._orphans: dict[str, Entry] = {}
+        """Calls of a message that broke off, by name and arguments."""
         self._held_back: dict[Entry, None] = {}
         """Reads that are complete and could not start yet, while the message is being written."""
         self._busy_keys: Counter[Any] = Counter()
@@ -147,7 +161,9 @@ class Batch:
         entry = Entry(prepared)
         self._entries[prepared.call.index] = entry
         if self._schedule.early:
-            self._first_submitted.setdefault(prepared.fingerprint, entry)
+            # What may adopt an orphan waits until it is known what stands before it.
+            first = self._orphans.get(prepared.fingerprint, entry)
+            self._first_submitted.setdefault(prepared.fingerprint, first)
             if prepared.effect == "read" and not (prepared.asks or prepared.refusal):
                 self._held_back[entry] = None
             moved = self._front.ready(prepared)
@@ -162,12 +178,62 @@ class Batch:
             self._withdraw(entry, reason)
             self._taken_out[index] = entry
 
+    def restart(self) -> None:
+        """The message broke off and comes again, from its beginning: what has started may be adopted there."""
+        for entry in self._entries.values():
+            if entry.started_at is not None and not entry.stopped:
+                entry.orphaned = True
+                self._orphans.setdefault(entry.prepared.fingerprint, entry)
+        self._entries, self._taken_out = {}, {}
+        self._first_submitted, self._held_back = {}, {}
+        self._front = Front()
+        self.failed = False
+        if self._halted == EARLIER_FAILED:
+            self._halted = ""
+        self._observer.restarted()
+
+    def _adopt_orphans(self) -> None:
+        """The calls are known now, in their order."""
+        changing: list[Prepared] = []
+        for place, entry in self._entries.items():
+            prepared = entry.prepared
+            orphan = self._orphans.get(prepared.fingerprint)
+            if prepared.effect != "read":
+                changing.append(prepared)
+            elif (
+                orphan is not None
+                and not (entry.started or prepared.refusal or prepared.asks)
+                and not any(disturbs(each, prepared) for each in changing)
+            ):
+                del self._orphans[prepared.fingerprint]
+                self._entries[place] = orphan
+                self._adopt(orphan, prepared)
+        self._drop_orphans(NOT_ASKED_AGAIN)
+
+    def _drop_orphans(self, reason: str) -> None:
+        orphans, self._orphans = self._orphans, {}
+        for orphan in orphans.values():
+            self._withdraw(orphan, f"cancelled: {reason}")  # unheard: it is no failure of this round
+            if not orphan.told and orphan.result is not None:
+                orphan.told = True
+                self._observer.dropped(orphan.call, orphan.result, orphan.seconds)
+
+    def _adopt(self, orphan: Entry, prepared: Prepared) -> None:
+        orphan.adopted_from, orphan.orphaned, orphan.told = orphan.call.id, False, False
+        orphan.prepared = prepared
+        if orphan.context is not None:
+            orphan.context.call_id = prepared.call.id
+        if orphan.result is not None:
+            result, orphan.state = replace(orphan.result, call_id=prepared.call.id), "running"
+            self._finish(orphan, result)
+
     def _withdraw(self, entry: Entry, reason: str) -> None:
         self._stop(entry, reason)
         self._held_back.pop(entry, None)
         if entry.started_at is not None:
             self._finish(entry, failure(entry.call, reason))
         entry.state = "withdrawn"
+        self._withdrawn.append(entry)
 
     def _start_early(self, entries: Iterable[Entry]) -> None:
         starting: list[Entry] = []
@@ -217,6 +283,8 @@ class Batch:
             self._entries[place] = entry
         for entry in begun.values():
             self._withdraw(entry, "it is not in the message")
+        if self._orphans:
+            self._adopt_orphans()
         for entry in self._entries.values():
             decision = decisions.get(entry.call.id) if decisions else None
             if isinstance(decision, ToolResult):
@@ -238,7 +306,7 @@ class Batch:
     def halt(self, reason: str) -> None:
         """Time is up: running calls are cancelled, the others never start; each is answered with the reason."""
         self._halted = reason
-        for entry in self._entries.values():
+        for entry in (*self._entries.values(), *self._orphans.values()):
             if entry.state == "running":
                 self._stop(entry, f"cancelled: {reason}")
             elif entry.state == "asking":
@@ -259,14 +327,19 @@ class Batch:
         entries = {entry.call.id: entry for entry in self._entries.values()}
         for call in calls:
             entry = entries.get(call.id) or Entry(Prepared(call, None))
+            orphan = None if entry.started else self._orphans.pop(entry.prepared.fingerprint, None)
+            if orphan is not None:
+                self._adopt(orphan, entry.prepared)
+                entry = orphan
             if entry.result is None:
                 ran = entry.started_at is not None
                 self._finish(entry, failure(call, f"{'cancelled' if ran else NOT_EXECUTED}: {reason}"))
             results.append(entry.result or failure(call, reason))
         return results
 
-    def abandon(self, reason: str) -> None:
-        """After the end: the message is in no history, but what had started is told to have ended."""
+    def abandon(self, reason: str = NOT_ASKED_AGAIN) -> None:
+        """The message is in no history, or has no calls: but what had started is told to have ended."""
+        self._drop_orphans(reason)
         for entry in self._entries.values():
             if entry.started_at is not None:
                 self._finish(entry, failure(entry.call, f"cancelled: {reason}"))
@@ -445,6 +518,8 @@ class Batch:
             self._decide(entry, task.result())
         else:
             result: ToolResult = task.result()
+            if entry.adopted_from:
+                result = replace(result, call_id=entry.call.id)
             if entry.original is not None:
                 changed = quote(entry.call.arguments or {})
                 result = note(result, f"[Its arguments were changed before it ran: {changed}]")
@@ -474,7 +549,7 @@ class Batch:
         """A call that was told to end and does not is answered, and left behind."""
         self._watching = None
         now = self._loop.time()
-        for entry in list(self._entries.values()):
+        for entry in (*self._entries.values(), *self._orphans.values(), *self._withdrawn):
             task = entry.task
             if task is None or task.done() or task not in self._tasks:
                 continue
@@ -496,18 +571,21 @@ class Batch:
         if entry.finished:
             return
         entry.state = "done"
+        if entry.result is None and entry.started_at is not None:  # an adopted one took the time that it took
+            entry.seconds = round(self._clock.elapsed() - entry.started_at, 9)
         entry.result = result
         if entry.context is not None:
             entry.context.ended = True
         ran = entry.started_at is not None
-        if entry.started_at is not None:
-            entry.seconds = round(self._clock.elapsed() - entry.started_at, 9)
+        if entry.orphaned:
+            return  # it is told when it is known whose it is
         shared = entry.twin is not None and entry.twin.started_at is not None
         failed = result.error and not entry.stopped  # what we cancelled did not fail
         self.failed = self.failed or (failed and (ran or shared))
         if ran and failed and self._stop_on_failure and not self._halted:
             self._halted = EARLIER_FAILED
-        self._observer.finished(entry.call, result, entry.seconds, ran or shared)
+        entry.told = True
+        self._observer.finished(entry.call, result, entry.seconds, ran or shared, entry.adopted_from)
         for sharer in entry.sharers:
             self._share(entry, sharer, result)
 

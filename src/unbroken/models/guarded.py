@@ -1,0 +1,239 @@
+"""`Guarded`: a model whose answers do not break. It tries again, asks without streaming, goes on with another model.
+
+Strategy. As long as nothing was passed on, a try that failed is simply made again. Once something was, the consumer has
+shown text and started calls: it is told `Restarted`, and the whole answer of the next try follows, asked for without
+streaming, because then it comes whole or not at all. What of it still has to be said is decided by the consumer, who
+knows what was shown (`decoding.shown`), and what still has to run by its `Batch`. There is one budget for every kind of
+failure: `attempts` at each model, and `seconds` in which a new one may begin. Whether a response is whole is decided
+elsewhere (`decoding.verdict`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, Self, TypeVar, cast
+
+from unbroken.decoding.verdict import judge_failure
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted
+from unbroken.errors import ChainBroken, ContextTooLong, ProviderError, UnbrokenError, Unreachable, UserError
+from unbroken.messages import Request
+from unbroken.models.model import Model, closing
+from unbroken.transcript import shorten
+from unbroken.verdicts import Verdict
+
+ATTEMPTS = 3
+SECONDS = 300.0
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+"""Seconds before a second try at a provider that did not answer; twice as long before each later one, up to this."""
+EMPTY_ANSWERS = 2
+"""So many, and it is passed on: to ask the same once more will not help, to ask otherwise may."""
+
+
+M_co = TypeVar("M_co", bound=Model, covariant=True)
+
+
+class Guarded(Generic[M_co]):
+    """Around any `Model`; `connect` puts it around its own.
+
+    `attempts` are made at each model, the first included; none begins more than `seconds` after the first. `fallback`
+    are the models to go on with when one has failed for good. `stream_with_tools=False` asks without streaming whenever
+    tools are offered. Waits are `first_wait`, twice that, and so on, each shortened by up to a half by `jitter` (a
+    function that gives a number from 0 to 1); a provider's own Retry-After counts before them, and where it is longer
+    than what is left of `seconds` there is no next try.
+    """
+
+    def __init__(
+        self,
+        model: M_co,
+        attempts: int = ATTEMPTS,
+        seconds: float | None = SECONDS,
+        *,
+        fallback: Sequence[Model] = (),
+        stream_with_tools: bool = True,
+        first_wait: float = FIRST_WAIT,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError(f"Guarded(attempts={attempts!r}): it is a number from 1, and counts the first try too")
+        if seconds is not None and not seconds > 0:
+            raise UserError(f"Guarded(seconds={seconds!r}): give seconds above 0, or None for no limit")
+        self._model = model
+        self.fallback = tuple(fallback)
+        self.attempts = attempts
+        self.seconds = seconds
+        self._stream_with_tools = stream_with_tools
+        self._first_wait = first_wait
+        self._jitter = jitter
+
+    def __repr__(self) -> str:
+        others = f", fallback=[{', '.join(model.name for model in self.fallback)}]" if self.fallback else ""
+        return f"Guarded({self.model!r}, attempts={self.attempts}, seconds={self.seconds}{others})"
+
+    @property
+    def model(self) -> M_co:
+        """The model that is guarded; asked directly, it tries once."""
+        return self._model
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def aclose(self) -> None:
+        for model in (self.model, *self.fallback):
+            close: Any = getattr(model, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        if not self._stream_with_tools and request.stream and request.tools:
+            request = replace(request, stream=False)
+        began = asyncio.get_running_loop().time()
+        story: _Story | None = None
+        model: Model = self._model
+        while True:
+            passed_on = False
+            ended: Ended | None = None
+            error: Exception | None = None
+            ready: list[str] = []
+            try:
+                async with closing(model.stream(request)) as deltas:
+                    async for delta in deltas:
+                        kind = delta.__class__
+                        if kind is Ended:
+                            ended = cast("Ended", delta)
+                            if story is not None or not ended.verdict.whole:
+                                break
+                        elif kind is CallReady:
+                            ready.append(cast("CallReady", delta).call.id)
+                        passed_on = True
+                        yield delta
+                    else:
+                        return  # all is well (or it is a foreign model that does not say `Ended`: that is all there is)
+            except (ProviderError, OSError) as failure:  # OSError: a foreign model, whose connection is its own
+                error = failure
+            if story is None:
+                story = _Story(self, request, began)
+            verdict = story.judge(ended, error)
+            if ended is not None and not story.breaks(verdict):
+                yield Ended(verdict, ended.message)
+                return
+            wait = story.next_try(verdict, error, passed_on)
+            model, request = story.model, story.request
+            yield AttemptFailed(verdict, wait)
+            if passed_on:
+                calls = ended.message.calls if ended is not None and ended.message is not None else ()
+                yield Restarted(tuple(dict.fromkeys([*ready, *(call.id for call in calls)])))
+            if wait:
+                await asyncio.sleep(wait)
+
+    def backoff(self, failures: int) -> float:
+        wait = min(self._first_wait * 2.0 ** (failures - 1), LONGEST_WAIT)
+        return wait * (1 - self._jitter() / 2)
+
+
+class _Story:
+    """One answer on its way through several tries: who is asked next, what, and after how long."""
+
+    def __init__(self, guard: Guarded[Any], request: Request, began: float) -> None:
+        self._guard = guard
+        self._asked = request
+        self._began = began
+        self._verdicts: list[Verdict] = []
+        self._empty = 0
+        self._tries = 0
+        """At this model."""
+        self._others = list(guard.fallback)
+        self._shown = False
+        """Something of a broken response was passed on: from then on it is asked for whole."""
+        self.model: Model = guard.model
+        self.request = request
+
+    def judge(self, ended: Ended | None, error: Exception | None) -> Verdict:
+        """What the try came to, with its number and who was asked."""
+        if ended is not None:
+            verdict = ended.verdict
+        elif isinstance(error, ProviderError):
+            verdict = judge_failure(error)
+        else:
+            verdict = judge_failure(Unreachable(f"model `{self.model.name}` failed: {error or type(error).__name__}"))
+        self._tries += 1
+        self._empty += verdict.kind == "empty"
+        return replace(verdict, attempt=len(self._verdicts) + 1, model=self.model.name)
+
+    def breaks(self, verdict: Verdict) -> bool:
+        """Is there anything to mend? What no try has mended, but is an answer, is passed on: the model can be told of a
+        cut call, and asked otherwise where it says nothing."""
+        if verdict.failed:
+            return True
+        if verdict.kind == "empty" and self._empty >= EMPTY_ANSWERS:
+            return False
+        return verdict.again and self._may_try(0.0)
+
+    def next_try(self, verdict: Verdict, error: Exception | None, passed_on: bool) -> float:
+        """Prepares the next try, and says how long to wait for it. Raises the typed error if there is none."""
+        self._verdicts.append(verdict)
+        self._shown = self._shown or passed_on
+        wait = self._wait(verdict, error)
+        if verdict.kind == "too_long" and self.request.messages == self._asked.messages and self._guard.attempts > 1:
+            shorter = shorten(self._asked.messages)
+            if shorter is not None:
+                self._ask(replace(self._asked, messages=shorter))
+                return 0.0
+        if verdict.again and self._may_try(wait):
+            unanswered = verdict.kind == "unanswered" and not self.request.stream
+            self._ask(self.request, streamed=unanswered)
+            return wait
+        if self._others and self._in_time(0.0):
+            self.model, self._tries = self._others.pop(0), 0
+            self._ask(self._asked)
+            return 0.0
+        given = self._give_up(verdict, error)
+        raise given from (given.__cause__ if error is given else error)
+
+    def _ask(self, request: Request, streamed: bool = False) -> None:
+        """`streamed`: a whole answer takes long to begin, and this one took too long."""
+        if self._shown:
+            request = replace(request, stream=streamed and self._asked.stream)
+        self.request = request
+
+    def _wait(self, verdict: Verdict, error: Exception | None) -> float:
+        if isinstance(error, ProviderError) and error.retry_after is not None:
+            return error.retry_after
+        failures = len([each for each in self._verdicts if each.model == self.model.name])
+        if verdict.kind not in ("limited", "unavailable", "unreachable", "error") and failures <= 1:
+            return 0.0  # a connection that broke once says nothing about the next
+        return self._guard.backoff(max(failures, 1))
+
+    def _may_try(self, wait: float) -> bool:
+        return self._tries < self._guard.attempts and self._in_time(wait)
+
+    def _in_time(self, wait: float) -> bool:
+        seconds = self._guard.seconds
+        return seconds is None or asyncio.get_running_loop().time() - self._began + wait < seconds
+
+    def _give_up(self, verdict: Verdict, error: Exception | None) -> UnbrokenError:
+        """Nobody answered: the provider's own error. An answer broke: `ChainBroken`. With the verdicts of all tries."""
+        verdicts = tuple(self._verdicts)
+        if isinstance(error, ProviderError) and not self._shown and not any(map(_broke_off, verdicts)):
+            given: UnbrokenError = error
+        elif verdict.kind == "too_long":
+            given = ContextTooLong(verdict.reason)
+        else:
+            tries = "" if len(verdicts) == 1 else f", at {len(verdicts)} tries"
+            given = ChainBroken(f"the answer of `{verdict.model}` broke off{tries}: {verdict.reason}")
+        given.verdicts = verdicts
+        return given
+
+
+def _broke_off(verdict: Verdict) -> bool:
+    return verdict.kind in ("unfinished", "lost", "silent", "cut_call", "error", "damaged", "empty")
