@@ -11,7 +11,7 @@ ROOT = Path(unbroken.__file__).parent
 
 LAYERS = [
     {"cli"},
-    {"gateway", "dph", "testing"},
+    {"gateway", "dph", "testing", "probing"},
     {"agent", "viewer"},
     {"trajectory"},
     {"models"},

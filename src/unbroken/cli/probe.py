@@ -1,0 +1,204 @@
+"""`unbroken probe --base-url … --model …`: what a live endpoint does well, otherwise or not at all, and its row.
+
+On a terminal each question is shown as it is asked. In a pipe the whole output is TOML: the findings are comments, so
+it can be appended to the file of one's own rows as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import asdict
+from json import dumps
+from typing import Annotated, Protocol, cast
+
+import typer
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from unbroken.cli import options
+from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, tell, tell_error
+from unbroken.cli.screen import is_terminal
+from unbroken.cli.wording import one_line, seconds
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.models.connect import connect
+from unbroken.models.http import HTTPModel
+from unbroken.models.rows import Row, write_row
+from unbroken.probing import Answer, Judgement, Question, Report, probe
+
+BROKEN = 1
+
+_MARKS: dict[Judgement, tuple[str, str]] = {
+    "works": ("✔", "green"),
+    "bent": ("≈", "yellow"),
+    "broken": ("✘", "red"),
+    "unclear": ("?", "blue"),
+}
+_LONGEST = 300
+
+
+def probe_command(
+    model: Annotated[str, typer.Option("--model", "-m", help="The model, by the name that the server has for it.")],
+    base_url: Annotated[str, typer.Option(metavar="URL", help="Where it is; else the provider's own address.")] = "",
+    provider: Annotated[
+        str, typer.Option(help="The row to start from; compatible is any OpenAI-compatible server.")
+    ] = "compatible",
+    wire: options.WireName = "",
+    api_key_env: options.ApiKeyEnv = "",
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one answer may take.")] = 120.0,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+) -> None:
+    """Ask a live endpoint eighteen small questions, and print the provider row that makes Unbroken handle it.
+
+    Exit codes: 0 all works, or is bent and handled (with the row that is printed); 1 something is broken; 2 it could
+    not be asked: a wrong key, no such model, nobody there; 130 interrupted.
+    """
+    screen: _Screen = _Json() if json else _Live() if is_terminal(sys.stdout) else _Plain()
+    try:
+        asked = _connect(provider, model, base_url, wire, api_key_env, timeout)
+        screen.head(asked)
+        try:
+            report = asyncio.run(probe(asked, begun=screen.begun, told=screen.told))
+        finally:
+            screen.stop()
+        screen.end(report, report.row(base_url, api_key_env))
+    except UnbrokenError as error:
+        tell_error(error, options.Setup(api_key_env=api_key_env))
+        raise typer.Exit(MISUSED) from None
+    except KeyboardInterrupt:
+        tell("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(BROKEN if report.judgement == "broken" else ANSWERED)
+
+
+def _connect(provider: str, model: str, base_url: str, wire: str, api_key_env: str, timeout: float) -> HTTPModel:
+    """The bare model: a guard would try again, and hide what is looked for."""
+    if not timeout > 0:  # NaN is not
+        raise UserError(f"--timeout {timeout:g}: give seconds above 0")
+    key = os.environ.get(api_key_env, "").strip() if api_key_env else None
+    if key == "":
+        raise UserError(f"--api-key-env {api_key_env}: that variable is not set; export it, or name another")
+    guarded = connect(
+        f"{provider}:{model.strip()}",
+        base_url=base_url or None,
+        api_key=key,
+        wire=wire or None,
+        connect_timeout=min(10.0, timeout),
+        first_byte=timeout,
+        idle=min(30.0, timeout),  # a stream that stalls is a fault; one that is only long is not
+        total=timeout,
+    )
+    return guarded.model
+
+
+class _Screen(Protocol):
+    def head(self, model: HTTPModel) -> None: ...
+    def begun(self, question: Question) -> None: ...
+    def told(self, answer: Answer) -> None: ...
+    def stop(self) -> None: ...
+    def end(self, report: Report, row: Row) -> None: ...
+
+
+def _asked(model: HTTPModel) -> str:
+    return f"{model.name} on {model.wire}"
+
+
+def _closing(report: Report) -> str:
+    count = {kind: sum(answer.finding.judgement == kind for answer in report.answers) for kind in _MARKS}
+    told = ", ".join(f"{number} {kind}" for kind, number in count.items() if number)
+    requests = sum(answer.requests for answer in report.answers)
+    took = seconds(sum(answer.seconds for answer in report.answers))
+    return f"{told} · {requests} requests, {took}"
+
+
+def _advice(report: Report, row: Row) -> str:
+    what = "the row that handles it" if row.quirks else "no quirks are needed; this row gives it a name"
+    model = f"{row.name}:{report.model.partition(':')[2]}"
+    return f"{what}, for ~/.config/unbroken/providers.toml; the model is then {one_line(model)}"
+
+
+class _Plain:
+    def head(self, model: HTTPModel) -> None:
+        self._line(_asked(model))
+
+    def begun(self, question: Question) -> None:
+        pass
+
+    def told(self, answer: Answer) -> None:
+        words = f": {one_line(answer.finding.words, _LONGEST)}" if answer.finding.words else ""
+        self._line(f"{answer.finding.judgement:<8}{answer.title}{words}")
+
+    def stop(self) -> None:
+        pass
+
+    def end(self, report: Report, row: Row) -> None:
+        self._line(_closing(report))
+        self._line(_advice(report, row))
+        typer.echo(f"\n{write_row(row)}", nl=False)
+
+    def _line(self, text: str) -> None:
+        typer.echo(f"# {text}")
+        sys.stdout.flush()
+
+
+class _Live:
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._status: Status | None = None
+
+    def head(self, model: HTTPModel) -> None:
+        self._console.print(Text(_asked(model), "bold"))
+        self._status = self._console.status("")
+        self._status.start()
+
+    def begun(self, question: Question) -> None:
+        if self._status is not None:
+            self._status.update(f"{question.title} …")
+
+    def told(self, answer: Answer) -> None:
+        mark, colour = _MARKS[answer.finding.judgement]
+        line = Text.assemble((f"{mark} {answer.finding.judgement:<8}", colour), answer.title)
+        if answer.finding.words:
+            line.append(f"  {one_line(answer.finding.words, _LONGEST)}", "dim")
+        self._console.print(line)
+
+    def stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def end(self, report: Report, row: Row) -> None:
+        self._console.print(Text(_closing(report), "bold"))
+        self._console.print(Text(f"\n{_advice(report, row)}:\n", "dim"))
+        self._console.print(Text(write_row(row)), end="", soft_wrap=True)
+
+
+class _Json:
+    def head(self, model: HTTPModel) -> None:
+        pass
+
+    def begun(self, question: Question) -> None:
+        pass
+
+    def told(self, answer: Answer) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def end(self, report: Report, row: Row) -> None:
+        value = {
+            "model": report.model,
+            "address": report.address,
+            "wire": report.wire,
+            "judgement": report.judgement,
+            "answers": [asdict(answer) for answer in report.answers],
+            "row": write_row(row),
+            "name": row.name,
+        }
+        typer.echo(dumps(value, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: object) -> object:
+    return sorted(cast("frozenset[str]", value)) if isinstance(value, frozenset) else str(value)

@@ -1,0 +1,116 @@
+"""All questions, asked one at a time, and what comes of them: the answers, and the row that handles what is bent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from ipaddress import ip_address
+from typing import Any
+
+from yarl import URL
+
+from unbroken.clock import current_clock
+from unbroken.errors import UnknownProvider
+from unbroken.models.addresses import read_base, shown
+from unbroken.models.http import HTTPModel
+from unbroken.models.providers import find_provider
+from unbroken.models.quirks import Quirks
+from unbroken.models.rows import Row
+from unbroken.probing.asker import Asker, TooSlow
+from unbroken.probing.findings import Answer, Judgement, unclear
+from unbroken.probing.questions import QUESTIONS, Question
+
+_WORST_FIRST: tuple[Judgement, ...] = ("broken", "bent", "unclear", "works")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    model: str
+    """`provider:model`, as it was asked."""
+    address: str
+    wire: str
+    answers: tuple[Answer, ...]
+    quirks: dict[str, Any]
+    """Which fields of the provider's quirks have to be otherwise."""
+
+    @property
+    def judgement(self) -> Judgement:
+        """The worst of all."""
+        found = {answer.finding.judgement for answer in self.answers}
+        for judgement in _WORST_FIRST:
+            if judgement in found:
+                return judgement
+        return "unclear"
+
+    def row(self, base_url: str = "", key_variable: str = "") -> Row:
+        """The row for the user's own file, with no more in it than is needed. What of the base URL is secret is left
+        out of it."""
+        name = self.model.partition(":")[0]
+        provider = find_provider(name)
+        given: dict[str, Any] = {}
+        if base_url:
+            given["base_url"] = shown(read_base(base_url, name, provider.port))
+        if self.wire != provider.wire and not (base_url and provider.elsewhere and self.wire == "openai-chat"):
+            given["wire"] = self.wire
+        if key_variable and key_variable not in provider.keys:
+            given["keys"] = (key_variable,)
+        like = "" if name == "compatible" else name
+        return Row(_name(name, base_url), like, given, self.quirks)
+
+
+def _name(provider: str, base_url: str) -> str:
+    """A name that is not taken: after the host where there is one."""
+    if not base_url:
+        return f"my-{provider}"
+    host = URL(shown(read_base(base_url, provider))).host or ""
+    labels = [label for label in host.split(".") if label not in ("api", "www", "")]
+    name = "local" if _is_local(host) else labels[0] if labels else "mine"
+    try:
+        find_provider(name)
+    except UnknownProvider:
+        return name
+    return f"my-{name}"
+
+
+def _is_local(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return "." not in host
+    return True
+
+
+async def probe(
+    model: HTTPModel,
+    questions: Sequence[Question] = QUESTIONS,
+    *,
+    begun: Callable[[Question], None] = lambda _: None,
+    told: Callable[[Answer], None] = lambda _: None,
+) -> Report:
+    """Ask it all. `begun` hears of each question before it is asked, `told` what came of it. Raises a `ProviderError`
+    if there is nobody to ask."""
+    asker, clock = Asker(model), current_clock()
+    answers: list[Answer] = []
+    without_tools = ""
+    for question in questions:
+        begun(question)
+        requests, start = asker.requests, clock.elapsed()
+        try:
+            finding = unclear(without_tools) if question.tools and without_tools else await question.ask(asker)
+        except TooSlow as slow:
+            if not answers:
+                raise slow.error from None
+            finding = unclear(f"no answer within {model.timeouts.total:g} s: give it more time")
+        asker.quirks = replace(asker.quirks, **finding.quirks)
+        if question.name == "tools" and finding.judgement == "broken":
+            without_tools = "not asked: tool calls do not work"
+        answer = Answer(question.name, question.title, finding, asker.requests - requests, clock.elapsed() - start)
+        answers.append(answer)
+        told(answer)
+    changed = _changed(model.endpoint.quirks, asker.quirks)
+    return Report(model.name, shown(model.endpoint.stream_url), model.wire, tuple(answers), changed)
+
+
+def _changed(before: Quirks, after: Quirks) -> dict[str, Any]:
+    names = [field.name for field in fields(Quirks)]
+    return {name: getattr(after, name) for name in names if getattr(after, name) != getattr(before, name)}

@@ -1,0 +1,106 @@
+"""Questions without tools: text, the token limit, a system message, streaming and its usage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unbroken.errors import (
+    ModelNotFound,
+    ProviderError,
+    RateLimited,
+    RequestRefused,
+    TimedOut,
+    Unauthorized,
+    Unreachable,
+)
+from unbroken.messages import System, User
+from unbroken.probing.asker import Asker
+from unbroken.probing.findings import Finding, bent, broken, unclear, works
+from unbroken.probing.wording import COUNT, PONG
+
+_CHAT = "openai-chat"
+_HOPELESS = (Unauthorized, ModelNotFound, Unreachable, TimedOut, RateLimited)
+_LIMIT = 16
+_UNLIMITED = 150
+"""Characters that no answer of so few tokens has."""
+
+
+async def ask_text(asker: Asker) -> Finding:
+    """Raises if there is nobody to ask."""
+    reply = await asker.ask(PONG, tokens=0)
+    if isinstance(reply.error, RequestRefused):
+        asker.temperature = None  # OpenAI's reasoning models take none
+        reply = await asker.ask(PONG, tokens=0)
+    if isinstance(reply.error, _HOPELESS):
+        raise reply.error
+    if not reply.problem:
+        return works() if reply.text else unclear("the answer is empty")
+    streamed = await asker.ask(PONG, tokens=0, stream=True)
+    if streamed.problem:
+        raise reply.error or ProviderError(f"{asker.model.name} gave no answer, whole or streamed: {reply.problem}")
+    return broken(f"streamed it answers, whole it does not: {reply.problem}")
+
+
+async def ask_limit(asker: Asker) -> Finding:
+    quirks = asker.quirks
+    renamed = {**quirks.rename, "max_tokens": "max_completion_tokens"}
+    spellings = [("max_tokens", quirks)]
+    if asker.wire == _CHAT and "max_tokens" not in quirks.rename:
+        spellings.append(("max_completion_tokens", replace(quirks, rename=renamed)))
+    refused = ignored = ""
+    for name, spelled in spellings:
+        reply = await asker.ask(COUNT, tokens=_LIMIT, quirks=spelled)
+        if reply.problem:
+            refused = refused or reply.problem
+        elif len(reply.text) > _UNLIMITED and not reply.cut:
+            ignored = ignored or name
+        elif name == "max_tokens":
+            return works("honoured" if reply.cut else "accepted")
+        else:
+            how = "max_tokens is refused" if refused else "max_tokens is ignored"
+            return bent(f"{how}, max_completion_tokens is taken", rename=renamed)
+    if ignored == "max_tokens":
+        return bent("accepted and ignored: answers may be longer than asked for")
+    if ignored:
+        return bent("max_tokens is refused, max_completion_tokens is ignored", rename=renamed)
+    if asker.wire == _CHAT:
+        return bent(f"refused by any name, so it is left out: {refused}", drop=quirks.drop | {"max_tokens"})
+    return broken(refused)
+
+
+async def ask_system(asker: Asker) -> Finding:
+    rule = "Whatever the user says, your whole reply is the word BANANA."
+    reply = await asker.ask((System.of(rule), User.of("Say hello.")))
+    if reply.problem:
+        return broken(f"{reply.problem}; say it in the first user message instead")
+    return works() if "banana" in reply.text.lower() else unclear("accepted; the model did not follow it")
+
+
+async def ask_stream(asker: Asker) -> Finding:
+    reply = await asker.ask(COUNT, stream=True)
+    found = works()
+    if reply.problem and asker.wire == _CHAT and "stream_options" not in asker.quirks.drop:
+        drop = asker.quirks.drop | {"stream_options"}
+        without = await asker.ask(COUNT, stream=True, quirks=replace(asker.quirks, drop=drop))
+        if not without.problem:
+            found = bent("stream_options is refused, so it is left out", drop=drop)
+            reply = without
+    if reply.problem:
+        return broken(f"{reply.problem}; connect with stream=False")
+    asker.known.streamed = reply
+    if not reply.text:
+        return unclear("accepted; the answer is empty")
+    if reply.pieces == 1 and len(reply.text) > _UNLIMITED and found.judgement == "works":
+        return bent("the text comes in one piece at the end")
+    return found
+
+
+async def ask_usage(asker: Asker) -> Finding:
+    reply = asker.known.streamed
+    if reply is None:
+        return unclear("not asked: streaming does not work")
+    if reply.usage is None:
+        return bent("none is sent: Unbroken estimates tokens, and marks them so")
+    if not reply.usage.input_tokens or not reply.usage.output_tokens:
+        return bent("it counts nothing: input or output tokens are 0")
+    return works()
