@@ -234,7 +234,7 @@ class Agent:
         account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
         performance = self._performance(result.run, transcript, account, options)
         performance.decisions = {**result.decided, **_decisions(transcript, answers)}
-        performance.records = result.calls
+        performance.before = result
         return performance
 
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:

@@ -22,6 +22,10 @@ class Heard:
         """The response comes a second time: what it says is not said before it is known how it goes on."""
         return self._shown is not None
 
+    @property
+    def anything(self) -> bool:
+        return bool(self.text or self.reasoning or self.calls)
+
     def forget(self, index: int) -> None:
         self.calls.pop(index, None)
         self.prepared.pop(index, None)

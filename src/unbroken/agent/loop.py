@@ -225,10 +225,12 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                     case Ended():
                         ended = delta
                     case AttemptFailed(verdict, wait):
+                        if usage or heard.anything:
+                            run.spend(usage or run.estimate(heard.received()))
+                        usage = None
                         run.attempt_failed(verdict, wait, len(heard.calls))
                     case Restarted():
-                        run.spend(usage or run.estimate(heard.message()))
-                        usage, loud = None, False
+                        loud = False
                         heard.restart()
                         batch.restart()
                     case _:

@@ -11,7 +11,7 @@ from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
 from unbroken.agent.plan import Plan
 from unbroken.agent.result import Result
-from unbroken.agent.run import CallRecord, Ending, Run
+from unbroken.agent.run import Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.agent.voice import Voice
 from unbroken.clock import Clock, current_clock
@@ -36,8 +36,8 @@ class Performance:
     account: Account
     sinks: tuple[Sink, ...] = ()
     decisions: Decisions | None = None
-    records: tuple[CallRecord, ...] = ()
-    """Calls of an earlier part of the run."""
+    before: Result | None = None
+    """What an earlier part of the run came to."""
     question: User | None = None
     """What is asked once the calls have run in which the history ends."""
 
@@ -49,9 +49,9 @@ class Performance:
     async def __call__(self, sinks: Sequence[Sink] = ()) -> Result:
         plan = self.plan(self.clock or current_clock())
         voice = Voice(self.id, plan.clock, (*self.sinks, *sinks))
-        run = Run(
-            self.id, plan, self.transcript, self.account, voice, records=list(self.records), question=self.question
-        )
+        run = Run(self.id, plan, self.transcript, self.account, voice, question=self.question)
+        if self.before is not None:
+            _recall(run, self.before)
         self.account.start(plan.clock)
         voice.say(RunStarted, plan.model.name, plan.schedule.value)
         try:
@@ -73,6 +73,13 @@ class Performance:
             return result
         finally:
             voice.end()
+
+
+def _recall(run: Run, before: Result) -> None:
+    run.records.extend(before.calls)
+    run.verdicts.extend(before.verdicts)
+    run.attempts, run.fallback_used = before.attempts, before.fallback_used
+    run.question = before.question
 
 
 def _result(run: Run, ending: Ending) -> Result:
@@ -98,6 +105,7 @@ def _result(run: Run, ending: Ending) -> Result:
         attempts=run.attempts,
         fallback_used=run.fallback_used,
         verdicts=tuple(run.verdicts),
+        question=run.question if ending.stop_reason == "waiting" else None,
     )
 
 

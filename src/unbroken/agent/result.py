@@ -10,7 +10,7 @@ from typing import Any, cast
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
-from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage
+from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.transcript import Transcript, from_json, to_json
 from unbroken.verdicts import Verdict
@@ -50,6 +50,8 @@ class Result:
     """A response broke and was asked for again without streaming, or of another model."""
     verdicts: tuple[Verdict, ...] = ()
     """What was wrong with each response that was not whole."""
+    question: User | None = None
+    """While calls are pending in which a history ended: what is asked after them."""
 
     def to_json(self) -> dict[str, Json]:
         """Everything but `output` and `calls`, to be saved: `agent.resume` takes it as it is."""
@@ -75,6 +77,10 @@ class Result:
             "cost": self.cost,
             "seconds": self.seconds,
             "finish": self.finish,
+            "attempts": self.attempts,
+            "fallback_used": self.fallback_used,
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "question": to_json([self.question])[0] if self.question is not None else None,
         }
 
     @classmethod
@@ -109,6 +115,10 @@ class Result:
                 finish=fields["finish"],
                 run=fields["run"],
                 call_count=fields["call_count"],
+                attempts=fields.get("attempts", fields["requests"]),
+                fallback_used=fields.get("fallback_used", False),
+                verdicts=tuple(_verdict(each) for each in fields.get("verdicts", ())),
+                question=_question(fields.get("question")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error
@@ -119,3 +129,13 @@ class Result:
         for result in self.answered:
             transcript.answer(result)
         return transcript
+
+
+def _verdict(saved: dict[str, Any]) -> Verdict:
+    fields: dict[str, Any] = {**saved, "open_calls": tuple(saved["open_calls"])}
+    return Verdict(**fields)
+
+
+def _question(saved: Json) -> User | None:
+    message = from_json([saved])[0] if saved is not None else None
+    return message if isinstance(message, User) else None

@@ -352,7 +352,11 @@ class Calls:
         elif call.kind == "custom":
             self._conclude(call, Parsed(None))
         else:
-            self._conclude(call, parse_arguments(call.raw))
+            parsed = parse_arguments(call.raw)
+            if parsed.invalid and not (call.scanner.closed or call.scanner.foreign):
+                # The wire says that the call has ended, and it has not: brackets or quotes are open.
+                parsed = Parsed(None, f"{CUT} ({parsed.problem})")
+            self._conclude(call, parsed)
 
     def _spoil(self, call: Pending, problem: str) -> None:
         if call.done is None or not call.done.problem:

@@ -17,8 +17,16 @@ from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, cast
 
 from unbroken.decoding.verdict import judge_failure
-from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted
-from unbroken.errors import ChainBroken, ContextTooLong, ProviderError, UnbrokenError, Unreachable, UserError
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, UsageReported
+from unbroken.errors import (
+    ChainBroken,
+    ContextTooLong,
+    ProviderError,
+    StreamError,
+    UnbrokenError,
+    Unreachable,
+    UserError,
+)
 from unbroken.messages import Request
 from unbroken.models.model import Model, closing
 from unbroken.transcript import shorten
@@ -62,7 +70,8 @@ class Guarded(Generic[M_co]):
         if seconds is not None and not seconds > 0:
             raise UserError(f"Guarded(seconds={seconds!r}): give seconds above 0, or None for no limit")
         self._model = model
-        self.fallback = tuple(fallback)
+        # One that is guarded itself brings its models, not a budget of its own.
+        self.fallback = tuple(one for other in fallback for one in _unguarded(other))
         self.attempts = attempts
         self.seconds = seconds
         self._stream_with_tools = stream_with_tools
@@ -115,11 +124,11 @@ class Guarded(Generic[M_co]):
                                 break
                         elif kind is CallReady:
                             ready.append(cast("CallReady", delta).call.id)
-                        passed_on = True
+                        passed_on = passed_on or kind is not UsageReported
                         yield delta
                     else:
                         return  # all is well (or it is a foreign model that does not say `Ended`: that is all there is)
-            except (ProviderError, OSError) as failure:  # OSError: a foreign model, whose connection is its own
+            except (ProviderError, StreamError, OSError) as failure:  # OSError: a foreign model with its own connection
                 error = failure
             if story is None:
                 story = _Story(self, request, began)
@@ -153,6 +162,8 @@ class _Story:
         self._tries = 0
         """At this model."""
         self._others = list(guard.fallback)
+        self._pause = 0.0
+        """Seconds before the next."""
         self._shown = False
         """Something of a broken response was passed on: from then on it is asked for whole."""
         self.model: Model = guard.model
@@ -164,10 +175,13 @@ class _Story:
             verdict = ended.verdict
         elif isinstance(error, ProviderError):
             verdict = judge_failure(error)
+        elif isinstance(error, StreamError):
+            verdict = error.verdicts[-1] if error.verdicts else Verdict("damaged", str(error), again=True)
         else:
             verdict = judge_failure(Unreachable(f"model `{self.model.name}` failed: {error or type(error).__name__}"))
         self._tries += 1
         self._empty += verdict.kind == "empty"
+        self._pause = self._wait(verdict, error)
         return replace(verdict, attempt=len(self._verdicts) + 1, model=self.model.name)
 
     def breaks(self, verdict: Verdict) -> bool:
@@ -177,22 +191,21 @@ class _Story:
             return True
         if verdict.kind == "empty" and self._empty >= EMPTY_ANSWERS:
             return False
-        return verdict.again and self._may_try(0.0)
+        return verdict.again and self._may_try(self._pause)
 
     def next_try(self, verdict: Verdict, error: Exception | None, passed_on: bool) -> float:
         """Prepares the next try, and says how long to wait for it. Raises the typed error if there is none."""
         self._verdicts.append(verdict)
         self._shown = self._shown or passed_on
-        wait = self._wait(verdict, error)
-        if verdict.kind == "too_long" and self.request.messages == self._asked.messages and self._guard.attempts > 1:
+        if verdict.kind == "too_long" and self.request.messages == self._asked.messages and self._may_try(0.0):
             shorter = shorten(self._asked.messages)
             if shorter is not None:
                 self._ask(replace(self._asked, messages=shorter))
                 return 0.0
-        if verdict.again and self._may_try(wait):
+        if verdict.again and self._may_try(self._pause):
             unanswered = verdict.kind == "unanswered" and not self.request.stream
             self._ask(self.request, streamed=unanswered)
-            return wait
+            return self._pause
         if self._others and self._in_time(0.0):
             self.model, self._tries = self._others.pop(0), 0
             self._ask(self._asked)
@@ -209,10 +222,9 @@ class _Story:
     def _wait(self, verdict: Verdict, error: Exception | None) -> float:
         if isinstance(error, ProviderError) and error.retry_after is not None:
             return error.retry_after
-        failures = len([each for each in self._verdicts if each.model == self.model.name])
-        if verdict.kind not in ("limited", "unavailable", "unreachable", "error") and failures <= 1:
+        if verdict.kind not in ("limited", "unavailable", "unreachable", "error") and self._tries == 1:
             return 0.0  # a connection that broke once says nothing about the next
-        return self._guard.backoff(max(failures, 1))
+        return self._guard.backoff(self._tries)
 
     def _may_try(self, wait: float) -> bool:
         return self._tries < self._guard.attempts and self._in_time(wait)
@@ -233,6 +245,13 @@ class _Story:
             given = ChainBroken(f"the answer of `{verdict.model}` broke off{tries}: {verdict.reason}")
         given.verdicts = verdicts
         return given
+
+
+def _unguarded(model: Model) -> tuple[Model, ...]:
+    if not isinstance(model, Guarded):
+        return (model,)
+    guard = cast("Guarded[Model]", model)
+    return guard.model, *guard.fallback
 
 
 def _broke_off(verdict: Verdict) -> bool:

@@ -104,6 +104,7 @@ class Batch:
         self._withdrawn: list[Entry] = []
         self._orphans: dict[str, Entry] = {}
         """Calls of a message that broke off, by name and arguments."""
+        self._adopted = False
         self._held_back: dict[Entry, None] = {}
         """Reads that are complete and could not start yet, while the message is being written."""
         self._busy_keys: Counter[Any] = Counter()
@@ -181,7 +182,9 @@ class Batch:
     def restart(self) -> None:
         """The message broke off and comes again, from its beginning: what has started may be adopted there."""
         for entry in self._entries.values():
-            if entry.started_at is not None and not entry.stopped:
+            if entry.stopped:
+                self._withdrawn.append(entry)
+            elif entry.started_at is not None:
                 entry.orphaned = True
                 self._orphans.setdefault(entry.prepared.fingerprint, entry)
         self._entries, self._taken_out = {}, {}
@@ -207,6 +210,7 @@ class Batch:
             ):
                 del self._orphans[prepared.fingerprint]
                 self._entries[place] = orphan
+                self._adopted = True
                 self._adopt(orphan, prepared)
         self._drop_orphans(NOT_ASKED_AGAIN)
 
@@ -387,6 +391,9 @@ class Batch:
         starting: list[Entry] = []
         way = Way(self._schedule.serial)
         self._some_wait = False
+        for entry in self._withdrawn:
+            if entry.task in self._tasks:  # it was told to end, and has not yet
+                way.block(entry.prepared, True)
         while self._ended_before < len(self._in_order) and self._in_order[self._ended_before].finished:
             self._ended_before += 1
         for entry in islice(self._in_order, self._ended_before, None):
@@ -410,9 +417,9 @@ class Batch:
         self._start(starting)
 
     def _fits(self, entry: Entry) -> bool:
-        """An edit may give a call the key of a later one that runs already."""
+        """An edit may give a call the key of a later one that runs already; and a later one that was adopted runs."""
         key = entry.prepared.key
-        if entry.original is None or key is None:
+        if key is None or (entry.original is None and not self._adopted):
             return True
         return not any(other.state == "running" and other.prepared.key == key for other in self._in_order)
 
