@@ -12,7 +12,9 @@ import typer
 from unbroken import __version__
 from unbroken.cli.chat import chat_command
 from unbroken.cli.decode import decode_command
+from unbroken.cli.faults import app as faults_app
 from unbroken.cli.output import Output
+from unbroken.cli.probe import probe_command
 from unbroken.cli.run import run_command
 from unbroken.errors import UnbrokenError
 
@@ -41,6 +43,8 @@ def options(
 app.command("run")(run_command)
 app.command("chat")(chat_command)
 app.command("decode")(decode_command)
+app.command("probe")(probe_command)
+app.add_typer(faults_app, name="faults")
 
 
 def main() -> None:

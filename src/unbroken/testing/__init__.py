@@ -1,13 +1,79 @@
-"""For the tests of those who build on Unbroken: a scripted model, a loop on virtual time, a scripted HTTP server."""
+"""For the tests of those who build on Unbroken: a scripted model, a loop on virtual time, a scripted HTTP server, and
+one that breaks. Each name is fetched when it is first asked for: pytest loads the plugin of this room everywhere."""
 
-from unbroken.models.script import Answer, Break, Call, Cut, End, ErrorInside, Fail, Pause, Raw, Say, Step, Think, Uses
-from unbroken.models.scripted import ScriptedModel
-from unbroken.testing.server import ScriptedServer, serve
-from unbroken.testing.strict import check_request
-from unbroken.testing.virtual import Deadlock, VirtualLoop
-from unbroken.testing.virtual import run as run_virtual
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unbroken.models.script import (
+        Answer,
+        Break,
+        Call,
+        Cut,
+        End,
+        ErrorInside,
+        Fail,
+        Pause,
+        Raw,
+        Say,
+        Step,
+        Think,
+        Uses,
+    )
+    from unbroken.models.scripted import ScriptedModel
+    from unbroken.testing.faults import FAULTS, Fault, find_fault
+    from unbroken.testing.faulty import FaultyServer, serve_faulty, story
+    from unbroken.testing.reply import Sent
+    from unbroken.testing.server import ScriptedServer, serve
+    from unbroken.testing.strict import check_request
+    from unbroken.testing.virtual import Deadlock, VirtualLoop
+    from unbroken.testing.virtual import run as run_virtual
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "unbroken.models.script": (
+        "Answer",
+        "Break",
+        "Call",
+        "Cut",
+        "End",
+        "ErrorInside",
+        "Fail",
+        "Pause",
+        "Raw",
+        "Say",
+        "Step",
+        "Think",
+        "Uses",
+    ),
+    "unbroken.models.scripted": ("ScriptedModel",),
+    "unbroken.testing.faults": ("FAULTS", "Fault", "find_fault"),
+    "unbroken.testing.faulty": ("FaultyServer", "serve_faulty", "story"),
+    "unbroken.testing.reply": ("Sent",),
+    "unbroken.testing.server": ("ScriptedServer", "serve"),
+    "unbroken.testing.strict": ("check_request",),
+    "unbroken.testing.virtual": ("Deadlock", "VirtualLoop", "run_virtual"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_OWN_NAMES = {"run_virtual": "run"}
+"""What is called otherwise where it lives."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'unbroken.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), _OWN_NAMES.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 __all__ = [
+    "FAULTS",
     "Answer",
     "Break",
     "Call",
@@ -16,16 +82,22 @@ __all__ = [
     "End",
     "ErrorInside",
     "Fail",
+    "Fault",
+    "FaultyServer",
     "Pause",
     "Raw",
     "Say",
     "ScriptedModel",
     "ScriptedServer",
+    "Sent",
     "Step",
     "Think",
     "Uses",
     "VirtualLoop",
     "check_request",
+    "find_fault",
     "run_virtual",
     "serve",
+    "serve_faulty",
+    "story",
 ]

@@ -1,19 +1,21 @@
 """A provider that is not there: scripts served over real HTTP, in the protocols of all four wires, on 127.0.0.1.
 
 The bytes are those of `ScriptedModel`, so a test with this server differs from one with the model only by the network.
-It is strict with what it is asked (`strict`) and never breaks by itself; whoever wants broken bytes wraps the chunks.
+It is strict with what it is asked (`strict`) and never breaks by itself; `faulty` breaks what it says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from aiohttp import web
 
@@ -22,23 +24,25 @@ from unbroken.messages import Request
 from unbroken.models.script import Line, Script, Step, Uses
 from unbroken.models.scripted import play_bytes
 from unbroken.testing.refusals import refusal
+from unbroken.testing.reply import FOREVER, Chunks, Reply, Reset, Sent
 from unbroken.testing.strict import check_request
 from unbroken.wires import WIRES, find_wire
 
 Object: TypeAlias = dict[str, Any]
-Chunks: TypeAlias = Iterator[tuple[float, bytes]]
-"""What is sent: seconds to wait, then bytes. It may raise a `ProviderError`, which is sent with its status, or a
-`ConnectionResetError`, which closes the connection."""
 
 
 class ScriptedServer:
     """`async with ScriptedServer("Hello.") as server:` and point a client to `server.base_url(wire)`.
 
     Each request takes the next answer; `scripts` gives models scripts of their own. What came is kept: `requests` as
-    decoded, `bodies` as JSON, `headers` (names in lower case), `wires`. With an `api_key` other keys are refused (401),
-    with `models` other models (404); `strict` refuses what the provider would refuse (400, see `check_request`).
-    `wrap` stands between the script and the socket: a function of the chunks that gives chunks.
+    decoded, `bodies` as JSON, `headers` (names in lower case), `wires`; and what went out for each of them: `sent`.
+    With an `api_key` other keys are refused (401), with `models` other models (404); `strict` refuses what the provider
+    would refuse (400, see `check_request`). `wrap` stands between the script and the socket: a function of the chunks
+    that gives chunks. `on_sent` is called when a request has had what it gets.
     """
+
+    prefixes = ("",)
+    """Where its paths begin."""
 
     def __init__(
         self,
@@ -50,21 +54,27 @@ class ScriptedServer:
         chunk_delay: float = 0.0,
         strict: bool = True,
         wrap: Callable[[Chunks], Chunks] | None = None,
+        port: int = 0,
+        on_sent: Callable[[Sent], None] | None = None,
     ) -> None:
         self.requests: list[Request] = []
         self.bodies: list[Object] = []
         self.headers: list[dict[str, str]] = []
         self.wires: list[str] = []
+        self.sent: list[Sent] = []
         self.url = ""
         """Where it listens: `http://127.0.0.1:PORT`."""
-        self._script = Script(answers, loop_last)
-        self._scripts = {model: Script(lines, loop_last) for model, lines in (scripts or {}).items()}
+        self._script = self._script_of(answers, loop_last)
+        self._scripts = {model: self._script_of(lines, loop_last) for model, lines in (scripts or {}).items()}
         self._api_key = api_key
         self._models = (*models, *(model for model in self._scripts if model not in models)) if models else ()
         self._chunk_delay = chunk_delay
         self._strict = strict
         self._wrap = wrap
+        self._port = port
+        self._on_sent = on_sent
         self._runner: web.AppRunner | None = None
+        self._stopping = asyncio.Event()
 
     def base_url(self, wire: str = "openai-chat") -> str:
         """What a client of this wire takes for its base URL: the clients of OpenAI want the `/v1` in it."""
@@ -72,22 +82,31 @@ class ScriptedServer:
 
     async def start(self) -> None:
         app = web.Application(client_max_size=1 << 30)
-        for path, wire in _PATHS.items():
-            app.router.add_post(path, self._handler(wire))
-        app.router.add_get("/{version:v1|v1beta|v1alpha}/models", self._list_models)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        for prefix in self.prefixes:
+            for path, wire in _PATHS.items():
+                app.router.add_post(prefix + path, self._handler(wire))
+            app.router.add_get(prefix + "/{version:v1|v1beta|v1alpha}/models", self._list_models)
+        # A response that stalls is over when its client has gone.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        self._stopping = asyncio.Event()
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            what = f"listening on port {self._port} failed: {error.strerror or error}"
+            raise UserError(f"{what}; choose another, or 0 for any that is free") from None
         host, port = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
 
     async def stop(self) -> None:
+        self._stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
-    async def __aenter__(self) -> ScriptedServer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -96,25 +115,27 @@ class ScriptedServer:
     ) -> None:
         await self.stop()
 
+    def _script_of(self, lines: Sequence[Line], loop_last: bool) -> Script:
+        return Script(lines, loop_last)
+
     def _handler(self, wire: str) -> Callable[[web.Request], Any]:
         async def handle(http: web.Request) -> web.StreamResponse:
+            data = await http.read()
+            sent: Sent | None = None
             try:
-                request = self._read(wire, http, await http.read())
-                steps = self._steps(wire, request)
-            except ProviderError as error:
-                return _refuse(wire, error)
-            except UserError as error:
-                return _refuse(wire, ProviderError(str(error), status=400))
+                request, body = self._decode(wire, http, data)
+                sent = self._keep(wire, http, request, body, len(data))
+                self._check(wire, request, body)
+                reply = self._reply(sent, request, http)
             except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client is told
-                what = f"the script's function raised {type(error).__name__}: {error}"
-                return _refuse(wire, ProviderError(what, status=400))
-            chunks = play_bytes(steps, wire, request, self._chunk_delay)
-            return await self._send(wire, http, request, self._wrap(chunks) if self._wrap else chunks)
+                return self._refuse(wire, _as_refusal(error), sent)
+            if self._wrap is not None:
+                reply.chunks = self._wrap(reply.chunks)
+            return await self._send(http, reply, sent)
 
         return handle
 
-    def _read(self, wire: str, http: web.Request, data: bytes) -> Request:
-        """The request, kept for the test to look at; refused as the provider would."""
+    def _decode(self, wire: str, http: web.Request, data: bytes) -> tuple[Request, Object]:
         if self._api_key and _key(http) != self._api_key:
             raise ProviderError("the API key is missing or wrong", status=401)
         try:
@@ -125,39 +146,90 @@ class ScriptedServer:
         if wire == "gemini":  # there the model and the stream stand in the address
             stream = http.match_info["method"] == "streamGenerateContent"
             request = replace(request, model=http.match_info["model"], stream=stream)
+        return request, body
+
+    def _keep(self, wire: str, http: web.Request, request: Request, body: Object, size: int) -> Sent:
+        """For the test to look at."""
         self.requests.append(request)
         self.bodies.append(body)
         self.headers.append({name.lower(): value for name, value in http.headers.items()})
         self.wires.append(wire)
+        self.sent.append(Sent(len(self.sent), wire, request.model, request.stream, size))
+        return self.sent[-1]
+
+    def _check(self, wire: str, request: Request, body: Object) -> None:
+        """Refused as the provider would."""
         if self._models and request.model not in self._models:
             raise ProviderError(f"the model {request.model!r} does not exist", status=404)
         if self._strict and (problems := check_request(wire, body)):
             raise ProviderError("; ".join(problems), status=400)
-        return request
 
-    def _steps(self, wire: str, request: Request) -> list[Step]:
-        steps = self._scripts.get(request.model, self._script).answer(request, "the scripted server")
-        quiet = wire == "openai-chat" and request.stream and not _asks_for_usage(self.bodies[-1])
-        return [step for step in steps if not (quiet and isinstance(step, Uses))]
+    def _reply(self, sent: Sent, request: Request, http: web.Request) -> Reply:
+        steps = self._steps(sent, request)
+        return self._framed(play_bytes(steps, sent.wire, request, self._chunk_delay), request.stream, sent, http)
 
-    async def _send(self, wire: str, http: web.Request, request: Request, chunks: Chunks) -> web.StreamResponse:
-        response = web.StreamResponse()
-        response.content_type = "text/event-stream" if request.stream else "application/json"
-        if wire == "gemini" and request.stream and http.query.get("alt") != "sse":
-            response.content_type = "application/json"
-            chunks = _as_array(chunks)
+    def _steps(self, sent: Sent, request: Request) -> list[Step]:
+        steps = self._script_for(request).answer(request, "the scripted server")
+        quiet = sent.wire == "openai-chat" and request.stream and not _asks_for_usage(self.bodies[sent.number])
+        steps = [step for step in steps if not (quiet and isinstance(step, Uses))]
+        sent.steps = tuple(steps)
+        return steps
+
+    def _script_for(self, request: Request) -> Script:
+        return self._scripts.get(request.model, self._script)
+
+    def _framed(self, chunks: Chunks, stream: bool, sent: Sent, http: web.Request, array: bool = False) -> Reply:
+        """Without `alt=sse`, Gemini streams one JSON array."""
+        if stream and (array or (sent.wire == "gemini" and http.query.get("alt") != "sse")):
+            return Reply(_as_array(chunks), headers={"Content-Type": "application/json"})
+        return Reply(chunks, headers={"Content-Type": "text/event-stream" if stream else "application/json"})
+
+    async def _send(self, http: web.Request, reply: Reply, sent: Sent) -> web.StreamResponse:
+        response = web.StreamResponse(status=reply.status, headers=reply.headers)
         try:
-            async for data in _in_time(chunks):
+            async for data in self._in_time(reply.chunks):
                 if not response.prepared:
+                    sent.status = reply.status
                     await response.prepare(http)
+                sent.data += data
                 await response.write(data)
+            sent.status = reply.status
+        except Reset:
+            await _reset(http)
         except ProviderError as error:
             if error.status and not response.prepared:
-                return _refuse(wire, error)
+                return self._refuse(sent.wire, error, sent)
             _hang_up(http)
         except (ConnectionError, UnbrokenError):
             _hang_up(http)
+        finally:
+            self._end(sent)
         return response
+
+    def _end(self, sent: Sent) -> None:
+        if not sent.over:
+            sent.over = True
+            if self._on_sent is not None:
+                self._on_sent(sent)
+
+    async def _in_time(self, chunks: Chunks) -> AsyncIterator[bytes]:
+        for pause, data in chunks:
+            if pause == FOREVER:
+                await self._stopping.wait()
+                raise ConnectionResetError("the server stops")
+            if pause:
+                await asyncio.sleep(pause)
+            if data:
+                yield data
+
+    def _refuse(self, wire: str, error: ProviderError, sent: Sent | None) -> web.Response:
+        headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
+        body = json.dumps(refusal(wire, error.status, str(error))).encode()
+        if sent is not None:
+            sent.status = error.status
+            sent.data += body
+            self._end(sent)
+        return web.Response(body=body, status=error.status, headers=headers, content_type="application/json")
 
     async def _list_models(self, http: web.Request) -> web.Response:
         """In the shapes of all wires at once: OpenAI and Anthropic read `data`, Gemini `models`."""
@@ -167,10 +239,16 @@ class ScriptedServer:
         return web.json_response({"object": "list", "data": data, "models": models, "has_more": False})
 
 
-@contextmanager
-def serve(*answers: Line, **options: Any) -> Generator[ScriptedServer]:
+S = TypeVar("S", bound=ScriptedServer)
+
+
+def serve(*answers: Line, **options: Any) -> AbstractContextManager[ScriptedServer]:
     """The same server for code that is not asynchronous: it runs in a thread of its own. Options: `ScriptedServer`."""
-    server = ScriptedServer(*answers, **options)
+    return in_thread(ScriptedServer(*answers, **options))
+
+
+@contextmanager
+def in_thread(server: S) -> Generator[S]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="scripted-server", daemon=True)
     thread.start()
@@ -193,24 +271,24 @@ _PATHS = {
 assert set(_PATHS.values()) == set(WIRES)
 
 
-async def _in_time(chunks: Chunks) -> AsyncIterator[bytes]:
-    for pause, data in chunks:
-        if pause:
-            await asyncio.sleep(pause)
-        if data:
-            yield data
-
-
 def _as_array(chunks: Chunks) -> Chunks:
-    """Without `alt=sse`, Gemini streams one JSON array."""
     opened = False
     for pause, data in chunks:
         yield pause, b""
         for event in data.split(b"\n\n"):
-            if event:
-                yield 0.0, (b",\n" if opened else b"[") + event.removeprefix(b"data: ")
+            value = event.rpartition(b"data: ")[2]
+            if value and value != b"[DONE]":
+                yield 0.0, (b",\n" if opened else b"[") + value
                 opened = True
     yield 0.0, b"]" if opened else b"[]"
+
+
+def _as_refusal(error: Exception) -> ProviderError:
+    if isinstance(error, ProviderError):
+        return error
+    if isinstance(error, UserError):
+        return ProviderError(str(error), status=400)
+    return ProviderError(f"the script's function raised {type(error).__name__}: {error}", status=400)
 
 
 def _key(http: web.Request) -> str:
@@ -225,11 +303,17 @@ def _asks_for_usage(body: Object) -> bool:
     return bool(options.get("include_usage"))
 
 
-def _refuse(wire: str, error: ProviderError) -> web.Response:
-    headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
-    return web.json_response(refusal(wire, error.status, str(error)), status=error.status, headers=headers)
-
-
 def _hang_up(http: web.Request) -> None:
     if http.transport is not None:
         http.transport.close()  # what was written still goes out; the end of the body does not
+
+
+async def _reset(http: web.Request) -> None:
+    transport = http.transport
+    if transport is None:
+        return
+    while transport.get_write_buffer_size():  # what was written is to go out first
+        await asyncio.sleep(0.001)
+    connection: socket.socket = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

@@ -1,0 +1,252 @@
+"""A provider that breaks: a `ScriptedServer` whose responses meet faults, some of them or all, and then answers well.
+
+What breaks and how is data (`faults`); here it is decided which response it befalls, and that an answer that was not
+heard is given again. What a client makes of it is the client's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from math import inf
+from typing import Any, TypeAlias, cast
+
+from aiohttp import web
+
+from unbroken.messages import Assistant, Json, Request, ToolMessage, ToolSpec, User
+from unbroken.models.script import Answer, Call, Line, Say, Script, Step, Uses
+from unbroken.models.scripted import play_bytes
+from unbroken.testing.faults import Fault, find_fault
+from unbroken.testing.frames import Spelled, bend_chunks
+from unbroken.testing.reply import Reply, Sent
+from unbroken.testing.rewrites import changed
+from unbroken.testing.server import ScriptedServer, in_thread
+from unbroken.wires.values import Object, as_dict, as_list
+
+Plan: TypeAlias = Callable[[int, Request], "Fault | str | None"]
+"""The number of a request, from 0, and the request: the fault that its response meets."""
+Differ: TypeAlias = Callable[[Sequence[Step]], Sequence[Step]]
+
+
+class FaultyServer(ScriptedServer):
+    """`async with FaultyServer("Hello.", fault="reset") as server:` breaks the first response and answers the second.
+
+    `fault` is a name, a `Fault` or several of them, each for `times` responses (None: for all); `on` are the numbers of
+    the requests that may meet it, from 0. `plan` decides alone, request by request. `after` is the byte at which it
+    happens. A fault that does not fit a request (its wire, streamed or whole) does not befall it. A client may choose
+    for itself: by the model `fault:NAME`, or the path `/fault/NAME/v1/…`; then the first `times` responses of each run
+    meet it.
+
+    An answer that was broken is not used up: who asks again gets it again, with `differs` in other words and with other
+    ids (or as a function of its steps makes it). `broken` says which requests met which fault. Scripts with several
+    answers are for one conversation at a time; a function of the request, or `scripts`, serve many.
+    """
+
+    prefixes = ("", "/fault/{fault}")
+
+    def __init__(
+        self,
+        *answers: Line,
+        fault: str | Fault | Sequence[str | Fault] | None = None,
+        times: int | None = 1,
+        on: Collection[int] | None = None,
+        plan: Plan | None = None,
+        after: int | None = None,
+        differs: bool | Differ = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(*answers, **options)
+        self.broken: dict[int, str] = {}
+        given = [fault] if isinstance(fault, str | Fault) else list(fault or ())
+        self._faults = [find_fault(each).at(after=after) for each in given]
+        self._times = inf if times is None else times
+        self._left = [self._times for _ in self._faults]
+        self._on = on
+        self._plan = plan
+        self._differs = differs
+        self._runs: dict[tuple[str, str], int] = {}
+        """How often each run that chose a fault has met it."""
+
+    def base_url(self, wire: str = "openai-chat", fault: str = "") -> str:
+        """With a `fault`, of which this client's responses are to be."""
+        url = super().base_url(wire)
+        return url.replace(self.url, f"{self.url}/fault/{fault}", 1) if fault else url
+
+    def _script_of(self, lines: Sequence[Line], loop_last: bool) -> Script:
+        return _Retold(lines, loop_last)
+
+    def _reply(self, sent: Sent, request: Request, http: web.Request) -> Reply:
+        named = _named_by(http, request)
+        run = (named, _run_of(request))
+        fault = self._chosen(sent, named, run) if named else self._due(sent, request)
+        if fault is not None and (reply := fault.in_place(sent.wire)) is not None:
+            self._spend(fault, sent, run)
+            return reply
+        script = cast("_Retold", self._script_for(request))
+        steps = self._steps(sent, request)
+        if script.again and self._differs:
+            steps = list(self._differs(steps) if callable(self._differs) else _otherwise(steps, sent.number))
+        if fault is not None and fault.rewrite is not None:
+            said, steps = steps, fault.rewrite(steps)
+            if steps == said and fault.bend is None and fault.damage is None:
+                fault = None  # there is nothing in this answer that it could break
+        sent.steps = tuple(steps)
+        if fault is None:
+            if not any(isinstance(step, Call) for step in steps):
+                self._runs.pop(run, None)
+            stream = request.stream
+            return self._framed(play_bytes(steps, sent.wire, request, self._chunk_delay), stream, sent, http)
+        self._spend(fault, sent, run)
+        if fault.damages or fault.keeps_answer:
+            script.unheard(inf if fault.keeps_answer else _answers_in(request))
+        return self._broken(fault, steps, sent, request, http)
+
+    def _broken(self, fault: Fault, steps: list[Step], sent: Sent, request: Request, http: web.Request) -> Reply:
+        if fault.form in ("whole", "stream"):
+            request = replace(request, stream=fault.form == "stream")
+        chunks = play_bytes(steps, sent.wire, request, self._chunk_delay)
+        if fault.bend is not None:
+            chunks = bend_chunks(chunks, fault.bend, Spelled(sent.wire, request.stream))
+        reply = self._framed(chunks, request.stream, sent, http, array=fault.form == "array")
+        if fault.damage is not None:
+            reply.chunks = fault.damage(reply.chunks, fault.after, fault.seconds)
+        return reply
+
+    def _due(self, sent: Sent, request: Request) -> Fault | None:
+        """Which fault this response is to meet, by the server's own plan."""
+        if self._plan is not None:
+            planned = self._plan(sent.number, request)
+            return None if planned is None else _if_it_fits(find_fault(planned), sent)
+        if self._on is not None and sent.number not in self._on:
+            return None
+        due = (fault for fault, left in zip(self._faults, self._left, strict=True) if left > 0)
+        return next((fault for fault in due if _if_it_fits(fault, sent)), None)
+
+    def _chosen(self, sent: Sent, named: str, run: tuple[str, str]) -> Fault | None:
+        fault = _if_it_fits(find_fault(named), sent)
+        if fault is None or fault.longest is not None or self._runs.get(run, 0) < self._times:
+            return fault
+        return None
+
+    def _spend(self, fault: Fault, sent: Sent, run: tuple[str, str]) -> None:
+        sent.fault = self.broken[sent.number] = fault.name
+        if run[0]:
+            if len(self._runs) > 10_000:  # of clients that never came back
+                self._runs.clear()
+            self._runs[run] = self._runs.get(run, 0) + 1
+        elif self._plan is None and fault.longest is None:
+            self._left[next(at for at, each in enumerate(self._faults) if each is fault and self._left[at] > 0)] -= 1
+
+
+def serve_faulty(*answers: Line, **options: Any) -> AbstractContextManager[FaultyServer]:
+    """The same server for code that is not asynchronous: it runs in a thread of its own. Options: `FaultyServer`."""
+    return in_thread(FaultyServer(*answers, **options))
+
+
+class _Retold(Script):
+    """A script that gives an answer again that was not heard."""
+
+    def __init__(self, lines: Sequence[Line], loop_last: bool = False) -> None:
+        super().__init__(lines, loop_last)
+        self.again = False
+        """The last answer that was given had been given before."""
+        self._unheard: float | None = None
+
+    def unheard(self, answers: float) -> None:
+        """The last answer is given again to who has no more than so many answers in the history: whoever took it for
+        whole has one more."""
+        self._unheard = answers
+
+    def answer(self, request: Request, who: str) -> list[Step]:
+        self.again = self._unheard is not None and _answers_in(request) <= self._unheard
+        self._unheard = None
+        if self.again:
+            self._given -= 1
+        return super().answer(request, who)
+
+
+def _named_by(http: web.Request, request: Request) -> str:
+    """The fault that the client chose, by its address or by its model."""
+    return http.match_info.get("fault") or (
+        request.model.removeprefix("fault:") if request.model.startswith("fault:") else ""
+    )
+
+
+def _if_it_fits(fault: Fault, sent: Sent) -> Fault | None:
+    fits = fault.fits(sent.wire, sent.stream) and (fault.longest is None or sent.size > fault.longest)
+    return fault if fits else None
+
+
+def _run_of(request: Request) -> str:
+    """A run is known by everything up to what the user said last."""
+    last = max((at for at, message in enumerate(request.messages) if isinstance(message, User)), default=-1)
+    return repr(request.messages[: last + 1])
+
+
+def _answers_in(request: Request) -> int:
+    return sum(isinstance(message, Assistant) for message in request.messages)
+
+
+def _otherwise(steps: Sequence[Step], number: int) -> list[Step]:
+    said: list[Step] = []
+    for at, step in enumerate(steps):
+        match step:
+            case Say():
+                said.append(replace(step, text=f"In other words: {step.text}"))
+            case Call():
+                said.append(changed(step, id=f"other_{number}_{at}"))
+            case _:
+                said.append(step)
+    return said
+
+
+TOOLS = (
+    ToolSpec(
+        "get_weather",
+        "The weather in a city.",
+        {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city", "days"],
+        },
+    ),
+    ToolSpec("now", "What time it is.", {"type": "object", "properties": {}}),
+)
+"""What `story` calls, where these are offered."""
+
+ASKED = "What is the weather like in Oslo and in Lima, and what time is it?"
+ANNOUNCED = "Let me look that up 🙂 for you. "
+ANSWERED = "Rain 🌧 in Oslo, sunshine in Lima, and it is noon."
+
+
+def story(request: Request) -> Answer:
+    """The script of a server that nobody gave one, for any client: it announces something and calls tools, two of them
+    at once where it can; with their results it answers. It keeps nothing in mind between requests."""
+    names = [tool.name for tool in request.tools]
+    if not names or request.final or request.choice == "none" or isinstance(request.messages[-1], ToolMessage):
+        return [Say(ANSWERED), Uses(120, 12)]
+    known = [tool.name for tool in TOOLS if tool.name in names]
+    if known:
+        cities = (("Oslo 🌧", 3), ("Lima", 5)) if "get_weather" in known else ()
+        calls = [Call("get_weather", city=city, days=days) for city, days in cities]
+        calls += [Call("now")] if "now" in known else []
+    else:
+        calls = [Call(tool.name, _made_up(tool)) for tool in request.tools[:2]]
+    return [Say(ANNOUNCED), *(calls[:1] if request.parallel is False else calls), Uses(80, 40)]
+
+
+def _made_up(tool: ToolSpec) -> Object:
+    """Arguments that fit the schema, as far as it is simple."""
+    properties = as_dict(tool.parameters.get("properties"))
+    return {name: _value(as_dict(properties.get(name))) for name in as_list(tool.parameters.get("required"))}
+
+
+def _value(schema: Object) -> Json:
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    if options := as_list(schema.get("enum")):
+        return options[0]
+    types: dict[Any, Json] = {"integer": 3, "number": 0.5, "boolean": True, "array": [], "object": {}, "null": None}
+    return types.get(schema.get("type"), "Oslo 🙂")

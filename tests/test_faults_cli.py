@@ -1,0 +1,116 @@
+"""`unbroken faults`, run as a user runs it: a process of its own that serves until it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import IO
+from urllib.error import HTTPError
+
+import pytest
+
+from unbroken import Request, User, decode, find_wire
+from unbroken.testing import FAULTS
+from unbroken.testing.faulty import TOOLS
+from unbroken.wires import WIRES
+
+ASKED = Request((User.of("What is the weather?"),), tools=TOOLS, model="any", stream=False)
+
+
+def unbroken(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "unbroken.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+class Serving:
+    def __init__(self, process: subprocess.Popen[str], out: IO[str]) -> None:
+        self._process = process
+        self._out = out
+        self.urls = dict(self.line().split() for _ in WIRES)
+        self.words = self.line()
+
+    def line(self) -> str:
+        return self._out.readline().rstrip("\n")
+
+    def post(self, url: str, body: bytes) -> int:
+        try:
+            with urllib.request.urlopen(url, body) as answer:
+                assert decode(answer.read()).verdict.whole
+                return answer.status
+        except HTTPError as error:
+            error.close()
+            return error.code
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(30)
+
+
+@contextmanager
+def serving(*arguments: str) -> Generator[Serving]:
+    command = [sys.executable, "-m", "unbroken.cli", "faults", "serve", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield Serving(process, process.stdout)
+        finally:
+            process.kill()
+
+
+def test_a_server_breaks_as_often_as_it_was_told_and_ends_at_an_interrupt() -> None:
+    body = find_wire("openai-chat").write_request(ASKED)
+    with serving("--fault", "status_503", "--times", "2") as server:
+        assert list(server.urls) == list(WIRES)
+        assert server.words == "breaks the first 2: status_503; Ctrl-C ends it"
+        url = f"{server.urls['openai-chat']}/chat/completions"
+        assert [server.post(url, body) for _ in range(3)] == [503, 503, 200]
+        came = f"openai-chat whole any {len(body):,} bytes"
+        assert server.line().startswith(f"0 {came} -> 503, ")
+        assert server.line().endswith("bytes: status_503")
+        assert server.line().startswith(f"2 {came} -> 200, ")
+        assert server.stop() == 0
+
+
+def test_one_server_tests_many_faults() -> None:
+    body = find_wire("openai-chat").write_request(ASKED)
+    with serving() as server:
+        assert server.words.startswith("breaks what the client chooses: http://127.0.0.1:")
+        base = server.urls["gemini"]
+        for name, status in (("status_429", 429), ("html_502", 502)):
+            url = f"{base}/fault/{name}/v1/chat/completions"
+            assert [server.post(url, body) for _ in range(2)] == [status, 200]
+            assert [server.line().rpartition(": ")[2] for _ in range(2)] == [name, "well"]
+
+
+def test_the_faults_are_listed() -> None:
+    rows = [line.split("\t") for line in unbroken("faults", "list").stdout.splitlines()]
+    assert [row[1] for row in rows] == list(FAULTS)
+    listed = json.loads(unbroken("faults", "list", "--json").stdout)
+    assert [fault["name"] for fault in listed] == list(FAULTS)
+    reset = next(fault for fault in listed if fault["name"] == "reset")
+    assert (reset["row"], reset["damages"], reset["outcome"], reset["lasting"]) == (
+        11,
+        True,
+        "answered",
+        "typed:ChainBroken",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fault", "rest"], "there is no fault 'rest'; did you mean reset"),
+        (["--times", "often"], "--times often: it is a number, or all"),
+        (["--fault", "no_type", "--wire", "gemini"], "--fault no_type happens on openai-chat only"),
+    ],
+)
+def test_wrong_use_is_one_clear_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    done = unbroken("faults", "serve", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
