@@ -252,6 +252,8 @@ class Request:
     wire: str = ""
     taken: frozenset[str] = frozenset()
     """Ids of calls that are used already, though their messages are not sent: a new call gets none of them."""
+    pieces: bool = True
+    """Are pieces of a call's arguments wanted as they come? Who only runs calls has no use for half of one."""
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

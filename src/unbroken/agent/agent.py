@@ -23,7 +23,7 @@ from unbroken.agent.toolset import Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, CallStarted, Event, Sink
-from unbroken.messages import Choice, Effort, Message, OneTool, Sampling, System, ToolResult
+from unbroken.messages import Choice, Effort, Message, OneTool, Sampling, System, ToolMessage, ToolResult
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
@@ -33,6 +33,7 @@ from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.transcript import NO_RESULT, Transcript, repair
+from unbroken.wires.status import validate_tool_chain
 
 Answers: TypeAlias = Mapping[str, Any]
 """By call id: `Allow`, `Deny`, `Edit`, `Wait`, or the result of a call that ran at the client."""
@@ -291,7 +292,7 @@ def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> T
         messages, edits = repair(history, answer_open=False)
         if edits:
             LOG.warning("The history that was handed in was broken and is mended: %s", "; ".join(map(str, edits)))
-        transcript = Transcript(messages)
+        transcript = _transcript(messages)
     if transcript.closed or open_calls == "execute":
         return transcript
     names = ", ".join(f"`{call.id}` ({call.name})" for call in transcript.open)
@@ -303,6 +304,17 @@ def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> T
     LOG.warning("The history that was handed in ends in calls without results, answered as not executed: %s", names)
     for call in transcript.open:
         transcript.answer(ToolResult.of(call, NO_RESULT, error=True))
+    return transcript
+
+
+def _transcript(messages: Sequence[Message]) -> Transcript:
+    """Also of a history whose last round has only some of its results."""
+    last = messages[-1]
+    if not isinstance(last, ToolMessage) or validate_tool_chain(messages):
+        return Transcript(messages)
+    transcript = Transcript(messages[:-1])
+    for result in last.results:
+        transcript.answer(result)
     return transcript
 
 

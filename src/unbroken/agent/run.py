@@ -209,6 +209,7 @@ class Run:
             cache=plan.cache_prompt,
             sampling=plan.sampling,
             taken=taken,
+            pieces=False,
         )
 
     def batch(self, toolbox: Toolbox, observer: RoundVoice, on_approval: OnApproval | None) -> Batch:

@@ -25,9 +25,10 @@ class Assembler:
         used_ids: Collection[str] = (),
         names: Collection[str] = (),
         prose: Prose | None = None,
+        pieces: bool = True,
     ) -> None:
         self.deltas: list[Delta] = []
-        self.calls = Calls(self.deltas, turn, used_ids, names)
+        self.calls = Calls(self.deltas, turn, used_ids, names, pieces)
         # The calls' part of `Receiver`, bound here once: a stream calls them for every few bytes.
         self.piece = self.calls.piece
         self.more = self.calls.more

@@ -19,6 +19,7 @@ from typing import cast
 from unbroken.decoding.arguments import Parsed, parse_arguments, parse_object
 from unbroken.decoding.halves import join_halves
 from unbroken.decoding.pending import Pending
+from unbroken.decoding.scanner import Scanner
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import dump_arguments
@@ -47,10 +48,16 @@ class Calls:
     """
 
     def __init__(
-        self, deltas: list[Delta], turn: int = 0, used_ids: Collection[str] = (), names: Collection[str] = ()
+        self,
+        deltas: list[Delta],
+        turn: int = 0,
+        used_ids: Collection[str] = (),
+        names: Collection[str] = (),
+        pieces: bool = True,
     ) -> None:
         self.halves = False
         self._deltas = deltas
+        self._pieces = pieces
         self._turn = turn
         self._used = set(used_ids)
         self._names = frozenset(names)
@@ -159,7 +166,8 @@ class Calls:
             arguments, call.half = join_halves(call.half + arguments)
         fragments = call.fragments
         fragments.append(arguments)
-        self._deltas.append(CallArguments(call.index, arguments))
+        if self._pieces:
+            self._deltas.append(CallArguments(call.index, arguments))
         if "}" in arguments or len(fragments) > BLOCK:
             self._scan(call)
 
@@ -169,7 +177,8 @@ class Calls:
         if call is None or not call.opened or call.done is not None or self.halves or not arguments:
             return False
         call.fragments.append(arguments)
-        self._deltas.append(CallArguments(call.index, arguments))
+        if self._pieces:
+            self._deltas.append(CallArguments(call.index, arguments))
         if "}" in arguments or len(call.fragments) > BLOCK:
             self._scan(call)
         return True
@@ -315,7 +324,8 @@ class Calls:
         if self.halves:
             text, call.half = join_halves(call.half + text)
         call.fragments.append(text)
-        self._deltas.append(CallArguments(call.index, text))
+        if self._pieces:
+            self._deltas.append(CallArguments(call.index, text))
 
     def _take_object(self, call: Pending, arguments: dict[str, Json]) -> bool:
         raw = dump_arguments(arguments)
@@ -323,7 +333,8 @@ class Calls:
             self._spoil(call, "the arguments hold what JSON cannot say (NaN, Infinity), or are nested too deep")
             return False
         call.raw = raw
-        self._deltas.append(CallArguments(call.index, raw))
+        if self._pieces:
+            self._deltas.append(CallArguments(call.index, raw))
         return True
 
     def _scan(self, call: Pending) -> None:
@@ -353,7 +364,7 @@ class Calls:
             self._conclude(call, Parsed(None))
         else:
             parsed = parse_arguments(call.raw)
-            if parsed.invalid and not (call.scanner.closed or call.scanner.foreign):
+            if parsed.invalid and _is_open(call.raw):
                 # The wire says that the call has ended, and it has not: brackets or quotes are open.
                 parsed = Parsed(None, f"{CUT} ({parsed.problem})")
             self._conclude(call, parsed)
@@ -461,6 +472,12 @@ class Calls:
                 return parsed
             return Parsed(None, f"{CUT} ({parsed.problem})")
         return parsed if well else Parsed(None, "the stream broke before the call was known to be complete")
+
+
+def _is_open(raw: str) -> bool:
+    scanner = Scanner()
+    scanner.feed(raw)
+    return not (scanner.closed or scanner.foreign or scanner.spoiled or scanner.too_deep)
 
 
 def _is_echo(done: ToolCall, arguments: Json) -> bool:

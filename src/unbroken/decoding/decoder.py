@@ -73,6 +73,7 @@ class Decoder:
             used_ids={call.id for message in history for call in message.calls}.union(request.taken if request else ()),
             names=tools or ([tool.name for tool in request.tools] if request else ()),
             prose=Prose(tools) if tools else None,
+            pieces=request.pieces if request else True,
         )
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
-from math import isnan
+from math import inf, isnan
 from typing import TypeAlias, TypeGuard
 
 from yarl import URL
@@ -28,6 +28,11 @@ class Timeouts:
     first_byte: float | None = 120
     idle: float | None = 60
     total: float | None = None
+
+    @property
+    def soonest(self) -> float:
+        """The shortest that something may be waited for."""
+        return min((limit for limit in (self.connect, self.first_byte, self.idle) if limit is not None), default=inf)
 
     def __post_init__(self) -> None:
         for limit in fields(self):

@@ -65,6 +65,7 @@ class HTTPModel:
         # A header that the user writes himself comes first, whatever the key is.
         self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
         self._streams = stream
+        self._soonest = timeouts.soonest
         self._raw_log = raw_log
         self._wire = find_wire(endpoint.wire)
         proxy = find_proxy(endpoint.stream_url)
@@ -112,18 +113,17 @@ class HTTPModel:
         key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
         log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
         try:
-            response, first_byte_at = await self._post(request.stream, key, body, deadline, log)
+            response, patience = await self._post(request.stream, key, body, deadline, log)
         except BaseException as error:
             if log is not None:
                 log.fail(error)
             raise
         content, feed, time = response.content, decoder.feed, loop.time
-        patience = Patience(loop, content, first_byte_at, deadline, self.timeouts.idle)
+        patience.reads(content)
         read = content.readany if log is None else log.reading(content.readany)
         received, lost = False, None
         try:
             while True:
-                patience.since = time()
                 try:
                     chunk = await read()
                 except (ClientError, OSError) as error:
@@ -141,7 +141,8 @@ class HTTPModel:
                     break  # beyond a limit: `end` says so in its verdict
                 for delta in deltas:
                     yield delta
-                if decoder.terminal:
+                patience.since = time()
+                if decoder.terminal and not content.is_eof():
                     patience.allow(self._grace(decoder))
         finally:
             patience.end()
@@ -149,8 +150,7 @@ class HTTPModel:
             if log is not None and (lost is None or received):
                 log.end(*(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
         if lost is not None and not received:  # there was a head, and then not one byte of the body
-            late = "first_byte" if patience.expired == "idle" else patience.expired
-            failure = self._failed(key, lost, late)
+            failure = self._failed(key, lost, patience.expired)
             if log is not None:
                 log.fail(failure)
             raise failure from cause_of(lost)
@@ -179,8 +179,8 @@ class HTTPModel:
 
     async def _post(
         self, stream: bool, key: str, body: bytes, deadline: float, log: Logged | None
-    ) -> tuple[ClientResponse, float]:
-        """Send it and wait for the head of the answer; when the first byte of the body is due comes with it."""
+    ) -> tuple[ClientResponse, Patience]:
+        """Send it and wait for the head of the answer; with it comes how long its body may be waited for."""
         try:
             answer = await self._post_once(stream, key, body, deadline)
             if answer is None:
@@ -194,17 +194,16 @@ class HTTPModel:
             if log is not None:
                 log.head(answer[0].status, answer[0].headers)
             if answer[0].status >= 300:
+                answer[1].end()
                 raise await self._read_failure(key, answer[0], deadline, log)
             return answer
         late = str(lost) if isinstance(lost, TimeoutError) else ""
-        if late and asyncio.get_running_loop().time() >= deadline:
-            late = "total"
         # Not inside of the except: aiohttp's error may hold the key, and would be the context of ours.
         raise self._failed(key, lost, late) from cause_of(lost)
 
     async def _post_once(
         self, stream: bool, key: str, body: bytes, deadline: float, fresh: bool = False
-    ) -> tuple[ClientResponse, float] | None:
+    ) -> tuple[ClientResponse, Patience] | None:
         """None if it went to a kept connection that was dead. `fresh`: not to a kept one, when one is dead so may all
         be."""
         session = await open_session()
@@ -213,30 +212,35 @@ class HTTPModel:
         if key is not self._key and key:
             headers = CIMultiDict(headers)
             headers[endpoint.key_header] = endpoint.key_prefix + key
-        now = asyncio.get_running_loop().time()
-        connected_by = min(deadline, inf if timeouts.connect is None else now + timeouts.connect)
-        limit = asyncio.timeout_at(None if connected_by == inf else connected_by)
-        exchange = Exchange(limit, timeouts.first_byte, deadline, fresh)
+        patience = Patience(asyncio.get_running_loop(), timeouts.connect, deadline, self._soonest)
+        exchange = Exchange(patience, timeouts.first_byte, fresh)
         token = current.set(exchange)
+        begun = False
         try:
-            async with limit:
-                response = await session.post(
-                    endpoint.stream_url if stream else endpoint.whole_url,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    proxy=self._proxy_url,
-                    proxy_headers=self._proxy_headers,
-                )
-        except TimeoutError:
-            raise TimeoutError("first_byte" if exchange.connected else "connect") from None
+            response = await session.post(
+                endpoint.stream_url if stream else endpoint.whole_url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self._proxy_url,
+                proxy_headers=self._proxy_headers,
+            )
+            begun = True
+        except asyncio.CancelledError:
+            if patience.cancelled_it():
+                raise TimeoutError(patience.expired) from None
+            raise
+        except TimeoutError:  # the system's own
+            raise TimeoutError(patience.for_what) from None
         except (ServerDisconnectedError, ClientOSError) as error:
             if exchange.reused and not fresh and not isinstance(error, ClientConnectorError):
                 return None
             raise
         finally:
             current.reset(token)
-        return response, exchange.due
+            if not begun:
+                patience.end()
+        return response, patience
 
     def _write_headers(self, stream: bool) -> CIMultiDict[str]:
         endpoint = self.endpoint

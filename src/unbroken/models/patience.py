@@ -1,66 +1,111 @@
-"""How long a read may wait: one timer for a whole stream. It knows of time and of the reader that it ends, not of what
-is read."""
+"""How long an exchange may take, from the connection to the last byte: one deadline for all of it. It knows of time, of
+the task that sends the request and of the reader of its answer, not of what is sent or read."""
 
 from __future__ import annotations
 
 import asyncio
 from math import inf
+from typing import Literal, TypeAlias
 
 from aiohttp import StreamReader
 
+from unbroken.deadlines import Deadline, deadline
+
+Waiting: TypeAlias = Literal["connect", "first_byte", "idle", "total", ""]
+"""What was waited for when the time was over."""
+
 
 class Patience:
-    """Ends a read that has waited too long: one timer for a whole stream, which looks when it is due whether anybody
-    has been waiting that long. A timer for each read would cost more than the read."""
+    """Ends what has waited too long: the task, while it waits for the head of the answer, or a read of the body. One
+    deadline is set for the whole exchange; when it is due it looks whether anybody has been waiting that long, and is
+    set anew if not. One for each read would cost more than the read.
+    """
 
-    __slots__ = ("_at", "_content", "_limit", "_loop", "_timer", "deadline", "expired", "since")
+    __slots__ = (
+        "_at",
+        "_cancelling",
+        "_content",
+        "_deadline",
+        "_limit",
+        "_loop",
+        "_task",
+        "_total",
+        "expired",
+        "for_what",
+        "since",
+    )
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        content: StreamReader,
-        due: float,
-        deadline: float,
-        next_limit: float | None,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, connect: float | None, total: float, soonest: float) -> None:
+        """`total` is a time of the loop's clock; `soonest` the shortest limit that will come: then it needs no deadline
+        of its own."""
         self._loop = loop
-        self._content = content
+        self._total = total
+        self._content: StreamReader | None = None
+        self._task: asyncio.Task[object] | None = asyncio.current_task()
+        self._cancelling = self._task.cancelling() if self._task is not None else 0
+        self.for_what: Waiting = "connect"
+        self.expired: Waiting = ""
         self.since = loop.time()
-        """When the read that is waiting began; infinite while none is."""
-        self.deadline = deadline
-        self.expired = ""
-        self._limit = due - self.since
-        self._timer: asyncio.TimerHandle | None = None
-        # Looked at as early as the limit that comes after this one wants it: then that one needs no timer of its own.
-        self._look_at(min(due, deadline, inf if next_limit is None else self.since + next_limit))
+        """When that which waits began to; infinite while nothing does."""
+        self._limit = inf if connect is None else connect
+        self._deadline: Deadline | None = None
+        seconds = min(self._limit, soonest)
+        self._at = self.since + seconds
+        if self._at > total:
+            self._look_at(total)
+        elif seconds < inf:
+            self._deadline = deadline(loop, seconds, self._look)
+
+    def connected(self, first_byte: float | None) -> None:
+        """The connection stands: the first byte may be waited for from now on."""
+        self.for_what = "first_byte"
+        self.since = self._loop.time()
+        self._allow(first_byte)
+
+    def reads(self, content: StreamReader) -> None:
+        """The head is there, and the body is read from now on."""
+        self._task, self._content = None, content
 
     def allow(self, seconds: float | None) -> None:
         """From now on a read may wait this long."""
-        limit = inf if seconds is None else seconds
-        if limit != self._limit:
-            self._limit = limit
-            at = min(self._loop.time() + limit, self.deadline)
-            if at < self._at:
-                self._look_at(at)
+        self.for_what = "idle"
+        self._allow(seconds)
+
+    def _allow(self, seconds: float | None) -> None:
+        self._limit = inf if seconds is None else seconds
+        at = min(self._loop.time() + self._limit, self._total)
+        if at < self._at:
+            self._look_at(at)
 
     def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._task = self._content = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def cancelled_it(self) -> bool:
+        """Asked when the task was cancelled while it waited for the head: was it by us, and by nobody else?"""
+        task, self._task = self._task, None
+        return bool(self.expired) and task is not None and task.uncancel() <= self._cancelling
 
     def _look_at(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._at = when
-        self._timer = None if when == inf else self._loop.call_at(when, self._look)
+        self._deadline = None
+        if when < inf:
+            self._deadline = deadline(self._loop, max(when - self._loop.time(), 0.0), self._look, usual=False)
 
     def _look(self) -> None:
         now = self._loop.time()
-        if self.since == inf:
+        if self.since == inf and now < self._total:
             self._look_at(now + min(max(self._limit, 0.01), 1.0))
             return
-        due = min(self.since + self._limit, self.deadline)
+        due = min(self.since + self._limit, self._total)
         if now < due:
             self._look_at(due)
             return
-        self.expired = "total" if now >= self.deadline else "idle"
-        self._content.set_exception(TimeoutError())
+        self.expired = "total" if now >= self._total else self.for_what
+        if self._content is not None:
+            self._content.set_exception(TimeoutError())
+        elif self._task is not None:
+            self._task.cancel()

@@ -13,13 +13,14 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from math import inf
 
 from aiohttp import ClientRequest, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
+
+from unbroken.models.patience import Patience
 
 KEPT_ALIVE = 50.0
 """Seconds that an idle connection is kept: below the 60 after which usual load balancers drop it."""
@@ -28,24 +29,17 @@ KEPT_ALIVE = 50.0
 class Exchange:
     """What happened on the way to one response: told by the connector, read by who sent the request."""
 
-    __slots__ = ("_first_byte", "connected", "due", "fresh", "limit", "reused")
+    __slots__ = ("_first_byte", "_patience", "fresh", "reused")
 
-    def __init__(self, limit: asyncio.Timeout, first_byte: float | None, deadline: float, fresh: bool = False) -> None:
-        self.limit = limit
-        """The time limit that is running: for the connection at first, for the first byte once that stands."""
+    def __init__(self, patience: Patience, first_byte: float | None, fresh: bool = False) -> None:
         self.fresh = fresh
         """A kept connection will not do."""
         self.reused = True
-        self.connected = False
-        self.due = deadline
-        """When the first byte is due, on the loop's clock."""
-        self._first_byte = inf if first_byte is None else first_byte
+        self._patience = patience
+        self._first_byte = first_byte
 
-    def connect(self, now: float) -> None:
-        self.connected = True
-        self.due = min(now + self._first_byte, self.due)
-        if not self.limit.expired():
-            self.limit.reschedule(None if self.due == inf else self.due)
+    def connect(self) -> None:
+        self._patience.connected(self._first_byte)
 
 
 current: ContextVar[Exchange] = ContextVar("unbroken_exchange")
@@ -59,7 +53,7 @@ class Connector(TCPConnector):
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
         connection = await super().connect(req, traces, timeout)
         if (exchange := current.get(None)) is not None:
-            exchange.connect(self._loop.time())
+            exchange.connect()
         return connection
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:

@@ -10,7 +10,6 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from unbroken.clock import Clock
+from unbroken.deadlines import TimeLimit
 from unbroken.events import ToolLate
 from unbroken.messages import Json, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
@@ -115,11 +115,6 @@ def failure(call: ToolCall, message: str) -> ToolResult:
     return ToolResult.of(call, f"Error: {message}", error=True)
 
 
-def _begin(limit: asyncio.Timeout, seconds: float) -> None:
-    with suppress(RuntimeError):  # it has ended already
-        limit.reschedule(asyncio.get_running_loop().time() + seconds)
-
-
 def timed_out(seconds: float) -> str:
     return f"Execution timeout after {seconds:g}s"
 
@@ -191,24 +186,23 @@ class ToolCaller:
         assert tool.function is not None  # a tool of the client never comes here
         job = None if tool.signature.is_async else Job(partial(tool.function, **arguments))
         waits = job is not None and THREADS.crowded
-        limit = asyncio.timeout(None if waits else tool.timeout)
+        limit = TimeLimit(None if waits else tool.timeout)
         try:
-            async with limit:
+            with limit:
                 if job is None:
                     value = await tool.function(**arguments)
                 else:
                     loop = asyncio.get_running_loop()
                     if waits and tool.timeout is not None:
                         # Its time begins when it has a thread, and not while it waits for one.
-                        begin = partial(_begin, limit, tool.timeout)
-                        job.on_start = partial(loop.call_soon_threadsafe, begin)
+                        job.on_start = partial(loop.call_soon_threadsafe, partial(limit.begin, tool.timeout))
                     value, error = await loop.run_in_executor(THREADS, job)
                     if error is not None:
                         return error
                 if inspect.isawaitable(value):
                     value = await value
         except TimeoutError as error:
-            if not limit.expired():
+            if not limit.expired:
                 return error  # the tool's own
             if job is not None and job.running:
                 threads = THREADS.give_up(job)

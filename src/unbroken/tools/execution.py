@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from unbroken.clock import Clock
+from unbroken.deadlines import Deadline, deadline
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
 from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote, timed_out
@@ -121,7 +122,7 @@ class Batch:
         """Tasks that will still say something."""
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._watching: asyncio.TimerHandle | None = None
+        self._watching: Deadline | None = None
         self.failed = False
         """A call that was executed failed."""
         self.out_of_time = False
@@ -472,8 +473,7 @@ class Batch:
             self._launch(entry, self._run(entry.prepared.call, context))
             tool = entry.prepared.tool
             if tool is not None and tool.timeout is not None and tool.signature.is_async:
-                entry.overdue = self._loop.time() + tool.timeout * (1 + tool.retries) + GRACE
-                self._watch(entry.overdue)
+                self._watch(entry, tool.timeout * (1 + tool.retries) + GRACE)
 
     def _launch(self, entry: Entry, work: Any) -> None:
         self._busy += 1
@@ -542,15 +542,15 @@ class Batch:
         if entry.task is not None and not entry.task.done():
             entry.stopped = reason
             entry.task.cancel()
-            entry.overdue = self._loop.time() + GRACE
-            self._watch(entry.overdue)
+            self._watch(entry, GRACE)
 
-    def _watch(self, when: float) -> None:
-        """One timer for all calls: it is set for the first that may be overdue."""
-        if self._watching is None or when < self._watching.when():
+    def _watch(self, entry: Entry, seconds: float, usual: bool = True) -> None:
+        """One deadline for all calls: it is set for the first that may be overdue."""
+        entry.overdue = self._loop.time() + seconds
+        if self._watching is None or entry.overdue < self._watching.due:
             if self._watching is not None:
                 self._watching.cancel()
-            self._watching = self._loop.call_at(when, self._give_up_overdue)
+            self._watching = deadline(self._loop, seconds, self._give_up_overdue, usual)
 
     def _give_up_overdue(self) -> None:
         """A call that was told to end and does not is answered, and left behind."""
@@ -562,7 +562,7 @@ class Batch:
                 continue
             if entry.overdue > now:
                 if entry.overdue < inf:
-                    self._watch(entry.overdue)
+                    self._watch(entry, entry.overdue - now, usual=False)
                 continue
             task.cancel()
             self._tasks.discard(task)
