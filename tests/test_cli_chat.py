@@ -86,13 +86,16 @@ def test_a_wrong_command_is_one_clear_line(line: str, message: str) -> None:
 
 def test_in_a_pipe_a_turn_that_fails_ends_the_chat() -> None:
     with serve(Fail(ProviderError("overloaded", status=500)), "Never said.") as server:
-        done = in_pipe("chat", *at(server), stdin="one\ntwo\n")
+        done = in_pipe("chat", *at(server), "--attempts", "1", stdin="one\ntwo\n")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1].startswith("unbroken: provider `openai` answered 500")
 
 
 def test_on_a_terminal_a_turn_that_fails_does_not_end_the_chat() -> None:
-    with serve(Fail(ProviderError("overloaded", status=500)), counted) as server, Terminal("chat", *at(server)) as chat:
+    with (
+        serve(Fail(ProviderError("overloaded", status=500)), counted) as server,
+        Terminal("chat", *at(server), "--attempts", "1") as chat,
+    ):
         chat.wait_for("> ")
         chat.type("one\n")
         chat.wait_for("answered 500")

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from types import TracebackType
 from weakref import WeakKeyDictionary
 
+SLACK = 1e-6
+"""Seconds: a loop's timer may ring so much too early, and would do so for ever if it were set again."""
+
 
 class Deadline:
     """Calls `expire` when it is due, unless it is cancelled before."""
@@ -54,7 +57,7 @@ class _Line:
         waiting, now = self._waiting, self._loop.time()
         while waiting:
             first = waiting[0]
-            if first.expire is not None and first.due > now:
+            if first.expire is not None and first.due - now > SLACK:
                 self._timer = self._loop.call_at(first.due, self._look)
                 return
             waiting.popleft()

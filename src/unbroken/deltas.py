@@ -87,6 +87,8 @@ class AttemptFailed:
 
     verdict: Verdict
     wait: float = 0.0
+    elsewhere: bool = False
+    """Another model is asked next."""
 
 
 @dataclass(slots=True)

@@ -125,6 +125,9 @@ class CallFinished(Event):
     """Its tool ran (or its twin's did); otherwise it was answered without one: refused, unknown, cut, over budget."""
     adopted_from: str = ""
     """The call of a broken response whose execution it took over: it did not run again. The ids may be equal."""
+    dropped: bool = False
+    """It is of a response that broke off, and not in the one that came instead: it is in no message. A call that is
+    may have the same id."""
 
 
 @dataclass(slots=True)

@@ -87,6 +87,28 @@ const checks = {
     await settled(chat, () => chat.parts.at(-1).type === 'text');
     assert.equal(chat.text, 'user: Where am I?\nassistant:  locate({"precise": true})\ntools: {"lat":41.9}');
   },
+  async 'an answer that broke off and came again, with what it replaces'() {
+    const chat = new Chat('broken');
+    await chat.sendMessage({ text: 'Rome?' });
+    assert.equal(chat.error, undefined);
+    assert.deepEqual(chat.parts.map(part => part.type), [
+      'reasoning', 'text', 'tool-get_weather', 'tool-get_weather', 'data-replaced', 'reasoning', 'data-replaced', 'text',
+      'tool-fall_over', 'data-dropped', 'text',
+    ]);
+    const [, , rome, oslo, , , replaced, , fallen, dropped] = chat.parts;
+    assert.deepEqual(pick(rome, 'state', 'output'), { state: 'output-available', output: { city: 'Rome', celsius: 18 } });
+    assert.deepEqual(replaced.data, { part: 'text' });
+    assert.deepEqual(dropped.data, { toolCallIds: [oslo.toolCallId] });
+    assert.notEqual(fallen.toolCallId, oslo.toolCallId);
+    assert.equal(fallen.errorText, 'Error: the floor is wet');
+    assert.deepEqual(chat.seen.data.filter(part => part.type === 'data-retry').map(part => part.data.kind), ['lost']);
+    assert.equal(chat.messages.at(-1).metadata.fallbackUsed, true);
+    const told = 'assistant: I will see.  get_weather({"city": "Rome"}) fall_over({})';
+    assert.ok(chat.text.startsWith(`user: Rome?\n${told}\n`), chat.text);
+    const before = chat.text;
+    await chat.sendMessage({ text: 'And now?' });
+    assert.equal(chat.text, `${before}\nassistant: ${before}\nuser: And now?`); // what was replaced is not in the history
+  },
   async 'a failure is an error that tells the browser little'() {
     const chat = new Chat('failure');
     await chat.sendMessage({ text: 'Go' });

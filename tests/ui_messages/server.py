@@ -14,6 +14,7 @@ from unbroken import (
     Agent,
     Assistant,
     CallContext,
+    Guarded,
     Message,
     Request,
     Result,
@@ -30,7 +31,7 @@ from unbroken import (
 )
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
-from unbroken.models.script import Answer, Call, Cut, Fail, Pause, Say, Think
+from unbroken.models.script import Answer, Break, Call, Cut, Fail, Pause, Say, Think
 
 
 @tool(effect="read")
@@ -83,6 +84,12 @@ def say_first(*steps: str | Say | Think | Call | Cut | Fail | Pause) -> Scripted
     return ScriptedModel(answer)
 
 
+def break_first(first: Answer, second: Answer) -> Guarded[ScriptedModel]:
+    """The first answer breaks off, and comes again as the second one; then the history in words."""
+    answers = iter([first, second])
+    return Guarded(ScriptedModel(lambda request: next(answers, None) or retell(request)))
+
+
 AGENTS = {
     "tools": Agent(
         say_first(
@@ -100,6 +107,25 @@ AGENTS = {
     "client": Agent(say_first(Call("locate", precise=True)), [locate], guidance=False),
     "cut": Agent(say_first(Cut("get_weather", '{"city": "Ro')), [get_weather], guidance=False),
     "failure": Agent(say_first("It beg", Fail(Unavailable("the secret host is down")))),
+    "broken": Agent(
+        break_first(
+            [
+                Think("Hm."),
+                "Let me look. ",
+                Call("get_weather", city="Rome"),
+                Call("get_weather", city="Oslo"),
+                Break(),
+            ],
+            [
+                Think("So."),
+                "I will see. ",
+                Call("get_weather", city="Rome", id="again"),
+                Call("fall_over", id="call_r0c1"),
+            ],
+        ),
+        [get_weather, fall_over],
+        guidance=False,
+    ),
     "endless": Agent(say_first("On and on ", Pause(600), "and on.")),
 }
 WAITING: dict[str, Result] = {}

@@ -16,11 +16,14 @@ from unbroken.events import (
     CallStarted,
     Event,
     ReasoningAdded,
+    ReasoningReplaced,
+    RequestRetried,
     RequestSent,
     RunFailed,
     RunFinished,
     Said,
     TextAdded,
+    TextReplaced,
     TodoUpdated,
     ToolCallsDetected,
 )
@@ -41,6 +44,8 @@ class CollectedCall:
     early: bool = False
     duplicate_of: str = ""
     executed: bool = False
+    adopted_from: str = ""
+    """The call of a broken response whose execution it took over. The ids may be equal."""
 
 
 @dataclass(slots=True)
@@ -57,6 +62,8 @@ class Collected:
     """Of all turns, with an empty line between them."""
     calls: list[CollectedCall] = field(default_factory=list[CollectedCall])
     """In call order, turn by turn."""
+    dropped: list[CollectedCall] = field(default_factory=list[CollectedCall])
+    """Calls that had started in a response that broke off, and were not in the one that counts."""
     todos: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """The last list."""
     usage: Usage = field(default_factory=Usage)
@@ -66,6 +73,14 @@ class Collected:
     requests: int = 0
     seconds: float = 0.0
     pending: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    complete: bool = False
+    """The run ended, and every call of its history has its result."""
+    fallback_used: bool = False
+    attempts: int = 0
+    """Requests that were sent, with those that failed."""
+    retries: list[RequestRetried] = field(default_factory=list[RequestRetried])
+    verdicts: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    """What was wrong with each response that was not whole, where the run's end says it."""
     failed: RunFailed | None = None
     events: list[Event] = field(default_factory=list[Event])
 
@@ -97,23 +112,37 @@ class _Collector:
         """Has `text` still to be made of it?"""
         self._reasoning: list[str] = []
         self._thinking_in: int | None = None
+        self._thinking_from = 0
+        """Where in `_reasoning` that turn begins."""
+        self._turn_from = 0
+        """Where in `calls` this turn begins."""
+        self._lost: dict[str, CollectedCall] = {}
 
     def take(self, event: Event) -> None:
         collected = self.collected
         collected.run = collected.run or event.run
         collected.events.append(event)
+        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case TextAdded():
                 self._saying.append(event.text)
                 self._unsaid = True
+            case TextReplaced():
+                self._saying = [event.text]
+                self._unsaid = True
             case ReasoningAdded():
-                if self._thinking_in not in (None, event.turn):
-                    self._reasoning.append("\n\n")
-                self._thinking_in = event.turn
+                self._think(event)
+            case ReasoningReplaced():
+                del self._reasoning[self._thinking_from :]
                 self._reasoning.append(event.text)
             case RequestSent():
                 self._join()
                 self._saying.clear()
+                self._turn_from = len(collected.calls)
+                self._lost.clear()
+            case RequestRetried():
+                collected.retries.append(event)
+                self._lose_calls()
             case Said():
                 self._say(event)
             case ToolCallsDetected():
@@ -124,9 +153,7 @@ class _Collector:
                 call = self._call(event.call_id, event.name, event.turn)
                 call.arguments, call.early = event.arguments, event.early
             case CallFinished():
-                call = self._call(event.call_id, event.name, event.turn)
-                call.text, call.error, call.seconds = event.text, event.error, event.seconds
-                call.duplicate_of, call.executed = event.duplicate_of, event.executed
+                self._finish_call(event, lost)
             case TodoUpdated():
                 collected.todos = event.todos
             case RunFinished():
@@ -152,6 +179,34 @@ class _Collector:
         if not event.final:
             self.collected.thoughts.append(event.text)
 
+    def _think(self, event: ReasoningAdded) -> None:
+        if self._thinking_in != event.turn:
+            if self._thinking_in is not None:
+                self._reasoning.append("\n\n")
+            self._thinking_in, self._thinking_from = event.turn, len(self._reasoning)
+        self._reasoning.append(event.text)
+
+    def _lose_calls(self) -> None:
+        """The response broke off. Its calls are of no message, unless they are taken over."""
+        calls = self.collected.calls
+        for call in calls[self._turn_from :]:
+            self._lost[call.id] = call
+            self._calls.pop(call.id, None)
+        self.collected.dropped += calls[self._turn_from :]
+        del calls[self._turn_from :]
+
+    def _finish_call(self, event: CallFinished, lost: bool) -> None:
+        before = self._lost.get(event.adopted_from or event.call_id) if lost or event.adopted_from else None
+        if lost and before is not None:
+            call = before
+        else:
+            call = self._call(event.call_id, event.name, event.turn)
+            if before is not None:
+                call.arguments, call.early = before.arguments, before.early
+                self.collected.dropped = [each for each in self.collected.dropped if each is not before]
+        call.text, call.error, call.seconds = event.text, event.error, event.seconds
+        call.duplicate_of, call.executed, call.adopted_from = event.duplicate_of, event.executed, event.adopted_from
+
     def _put_in_order(self, event: ToolCallsDetected) -> None:
         """Some have started already, in an order of their own."""
         for told in event.calls:
@@ -166,6 +221,8 @@ class _Collector:
         collected.text, collected.stop_reason, self._unsaid = event.text, event.stop_reason, False
         collected.rounds, collected.requests, collected.seconds = event.rounds, event.requests, event.seconds
         collected.usage, collected.pending, collected.failed = _usage(event.usage), event.pending, None
+        collected.complete, collected.fallback_used = event.complete, event.fallback_used
+        collected.attempts, collected.verdicts = event.attempts, event.verdicts
         for waiting in event.pending:
             self._call(waiting["id"], waiting["name"], event.turn)
 

@@ -224,11 +224,12 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         usage = reported if reported.total_tokens else usage  # some report zeros: they do not know
                     case Ended():
                         ended = delta
-                    case AttemptFailed(verdict, wait):
+                    case AttemptFailed(verdict, wait, elsewhere):
                         if usage or heard.anything:
                             run.spend(usage or run.estimate(heard.received()))
                         usage = None
                         run.attempt_failed(verdict, wait, len(heard.calls))
+                        run.fallback_used = run.fallback_used or elsewhere
                     case Restarted():
                         loud = False
                         heard.restart()

@@ -10,7 +10,7 @@ from typing import Any
 from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
 from unbroken.agent.plan import Plan
-from unbroken.agent.result import Result
+from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.run import Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.agent.voice import Voice
@@ -141,6 +141,6 @@ def _say_end(voice: Voice, run: Run, result: Result) -> None:
         returns,
         result.fallback_used,
         result.attempts,
-        [asdict(verdict) for verdict in result.verdicts],
+        [verdict_to_json(verdict) for verdict in result.verdicts],
         to_json(result.messages),
     )

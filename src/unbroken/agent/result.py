@@ -79,7 +79,7 @@ class Result:
             "finish": self.finish,
             "attempts": self.attempts,
             "fallback_used": self.fallback_used,
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "verdicts": [verdict_to_json(verdict) for verdict in self.verdicts],
             "question": to_json([self.question])[0] if self.question is not None else None,
         }
 
@@ -129,6 +129,10 @@ class Result:
         for result in self.answered:
             transcript.answer(result)
         return transcript
+
+
+def verdict_to_json(verdict: Verdict) -> dict[str, Json]:
+    return {**asdict(verdict), "open_calls": list(verdict.open_calls)}
 
 
 def _verdict(saved: dict[str, Any]) -> Verdict:

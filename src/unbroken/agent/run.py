@@ -141,8 +141,6 @@ class Run:
     def ended_with(self, verdict: Verdict) -> None:
         if not verdict.whole:
             self.verdicts.append(replace(verdict, turn=self.voice.turn))
-        if verdict.model and verdict.model != self.plan.model.name:
-            self.fallback_used = True
 
     def chain(self) -> tuple[int, int]:
         """How many calls stand in the history, and how many results."""

@@ -3,6 +3,9 @@
 Nothing is changed: the pieces joined are the text. A sentence is given as soon as it is surely complete, with the white
 space behind it, and the same sentences come out however the text was cut on its way. It is not a grammar: where a full
 stop may be no end (`Dr. No`, `3.14`, `e.g. this`, `1. First`), the sentence goes on; too long is better than torn.
+
+What was given cannot be taken back. When a stream breaks and the second answer says something else, it follows as a
+paragraph of its own; the half sentence in which the first one broke off was never given, and is not said.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Final
 
 from unbroken.agent.closing import closing
-from unbroken.events import Event, RequestSent, RunFailed, RunFinished, Said, TextAdded
+from unbroken.decoding.shown import Shown
+from unbroken.events import Event, RequestRetried, RequestSent, RunFailed, RunFinished, Said, TextAdded, TextReplaced
 
 STRONG = "。！？｡।۔؟"
 """These end a sentence whatever follows; `.`, `!`, `?` and `…` may also stand inside of one."""
@@ -28,6 +32,8 @@ NUMBERED = " no nos nr fig figs eq eqs vol ch sec art para p pp pt ver abb tab k
 
 LONGEST = 64
 """More marks or more white space than that end a sentence: no text makes the splitter look at it again and again."""
+
+PARAGRAPH = "\n\n"
 
 _MARK = re.compile(rf"[.!?…{STRONG}\n]")
 _RUN = re.compile(rf"[.!?…{STRONG}]{{1,{LONGEST}}}")
@@ -46,17 +52,69 @@ _FENCE = re.compile(r"`{3,}|~{3,}")
 
 async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
     """The text of a run (`agent.stream(…)`, or any events) in sentences. What is left at the end of a turn is given
-    then; a code block is one piece, and so is a line that no full stop ends. Who stops reading ends the run."""
-    splitter = Splitter()
+    then; a code block is one piece, and so is a line that no full stop ends. An answer that came a second time and
+    differs follows after an empty line. Who stops reading ends the run."""
+    speaker = _Speaker()
     async with closing(stream) as events:
         async for event in events:
-            if isinstance(event, TextAdded):
-                for sentence in splitter.feed(event.text):
-                    yield sentence
-            elif isinstance(event, Said | RequestSent | RunFinished | RunFailed) and (rest := splitter.flush()):
-                yield rest
-        if blank := splitter.end():
+            for sentence in speaker.take(event):
+                yield sentence
+        if blank := speaker.splitter.end():
             yield blank
+
+
+class _Speaker:
+    """Events in, sentences out."""
+
+    def __init__(self) -> None:
+        self.splitter = Splitter()
+        self._before = ""
+        """White space that was left of the turn before; the first sentence of this one begins with it."""
+        self._given: list[str] = []
+        """Of this turn."""
+        self._retried = False
+
+    def take(self, event: Event) -> list[str]:
+        match event:
+            case TextAdded():
+                return self._give(self.splitter.feed(event.text))
+            case TextReplaced():
+                return self._give(self._say_instead(event.text))
+            case RequestRetried():
+                self._retried = True
+                return []
+            case Said():
+                return self._give(self._end_turn(event.text))
+            case RequestSent() | RunFinished() | RunFailed():
+                rest = self.splitter.flush()
+                self._before, self._given, self._retried = self.splitter.blank, [], False
+                return [rest] if rest else []
+            case _:
+                return []
+
+    def _give(self, sentences: list[str]) -> list[str]:
+        self._given += sentences
+        return sentences
+
+    def _say_instead(self, text: str) -> list[str]:
+        """What was held back is void. If what was given is the beginning of the new text, that just goes on."""
+        given = "".join(self._given)
+        self.splitter.drop(not given or given.endswith("\n"))
+        if not given:
+            return self.splitter.feed(self._before + text)
+        rest = Shown(given[len(self._before) :]).compare(text)
+        if not rest.replaced:
+            return self.splitter.feed(rest.text)
+        self._given, self._before = [], ""
+        self.splitter.drop(True)
+        newlines = len(given) - len(given.rstrip("\n"))
+        return self.splitter.feed(f"{PARAGRAPH[newlines:]}{text}")
+
+    def _end_turn(self, text: str) -> list[str]:
+        if self._retried and text == "".join(self._given)[len(self._before) :]:
+            self.splitter.drop(True)  # the second answer ends before the half sentence in which the first one broke
+        rest = self.splitter.flush()
+        return [rest] if rest else []
 
 
 class Splitter:
@@ -95,6 +153,16 @@ class Splitter:
         """What is left of a turn. White space alone waits for the first sentence of the next one."""
         self._at_line_start, self._fence = True, ""
         return self._take(len(self._rest)) if self._rest else ""
+
+    @property
+    def blank(self) -> str:
+        """White space that waits for the first word."""
+        return "".join(self._blank)
+
+    def drop(self, at_line_start: bool) -> None:
+        """What is held back is not said; what follows goes on behind what was given."""
+        self._take(len(self._rest))
+        self._at_line_start, self._fence = at_line_start, ""
 
     def end(self) -> str:
         """What is left at the very end, white space too."""

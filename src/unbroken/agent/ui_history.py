@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
@@ -18,6 +19,9 @@ from unbroken.tools.calling import failure
 from unbroken.tools.results import to_parts
 from unbroken.transcript import repair
 from unbroken.wires.jsontext import dumps
+
+_RENAMED = re.compile(r"-\d+\Z")
+"""Behind an id that stands for a call of a broken response already."""
 
 
 def from_ui_messages(messages: Sequence[Mapping[str, Json]]) -> tuple[Message, ...]:
@@ -48,10 +52,12 @@ def answers_from_ui_messages(messages: Sequence[Mapping[str, Json]], pending: It
     posted = _messages(messages)
     if not posted or posted[-1].get("role") != "assistant":
         return answers
+    parts: dict[str, dict[str, Json]] = {}
     for part in _parts(posted[-1], len(posted) - 1):
-        call = waiting.get(str(part.get("toolCallId")))
-        if call is None:
-            continue
+        id = str(part.get("toolCallId"))
+        parts[id if id in waiting else _RENAMED.sub("", id)] = part
+    for call in waiting.values():
+        part = parts.get(call.id, {})
         approval = part.get("approval")
         if part.get("state") == "approval-responded" and isinstance(approval, dict):
             decided = cast("dict[str, Json]", approval)
@@ -117,7 +123,7 @@ def _steps(parts: Iterable[dict[str, Json]]) -> list[list[dict[str, Json]]]:
 
 
 def _turn(parts: Iterable[dict[str, Json]], number: int) -> Iterator[Message]:
-    """One step as a message with its calls, and their results."""
+    """One step as a message with its calls, and their results, without what a second answer has replaced."""
     said: dict[str, list[str]] = {"text": [], "reasoning": []}
     calls: list[ToolCall] = []
     results: list[ToolResult] = []
@@ -130,11 +136,23 @@ def _turn(parts: Iterable[dict[str, Json]], number: int) -> Iterator[Message]:
             result = _result(part, calls[-1])
             if result is not None:
                 results.append(result)
+        elif kind == "data-replaced":
+            said[str(_data(part).get("part"))] = []
+        elif kind == "data-dropped":
+            named = _data(part).get("toolCallIds")
+            dropped = cast("list[Json]", named) if isinstance(named, list) else []
+            calls = [call for call in calls if call.id not in dropped]
+            results = [result for result in results if result.call_id not in dropped]
     text, reasoning = "".join(said["text"]), "\n\n".join(filter(None, said["reasoning"]))
     if text or calls:
         yield Assistant(text, tuple(calls), reasoning)
     if results:
         yield ToolMessage(tuple(results))
+
+
+def _data(part: dict[str, Json]) -> dict[str, Json]:
+    data = part.get("data")
+    return cast("dict[str, Json]", data) if isinstance(data, dict) else {}
 
 
 def _is_call(part: dict[str, Json], kind: str) -> bool:

@@ -2,6 +2,10 @@
 
 It is neither a server nor a wire: no model is asked with it. What `useChat` posts is read in `ui_history`. Only chunks
 that the AI SDK 5, 6 and 7 all take are sent, except for approvals, which 5 does not know.
+
+A stream of chunks takes nothing back. When a response breaks off and comes again, a text that differs is a new part
+behind a `data-replaced`; a call that was taken over keeps the part that it had; calls that are in no message end as
+errors, and a `data-dropped` names them. `ui_history` reads both, so that the history is the one that counts.
 """
 
 from __future__ import annotations
@@ -19,12 +23,15 @@ from unbroken.events import (
     CallStarted,
     Event,
     ReasoningAdded,
+    ReasoningReplaced,
+    RequestRetried,
     RequestSent,
     RunFailed,
     RunFinished,
     RunStarted,
     Said,
     TextAdded,
+    TextReplaced,
     TodoUpdated,
     ToolCallsDetected,
 )
@@ -94,15 +101,23 @@ class _Writer:
         """A request was sent in this stream: whatever call comes now is new to the client."""
         self._open: dict[str, str] = {}
         """Calls that were shown and have no result yet, with their names."""
-        self._shown: set[str] = set()
         self._arguments: dict[str, Json] = {}
         """Of the calls of this turn, in call order."""
         self._unshown: dict[str, CallFinished] = {}
         self._asked: set[str] = set()
         self._saying: list[str] = []
         self._said: set[str] = set()
+        self._ids: dict[str, str] = {}
+        """What the client knows the calls as that were shown of this response."""
+        self._lost: dict[str, str] = {}
+        """The same for calls of responses that broke off, unless they were taken over."""
+        self._broken = 0
+        """How many of them there were in this turn."""
+        self._used: set[str] = set()
+        """What the client knows from them: no other call may be called so."""
 
     def take(self, event: Event) -> Iterator[Chunk]:
+        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RunStarted():
                 yield {"type": "start"}
@@ -113,6 +128,16 @@ class _Writer:
                 yield from self._add("text", event.text)
             case ReasoningAdded():
                 yield from self._add("reasoning", event.text)
+            case TextReplaced():
+                self._saying = [event.text]
+                yield from self._replace("text", event.text)
+            case ReasoningReplaced():
+                yield from self._replace("reasoning", event.text)
+            case RequestRetried():
+                # Not its reason: how much of a failure a browser may know is decided elsewhere.
+                data = {"attempt": event.attempt, "kind": event.kind, "wait": event.wait}
+                yield {"type": "data-retry", "data": data, "transient": True}
+                self._lose_calls()
             case Said():
                 self._said.add(event.text)
                 yield from self._end_part()
@@ -126,14 +151,21 @@ class _Writer:
                 self._asked.add(event.call_id)
                 yield from self._show(event.call_id, event.name, event.arguments)
                 yield from self._catch_up()
+            case CallFinished() if lost or event.adopted_from in self._lost:
+                yield from self._finish_lost(event, lost)
+                yield from self._catch_up()
             case CallFinished():
-                if self._known and event.call_id not in self._shown:
+                if self._known and event.call_id not in self._ids:
                     self._unshown[event.call_id] = event
                     yield from self._catch_up()
                 else:
                     yield from self._finish_call(event)
             case CallProgress():
-                data = {"toolCallId": event.call_id, "toolName": event.name, "message": event.message}
+                data = {
+                    "toolCallId": self._ids.get(event.call_id, event.call_id),
+                    "toolName": event.name,
+                    "message": event.message,
+                }
                 yield {"type": "data-progress", "data": {**data, "done": event.done}, "transient": True}
             case TodoUpdated():
                 yield {"type": "data-todo", "id": "todo", "data": {"todos": event.todos}}
@@ -156,6 +188,12 @@ class _Writer:
             yield {"type": f"{kind}-start", "id": str(self._parts)}
         yield {"type": f"{kind}-delta", "id": str(self._parts), "delta": text}
 
+    def _replace(self, kind: Literal["text", "reasoning"], text: str) -> Iterator[Chunk]:
+        """What the step said until now is void."""
+        yield from self._end_part()
+        yield {"type": "data-replaced", "data": {"part": kind}}
+        yield from self._add(kind, text)
+
     def _end_part(self) -> Iterator[Chunk]:
         if self._part:
             yield {"type": f"{self._part}-end", "id": str(self._parts)}
@@ -164,30 +202,57 @@ class _Writer:
     def _next_step(self) -> Iterator[Chunk]:
         yield from self._end_step()
         self._in_step = self._known = True
-        self._shown.clear()  # a provider may use its ids again
+        self._ids.clear()  # a provider may use its ids again
+        self._used.clear()
+        self._broken = 0
         self._arguments.clear()
         yield {"type": "start-step"}
 
     def _end_step(self, waiting: Iterable[str] = ()) -> Iterator[Chunk]:
         yield from self._catch_up(all=True)
         yield from self._end_part()
+        waits = {self._ids.get(id, id) for id in waiting}
         for id in self._open:
-            if id not in waiting:
+            if id not in waits:
                 yield {"type": "tool-output-error", "toolCallId": id, "errorText": WITHDRAWN}
         self._open.clear()
         self._said.add("".join(self._saying))
         self._saying.clear()
+        if self._lost:
+            yield {"type": "data-dropped", "data": {"toolCallIds": list(self._lost.values())}}
+            self._lost.clear()
         if self._in_step:
             self._in_step = False
             yield {"type": "finish-step"}
 
     def _show(self, id: str, name: str, arguments: Json) -> Iterator[Chunk]:
-        if id in self._shown:
+        if id in self._ids:
             return
         yield from self._end_part()
-        self._shown.add(id)
-        self._open[id] = name
-        yield {"type": "tool-input-available", "toolCallId": id, "toolName": name, "input": arguments}
+        known_as = self._name(id)
+        self._open[known_as] = name
+        yield {"type": "tool-input-available", "toolCallId": known_as, "toolName": name, "input": arguments}
+
+    def _name(self, id: str) -> str:
+        """What the client will know the call as: its id, unless that stands for a call that was lost."""
+        self._ids[id] = id if id not in self._used else f"{id}-{self._broken + 1}"
+        return self._ids[id]
+
+    def _lose_calls(self) -> None:
+        """The response broke off: what was shown of it is of no message, unless it is taken over."""
+        self._lost |= self._ids
+        self._used.update(self._ids.values())
+        self._broken += 1
+        self._ids.clear()
+
+    def _finish_lost(self, event: CallFinished, lost: bool) -> Iterator[Chunk]:
+        """A call that is taken over stays the part that it is; one that is not ends there."""
+        if lost:
+            known_as = self._lost[event.call_id]
+        else:
+            known_as = self._ids[event.call_id] = self._lost.pop(event.adopted_from)
+        if known_as in self._open:  # otherwise its result was told before
+            yield self._result(known_as, event)
 
     def _catch_up(self, all: bool = False) -> Iterator[Chunk]:
         """Calls that have their result without having started (refused, shared) are shown in call order: their turn
@@ -195,7 +260,7 @@ class _Writer:
         for id in list(self._arguments):
             if id in self._unshown:
                 yield from self._finish_unshown(self._unshown.pop(id))
-            elif id not in self._shown and not all:
+            elif id not in self._ids and not all:
                 return
         for event in self._unshown.values():
             yield from self._finish_unshown(event)
@@ -208,30 +273,32 @@ class _Writer:
             yield from self._finish_call(event)
         else:
             yield from self._end_part()
-            self._shown.add(event.call_id)
-            call: Chunk = {"toolCallId": event.call_id, "toolName": event.name, "input": {}}
+            call: Chunk = {"toolCallId": self._name(event.call_id), "toolName": event.name, "input": {}}
             yield {"type": "tool-input-error", **call, "errorText": event.text}
 
     def _finish_call(self, event: CallFinished) -> Iterator[Chunk]:
-        id = event.call_id
-        self._open.pop(id, None)
+        yield self._result(self._ids.get(event.call_id, event.call_id), event)
+
+    def _result(self, known_as: str, event: CallFinished) -> Chunk:
+        self._open.pop(known_as, None)
         if event.error:
-            yield {"type": "tool-output-error", "toolCallId": id, "errorText": event.text}
-        else:
-            yield {"type": "tool-output-available", "toolCallId": id, "output": _output(event.text)}
+            return {"type": "tool-output-error", "toolCallId": known_as, "errorText": event.text}
+        return {"type": "tool-output-available", "toolCallId": known_as, "output": _output(event.text)}
 
     def _finish(self, event: RunFinished) -> Iterator[Chunk]:
         yield from self._catch_up(all=True)
         for call in event.pending:
             yield from self._show(call["id"], call["name"], call["arguments"])
             if self._approvals and call["id"] in self._asked:
-                yield {"type": "tool-approval-request", "approvalId": call["id"], "toolCallId": call["id"]}
+                known_as = self._ids.get(call["id"], call["id"])
+                yield {"type": "tool-approval-request", "approvalId": call["id"], "toolCallId": known_as}
         self._said.add("".join(self._saying))
         if event.text and event.text not in self._said:  # a structured answer was never said
             yield from self._add("text", event.text)
         yield from self._end_step([call["id"] for call in event.pending])
         told = {"run": event.run, "stopReason": event.stop_reason, "rounds": event.rounds, "requests": event.requests}
         told |= {"calls": event.calls, "seconds": event.seconds, "usage": event.usage}
+        told |= {"attempts": event.attempts, "fallbackUsed": event.fallback_used}
         reason = FINISH_REASONS.get(event.stop_reason, "other")
         yield {"type": "finish", "finishReason": reason, "messageMetadata": told}
 

@@ -118,7 +118,8 @@ class RoundVoice:
 
     def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None:
         """It belongs to a message that broke off, and to no other."""
-        self._voice.say(CallFinished, call.id, call.name, seconds, result.error, result.text)
+        told = call.id, call.name, seconds, result.error, result.text, "", True, "", True
+        self._voice.say(CallFinished, *told)
         LOG.debug("Tool call %s is of no message any more: %s", call.name, result.text)
 
     def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str) -> None:

@@ -3,6 +3,9 @@
 Text goes straight to the terminal, which wraps and keeps it whole. Only what changes in place stands in a live area
 below: calls that are running, and the wait for the model. It is drawn by a thread of its own, so that it moves while
 nothing happens; when a round has ended, its lines are printed for good.
+
+Text that is replaced, because a stream broke and the second answer differs, is drawn anew in its place. Where that is
+not safe (a tool may have printed something meanwhile, or the text has scrolled away) it follows, with a word about it.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from unbroken.cli.page import Page
 from unbroken.cli.show import clean, escape
-from unbroken.cli.wording import closing, in_brackets, one_line, seconds
+from unbroken.cli.wording import closing, in_brackets, one_line, retrying, seconds
 from unbroken.errors import UserError
 from unbroken.events import (
     ApprovalAsked,
@@ -29,12 +33,15 @@ from unbroken.events import (
     Event,
     LimitReached,
     ReasoningAdded,
+    ReasoningReplaced,
+    RequestRetried,
     RequestSent,
     RoundFinished,
     RunFailed,
     RunFinished,
     Said,
     TextAdded,
+    TextReplaced,
     TodoUpdated,
     ToolCallsDetected,
     ToolLate,
@@ -45,6 +52,9 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 PER_SECOND = 12.5
 MARKS = {"pending": ("☐", ""), "in_progress": ("▶", "cyan"), "completed": ("✔", "green")}
+TEXT, REASONING, NOTE = "", "dim italic", "dim"
+"""The parts of a turn, by their style."""
+INSTEAD = "in place of what was said above:\n"
 KEPT_ROWS = 5
 """Lines of text that the live area shows below calls that are still running."""
 
@@ -59,6 +69,8 @@ class Row:
     early: bool = False
     progress: str = ""
     end: CallFinished | None = None
+    lost: bool = False
+    """It was of a response that broke off, and is of no other."""
 
 
 class LiveScreen:
@@ -66,7 +78,10 @@ class LiveScreen:
         self.asks = asks
         self._console = console
         self._live: Live | None = None
+        self._page = Page(console)
         self._rows: dict[str, Row] = {}
+        self._lost: dict[str, Row] = {}
+        """Of a response that broke off, as long as nobody has taken them over."""
         self._arguments: dict[str, dict[str, Json]] = {}
         """Of calls that have not started, and may never start, by id."""
         self._todos: list[dict[str, Json]] = []
@@ -75,32 +90,45 @@ class LiveScreen:
         self._kept: list[tuple[str, str]] = []
         """Text that came while calls were running, with its style: it follows their lines."""
         self._style = ""
-        self._mid_line = False
 
     def show(self, event: Event) -> None:
+        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RequestSent():
+                if self._lost:
+                    self._settle()
+                self._page.begin()
                 self._waiting_since = event.time
                 self._draw()
             case TextAdded(text=text):
-                self._write(text, "")
+                self._write(text, TEXT)
             case ReasoningAdded(text=text):
-                self._write(text, "dim italic")
+                self._write(text, REASONING)
+            case TextReplaced(text=text):
+                self._replace(text, TEXT)
+            case ReasoningReplaced(text=text):
+                self._replace(text, REASONING)
+            case RequestRetried():
+                self._lost |= self._rows
+                self._rows = {}
+                self._line(f"[dim]{escape(retrying(event))}[/]")
+                self._waiting_since = event.time + event.wait
+                self._draw()
             case ToolCallsDetected(calls=calls):
                 self._detect(calls)
             case CallStarted():
                 self._arguments.pop(event.call_id, None)
                 row = Row(event.name, event.arguments, event.time, event.early)
                 self._rows[event.call_id] = row
+                self._page.settle()
                 self._draw()
             case CallProgress():
-                if row := self._rows.get(event.call_id):
+                if row := self._rows.get(event.call_id) or self._lost.get(event.call_id):
                     row.progress = event.message
             case ApprovalAsked():
                 self._arguments[event.call_id] = event.arguments
             case CallFinished():
-                arguments = self._arguments.pop(event.call_id, {})
-                self._rows.setdefault(event.call_id, Row(event.name, arguments)).end = event
+                self._finish_call(event, lost)
                 self._draw()
             case TodoUpdated(todos=todos):
                 self._todos, self._todos_changed = todos, True
@@ -111,7 +139,8 @@ class LiveScreen:
             case ToolLate(name=name):
                 self._line(f"[yellow]{escape(name)} still runs after its time-out[/]")
             case Said() | RoundFinished():
-                if not any(row.end is None for row in self._rows.values()):
+                settled = not self._lost or isinstance(event, RoundFinished)
+                if settled and not any(row.end is None for row in self._all_rows()):
                     self._settle()
                     self._end_line()
             case RunFinished():
@@ -125,6 +154,7 @@ class LiveScreen:
         """Other calls go on meanwhile; their lines come back when the answer is there."""
         self._stop()
         self._end_line()
+        self._page.settle()
         arguments = call.arguments or {}
         self._console.print(f"[bold yellow]?[/] [bold]{escape(call.name)}[/]{escape(in_brackets(arguments, 2000))}")
         while True:
@@ -155,6 +185,19 @@ class LiveScreen:
         self._settle()
         self._end_line()
 
+    def _all_rows(self) -> list[Row]:
+        return sorted([*self._lost.values(), *self._rows.values()], key=lambda row: row.since)
+
+    def _finish_call(self, event: CallFinished, lost: bool) -> None:
+        arguments = self._arguments.pop(event.call_id, {}) if not lost else {}
+        if lost and event.call_id in self._lost:
+            self._lost[event.call_id].lost = True
+            self._lost[event.call_id].end = event
+            return
+        if event.adopted_from in self._lost:
+            self._rows[event.call_id] = self._lost.pop(event.adopted_from)
+        self._rows.setdefault(event.call_id, Row(event.name, arguments, event.time)).end = event
+
     def _detect(self, calls: list[dict[str, Json]]) -> None:
         for call in calls:
             arguments: dict[str, Json] = call["arguments"] or {}
@@ -184,7 +227,7 @@ class LiveScreen:
 
     def _area(self) -> RenderableType:
         now = time.time()
-        rows = list(self._rows.values())
+        rows = self._all_rows()
         room = max(self._console.height - 3 - (len(self._todos) + 2 if self._todos else 0), 3)
         parts: list[RenderableType] = [self._line_of(row, now) for row in rows[-room:]]
         if len(rows) > room:
@@ -193,7 +236,9 @@ class LiveScreen:
             parts += [Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in tail.splitlines()[-KEPT_ROWS:]]
         if self._todos:
             parts.append(self._panel())
-        if not rows and now - self._waiting_since > 0.3:
+        if now < self._waiting_since:
+            parts.append(Text(f"{_frame(now)} asking again in {self._waiting_since - now:.0f} s", "dim"))
+        elif (not rows or self._lost) and now - self._waiting_since > 0.3:
             parts.append(Text(f"{_frame(now)} waiting for the model {now - self._waiting_since:.0f} s", "dim"))
         return Group(*parts)
 
@@ -203,7 +248,7 @@ class LiveScreen:
             text = Text.assemble((_frame(now), "cyan"), " ")
             result, style, took = row.progress, "dim", seconds(max(now - row.since, 0.0))
         else:
-            mark, colour, style = _mark(end)
+            mark, colour, style = ("–", "yellow", "yellow") if row.lost else _mark(end)
             text = Text.assemble((mark, colour), " ")
             result, took = end.text, seconds(end.seconds) if end.executed else "not run"
         width = self._console.width
@@ -235,14 +280,16 @@ class LiveScreen:
     def _settle(self) -> None:
         """The lines of a round, for good; then the text that came meanwhile."""
         self._stop()
-        rows, self._rows = self._rows, {}
+        rows, self._rows, self._lost = self._all_rows(), {}, {}
         if rows:
             self._end_line()
+            self._page.settle()
         now = time.time()
-        for row in rows.values():
+        for row in rows:
             self._console.print(self._line_of(row, now))
         if self._todos_changed and self._todos:
             self._end_line()
+            self._page.settle()
             self._console.print(self._panel())
             self._todos_changed = False
         kept, self._kept = self._kept, []
@@ -258,25 +305,34 @@ class LiveScreen:
         self._line(f"[{'green' if good else 'yellow'}]{'✔' if good else '■'}[/] [dim]{closing(event)}[/]")
 
     def _write(self, text: str, style: str) -> None:
-        if self._rows:
-            self._kept.append((clean(text.replace("\r\n", "\n")), style))
+        text = clean(text.replace("\r\n", "\n"))
+        if self._rows or self._lost:
+            self._kept.append((text, style))
             return
         self._stop()
         if style != self._style:
             self._end_line()
             self._style = style
-        self._console.print(Text(clean(text.replace("\r\n", "\n")), style), end="", soft_wrap=True)
-        self._mid_line = not text.endswith("\n")
+        self._page.print(Text(text, style), style)
+
+    def _replace(self, text: str, style: str) -> None:
+        """A second answer says something else."""
+        self._kept = [(kept, of) for kept, of in self._kept if of != style]
+        if self._page.has(style):
+            self._stop()
+            if not self._page.take_back(style):
+                self._write(INSTEAD, NOTE)
+        self._write(text, style)
+        if self._rows or self._lost:
+            self._draw()
 
     def _line(self, markup: str) -> None:
         if self._live is None:
             self._end_line()
-        self._console.print(markup, soft_wrap=True)
+        self._page.print(Text.from_markup(f"{markup}\n"), NOTE)
 
     def _end_line(self) -> None:
-        if self._mid_line:
-            self._console.print()
-            self._mid_line = False
+        self._page.end_line()
 
 
 def _frame(now: float) -> str:

@@ -14,6 +14,7 @@ import typer
 from unbroken.agent import Agent, Limits
 from unbroken.errors import UserError
 from unbroken.models.connect import connect
+from unbroken.models.guarded import ATTEMPTS
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.mcp import MCPServer
@@ -62,6 +63,17 @@ OneCall: TypeAlias = Annotated[bool, typer.Option("--one-call", help="Ask for on
 Todo: TypeAlias = Annotated[bool, typer.Option("--todo", help="Let the model keep a list of what is to be done.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Approve every call that asks for it.")]
 NoStream: TypeAlias = Annotated[bool, typer.Option("--no-stream", help="Ask for whole responses.")]
+Attempts: TypeAlias = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Tries at each answer, the first included.", show_default=str(ATTEMPTS)),
+]
+Fallback: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PROVIDER:MODEL", help="Who is asked when the model has failed; may be repeated."),
+]
+RawLog: TypeAlias = Annotated[
+    str, typer.Option(metavar="FILE", help="Keep requests and responses there as they are, without secrets.")
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Events as JSON, one a line, on standard output.")]
 Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Log what happens; show where an error came from.")]
 
@@ -85,6 +97,9 @@ class Setup:
     todo: bool = False
     yes: bool = False
     no_stream: bool = False
+    attempts: int | None = None
+    fallback: tuple[str, ...] = ()
+    raw_log: str = ""
     json: bool = False
     debug: bool = False
 
@@ -92,13 +107,24 @@ class Setup:
 def build_model(setup: Setup) -> Model:
     if not setup.model.strip():
         raise UserError("no model is named; say --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL")
-    return connect(
-        setup.model.strip(),
-        base_url=setup.base_url or None,
-        api_key=_key(setup.api_key_env),
-        wire=setup.wire or None,
-        stream=not setup.no_stream,
-    )
+    attempts = ATTEMPTS if setup.attempts is None else setup.attempts
+    if attempts < 1:
+        raise UserError(f"--attempts {attempts}: it is a number from 1, and counts the first try too")
+    try:
+        return connect(
+            setup.model.strip(),
+            base_url=setup.base_url or None,
+            api_key=_key(setup.api_key_env),
+            wire=setup.wire or None,
+            stream=not setup.no_stream,
+            attempts=attempts,
+            fallback=setup.fallback,
+            raw_log=setup.raw_log or None,
+        )
+    except UserError as error:
+        if not str(error).startswith("raw_log="):
+            raise
+        raise UserError(str(error).replace("raw_log=", "--raw-log ", 1)) from None
 
 
 def build_tools(setup: Setup) -> list[Source]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import IO
 
 from unbroken.cli.show import clean
-from unbroken.cli.wording import closing, in_brackets, one_line, seconds
+from unbroken.cli.wording import closing, in_brackets, one_line, retrying, seconds
 from unbroken.events import (
     ApprovalAsked,
     CallFinished,
@@ -15,11 +15,13 @@ from unbroken.events import (
     CallStarted,
     Event,
     LimitReached,
+    RequestRetried,
     RequestSent,
     RunFailed,
     RunFinished,
     Said,
     TextAdded,
+    TextReplaced,
     TodoUpdated,
     ToolLate,
     event_to_json,
@@ -42,11 +44,16 @@ class PlainScreen:
         """Of the response that is being written."""
 
     def show(self, event: Event) -> None:
+        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RequestSent():
                 self._heard.clear()
             case TextAdded(text=text):
                 self._heard.append(text)
+            case TextReplaced(text=text):
+                self._heard = [text]
+            case RequestRetried():
+                self._say("retry", retrying(event))
             case Said(text=text, final=False):
                 self._say("thought", one_line(text))
             case CallStarted(name=name, arguments=arguments):
@@ -54,7 +61,8 @@ class PlainScreen:
             case CallProgress(name=name, message=message):
                 self._say("progress", f"{clean(name)}: {one_line(message)}")
             case CallFinished():
-                self._say(_outcome(event), f"{clean(event.name)} {seconds(event.seconds)}: {one_line(event.text)}")
+                outcome = "dropped" if lost else _outcome(event)
+                self._say(outcome, f"{clean(event.name)} {seconds(event.seconds)}: {one_line(event.text)}")
             case ApprovalAsked(name=name, arguments=arguments):
                 self._say("approval", f"{clean(name)}{in_brackets(arguments, 200)} is asked about (--yes allows all)")
             case TodoUpdated(todos=todos):
@@ -118,4 +126,6 @@ class JsonScreen:
 def _outcome(event: CallFinished) -> str:
     if event.duplicate_of:
         return "same"
+    if event.adopted_from and not event.error:
+        return "kept"
     return "not run" if not event.executed else "failed" if event.error else "done"

@@ -36,6 +36,9 @@ def run_command(
     todo: options.Todo = False,
     yes: options.Yes = False,
     no_stream: options.NoStream = False,
+    attempts: options.Attempts = None,
+    fallback: options.Fallback = None,
+    raw_log: options.RawLog = "",
     timeline: Annotated[bool, typer.Option("--timeline", help="Draw when each call was written and run.")] = False,
     json: options.AsJson = False,
     debug: options.Debug = False,
@@ -56,6 +59,9 @@ def run_command(
         todo=todo,
         yes=yes,
         no_stream=no_stream,
+        attempts=attempts,
+        fallback=tuple(fallback or ()),
+        raw_log=raw_log,
         json=json,
         debug=debug,
     )
@@ -67,7 +73,7 @@ def run_command(
             sinks = [session.watch] if session.watch else []
             result = session.desk.play(lambda sink: session.agent.run(asked, sinks=[*sinks, sink]))
         if session.watch:
-            session.console.print(Timeline(session.watch), legend(session.console))
+            session.console.print(Timeline(session.watch), legend(session.console, session.watch))
     raise typer.Exit(code_of_stop(result.stop_reason))
 
 

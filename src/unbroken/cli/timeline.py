@@ -1,7 +1,8 @@
 """When each call of a run was written by the model, started and ended, and a picture of it for a terminal.
 
 `Watch` looks on from two sides: at the deltas of the model, which say when a call was written, and at the events of
-the run, which say when it started and ended. It changes neither.
+the run, which say when it started and ended. It changes neither. A response that breaks off and comes again is one
+turn, and a call that is taken over one line, from its first byte to its end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from rich.text import Text
 from unbroken.cli.show import clean
 from unbroken.cli.wording import one_line, seconds
 from unbroken.clock import current_clock
-from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
+from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Restarted
 from unbroken.events import (
     CallFinished,
     CallStarted,
     Event,
+    RequestRetried,
     RequestSent,
     RunFailed,
     RunFinished,
@@ -54,9 +56,29 @@ class Turn:
     heard: float | None = None
     calls: dict[int, Span] = field(default_factory=dict[int, Span])
     """By index."""
+    lost: list[Span] = field(default_factory=list[Span])
+    """Of responses that broke off: those that had started, and were not taken over."""
+    broken: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """When a response broke off, and when the next was asked for."""
 
-    def find(self, id: str) -> Span | None:
-        return next((span for span in self.calls.values() if span.id == id), None)
+    @property
+    def spans(self) -> list[Span]:
+        return [*self.lost, *(span for _, span in sorted(self.calls.items()))]
+
+    def find(self, id: str, lost: bool = False) -> Span | None:
+        return next((span for span in (self.lost if lost else self.calls.values()) if span.id == id), None)
+
+    def restart(self) -> None:
+        self.lost += [span for _, span in sorted(self.calls.items()) if span.started is not None]
+        self.calls = {}
+
+    def adopt(self, id: str, adopted_from: str) -> None:
+        """The call goes on as one that was lost."""
+        span, lost = self.find(id), self.find(adopted_from, lost=True)
+        if span is not None and lost is not None:
+            self.lost.remove(lost)
+            lost.index, lost.id = span.index, id
+            self.calls[span.index] = lost
 
 
 class Watch:
@@ -70,7 +92,7 @@ class Watch:
 
     @property
     def spans(self) -> list[Span]:
-        return [span for turn in self.turns for _, span in sorted(turn.calls.items())]
+        return [span for turn in self.turns for span in turn.spans]
 
     def over(self, model: Model) -> Model:
         return _Watched(model, self)
@@ -85,29 +107,37 @@ class Watch:
                 span.id, span.written, span.arguments = call.id, now, call.arguments or {}
             case CallWithdrawn(index):
                 turn.calls.pop(index, None)
+            case Restarted():
+                turn.restart()
             case _:
                 pass
 
     def __call__(self, event: Event) -> None:
+        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RunStarted(schedule=schedule):
                 self.schedule, self.began = schedule, event.time
             case RequestSent():
                 self.turns.append(Turn(event.time))
+            case RequestRetried():
+                self.turns[-1].broken.append((event.time, event.time + event.wait))
             case CallStarted():
                 if span := self._find(event.call_id):
                     span.started, span.early = event.time, event.early
             case CallFinished():
-                if span := self._find(event.call_id):
+                if event.adopted_from and self.turns:
+                    self.turns[-1].adopt(event.call_id, event.adopted_from)
+                span = self._find(event.call_id, lost)
+                if span is not None and span.ended is None:
                     span.ended, span.error = event.time, event.error
             case RunFinished() | RunFailed():
                 self.ended = event.time
             case _:
                 pass
 
-    def _find(self, id: str) -> Span | None:
+    def _find(self, id: str, lost: bool = False) -> Span | None:
         """A run that is resumed begins with calls that nobody saw being written."""
-        return self.turns[-1].find(id) if self.turns else None
+        return self.turns[-1].find(id, lost) if self.turns else None
 
 
 class _Watched:
@@ -141,10 +171,11 @@ class Glyphs:
     waiting: str
     running: str
     grid: str
+    broken: str
 
 
-FINE = Glyphs("─", "▒", "·", "█", "┊")
-COARSE = Glyphs("-", "~", ".", "#", " ")
+FINE = Glyphs("─", "▒", "·", "█", "┊", "╳")
+COARSE = Glyphs("-", "~", ".", "#", " ", "x")
 """For a terminal that has no more than ASCII."""
 
 MODEL, WRITING, WAITING, RUNNING, FAILED = "blue", "cyan", "dim", "green", "red"
@@ -180,9 +211,9 @@ class Timeline:
         for turn in watch.turns:
             number += bool(turn.calls)
             title = f"round {number}" if turn.calls else "answer"
-            bar = ruler.bar([(turn.asked, _known(turn.heard, end), glyphs.model, MODEL)])
+            bar = ruler.bar(_heard(turn, glyphs, end))
             lines.append(Text.assemble((set_cell_size(title, label), "dim"), bar))
-            lines += [self._line(span, ruler, label, glyphs, end) for _, span in sorted(turn.calls.items())]
+            lines += [self._line(span, ruler, label, glyphs, end) for span in turn.spans]
         return lines
 
     def _line(self, span: Span, ruler: _Ruler, label: int, glyphs: Glyphs, end: float) -> Text:
@@ -201,14 +232,25 @@ class Timeline:
         return text
 
 
+def _heard(turn: Turn, glyphs: Glyphs, end: float) -> list[tuple[float, float, str, str]]:
+    """The responses of a turn, one behind the other, with a mark where one broke off."""
+    parts: list[tuple[float, float, str, str]] = []
+    asked = turn.asked
+    for broke, again in turn.broken:
+        parts += [(asked, broke, glyphs.model, MODEL), (broke, broke, glyphs.broken, FAILED)]
+        asked = min(again, end)
+    return [*parts, (asked, max(_known(turn.heard, end), asked), glyphs.model, MODEL)]
+
+
 def _known(*times: float | None) -> float:
     """The first that has come; the last is always there."""
     return next(time for time in times if time is not None)
 
 
-def legend(console: Console) -> Text:
+def legend(console: Console, watch: Watch | None = None) -> Text:
+    """What the signs mean; that for a break only where `watch` saw one."""
     glyphs = FINE if console.encoding.lower().startswith("utf") else COARSE
-    return Text.assemble(
+    text = Text.assemble(
         (glyphs.model * 2, MODEL),
         " the model is heard   ",
         (glyphs.writing * 2, WRITING),
@@ -218,6 +260,9 @@ def legend(console: Console) -> Text:
         (glyphs.running * 2, RUNNING),
         " it runs",
     )
+    if watch is not None and any(turn.broken for turn in watch.turns):
+        text.append("   ").append(glyphs.broken, FAILED).append(" the answer broke off")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

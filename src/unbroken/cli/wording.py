@@ -7,8 +7,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from unbroken.cli.show import clean
-from unbroken.events import RunFinished
+from unbroken.events import RequestRetried, RunFinished
 from unbroken.messages import Json
+
+BROKEN = {
+    "unfinished": "the stream ended too early",
+    "lost": "the stream broke",
+    "silent": "the stream fell silent",
+    "late": "the answer took too long",
+    "cut_call": "a call was cut",
+    "error": "the stream broke with an error",
+    "damaged": "the stream was damaged",
+    "empty": "the answer was empty",
+    "foreign": "that was no answer",
+    "too_long": "the context is too long",
+    "limited": "too many requests",
+    "unavailable": "the provider is not available",
+    "unreachable": "the provider cannot be reached",
+    "unanswered": "no answer came",
+    "refused": "the request was refused",
+}
+"""What was wrong, by the kind of a verdict."""
 
 
 def one_line(text: str, longest: int = 200) -> str:
@@ -33,6 +52,14 @@ def closing(event: RunFinished) -> str:
     tokens = f"{about}{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out"
     counts = f"{_count(event.rounds, 'round')}, {_count(event.calls, 'call')}"
     return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens} · {seconds(event.seconds)}"
+
+
+def retrying(event: RequestRetried) -> str:
+    """`the stream broke (connection reset); asking again in 12 s…`"""
+    what = BROKEN.get(event.kind, "there was no whole answer")
+    why = f" ({one_line(event.reason, 56)})" if event.reason else ""
+    wait = f" in {event.wait:.0f} s" if event.wait >= 0.5 else ""
+    return f"{what}{why}; asking again{wait}…"
 
 
 def _count(number: int, what: str) -> str:

@@ -43,6 +43,8 @@ class Assembler:
         self.finish_reason: str | None = None
         self.meaning: Meaning = "done"
         self.terminal = False
+        self.over = False
+        """Nothing that follows belongs to this response."""
         self.failure: Json = None
         self.damaged = ""
         self.said_otherwise = False
@@ -105,8 +107,9 @@ class Assembler:
             self.finish_reason = reason or None
             self.meaning = meaning
 
-    def ended(self) -> None:
+    def ended(self, last: bool = False) -> None:
         self.terminal = True
+        self.over = self.over or last
 
     def error(self, error: Json) -> None:
         if self.failure is None:

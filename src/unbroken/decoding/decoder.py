@@ -97,8 +97,11 @@ class Decoder:
             raise UserError("feed was called after end: use a new Decoder for each response")
         if self._failure is not None:
             raise self._failure
+        assembler = self._assembler
         try:
             for data in self._framer.feed(chunk):
+                if assembler.over:
+                    break  # a proxy that began once more, say
                 if len(data) < SHORTEST:  # `[DONE]`: an exception for it would cost more than many events
                     self._read_slowly(data)
                     continue
@@ -117,7 +120,7 @@ class Decoder:
         except StreamError as error:
             self._fail(error)
             raise
-        return self._assembler.take()
+        return assembler.take()
 
     def end(self, cause: str = "", how: How = "unfinished") -> list[Delta]:
         """No more bytes will come. `cause` says why and `how` of which kind, where it was not the provider who ended
@@ -136,7 +139,7 @@ class Decoder:
     def _read_the_rest(self) -> None:
         unfinished = self._framer.unfinished
         rest = self._framer.end()
-        for number, data in enumerate(rest, start=1):
+        for number, data in enumerate(rest if not self._assembler.over else (), start=1):
             self._read_slowly(data, last=unfinished and number == len(rest))
 
     def _fail(self, error: StreamError) -> None:
@@ -168,7 +171,7 @@ class Decoder:
         if data.strip().upper() == b"[DONE]":
             if self.wire.done_ends:
                 self._reader.recognised = True
-                self._assembler.ended()
+                self._assembler.ended(last=True)
                 self._done = True
             return
         if is_word(data):

@@ -88,6 +88,8 @@ def connect(
         endpoint = replace(endpoint, quirks=replace(endpoint.quirks, stream_with_tools=stream_with_tools))
     log = None if raw_log is None else RawLog(raw_log)
     http = HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log)
+    if isinstance(fallback, str):
+        raise UserError(f"fallback={fallback!r} is a text: give a list of models, or of their names")
     others = [connect(other, raw_log=raw_log) if isinstance(other, str) else other for other in fallback]
     return Guarded(http, attempts, seconds, fallback=others)
 

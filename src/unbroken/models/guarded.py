@@ -47,7 +47,8 @@ M_co = TypeVar("M_co", bound=Model, covariant=True)
 class Guarded(Generic[M_co]):
     """Around any `Model`; `connect` puts it around its own.
 
-    `attempts` are made at each model, the first included; none begins more than `seconds` after the first. `fallback`
+    `attempts` are made at each model, the first included; none begins more than `seconds` after the first that failed,
+    so that an answer which took long before it broke is mended too. `fallback`
     are the models to go on with when one has failed for good. `stream_with_tools=False` asks without streaming whenever
     tools are offered. Waits are `first_wait`, twice that, and so on, each shortened by up to a half by `jitter` (a
     function that gives a number from 0 to 1); a provider's own Retry-After counts before them, and where it is longer
@@ -69,9 +70,10 @@ class Guarded(Generic[M_co]):
             raise UserError(f"Guarded(attempts={attempts!r}): it is a number from 1, and counts the first try too")
         if seconds is not None and not seconds > 0:
             raise UserError(f"Guarded(seconds={seconds!r}): give seconds above 0, or None for no limit")
-        self._model = model
         # One that is guarded itself brings its models, not a budget of its own.
-        self.fallback = tuple(one for other in fallback for one in _unguarded(other))
+        models = [one for each in (model, *_models(fallback)) for one in _unguarded(each)]
+        self._model = cast("M_co", models[0])
+        self.fallback = tuple(models[1:])
         self.attempts = attempts
         self.seconds = seconds
         self._stream_with_tools = stream_with_tools
@@ -106,7 +108,6 @@ class Guarded(Generic[M_co]):
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
         if not self._stream_with_tools and request.stream and request.tools:
             request = replace(request, stream=False)
-        began = asyncio.get_running_loop().time()
         story: _Story | None = None
         model: Model = self._model
         while True:
@@ -127,18 +128,21 @@ class Guarded(Generic[M_co]):
                         passed_on = passed_on or kind is not UsageReported
                         yield delta
                     else:
-                        return  # all is well (or it is a foreign model that does not say `Ended`: that is all there is)
+                        if story is not None:  # a foreign model that does not say `Ended`
+                            yield Ended(story.judge(Ended(Verdict("whole")), None))
+                        return
             except (ProviderError, StreamError, OSError) as failure:  # OSError: a foreign model with its own connection
                 error = failure
             if story is None:
-                story = _Story(self, request, began)
+                story = _Story(self, request, asyncio.get_running_loop().time())
             verdict = story.judge(ended, error)
             if ended is not None and not story.breaks(verdict):
                 yield Ended(verdict, ended.message)
                 return
             wait = story.next_try(verdict, error, passed_on)
+            elsewhere = story.model is not model
             model, request = story.model, story.request
-            yield AttemptFailed(verdict, wait)
+            yield AttemptFailed(verdict, wait, elsewhere)
             if passed_on:
                 calls = ended.message.calls if ended is not None and ended.message is not None else ()
                 yield Restarted(tuple(dict.fromkeys([*ready, *(call.id for call in calls)])))
@@ -245,6 +249,12 @@ class _Story:
             given = ChainBroken(f"the answer of `{verdict.model}` broke off{tries}: {verdict.reason}")
         given.verdicts = verdicts
         return given
+
+
+def _models(fallback: Sequence[Model]) -> Sequence[Model]:
+    if isinstance(fallback, str) or not all(hasattr(model, "stream") for model in fallback):
+        raise UserError(f"fallback={fallback!r} is no list of models; `connect` takes a list of their names too")
+    return fallback
 
 
 def _unguarded(model: Model) -> tuple[Model, ...]:

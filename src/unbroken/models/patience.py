@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from aiohttp import StreamReader
 
-from unbroken.deadlines import Deadline, deadline
+from unbroken.deadlines import SLACK, Deadline, deadline
 
 Waiting: TypeAlias = Literal["connect", "first_byte", "idle", "total", ""]
 """What was waited for when the time was over."""
@@ -101,10 +101,10 @@ class Patience:
             self._look_at(now + min(max(self._limit, 0.01), 1.0))
             return
         due = min(self.since + self._limit, self._total)
-        if now < due:
+        if due - now > SLACK:
             self._look_at(due)
             return
-        self.expired = "total" if now >= self._total else self.for_what
+        self.expired = "total" if due == self._total else self.for_what
         if self._content is not None:
             self._content.set_exception(TimeoutError())
         elif self._task is not None:

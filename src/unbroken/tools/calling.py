@@ -206,7 +206,7 @@ class ToolCaller:
                 return error  # the tool's own
             if job is not None and job.running:
                 threads = THREADS.give_up(job)
-                context.say(ToolLate, call.id, call.name, tool.timeout or 0.0, threads)
+                context.say(ToolLate, context.call_id, call.name, tool.timeout or 0.0, threads)
             return failure(call, timed_out(tool.timeout or 0.0))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

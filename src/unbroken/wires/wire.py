@@ -70,8 +70,8 @@ class Receiver(Protocol):
         """A finish reason as the provider spells it (empty if it gave none), and what it means on any wire."""
         ...
 
-    def ended(self) -> None:
-        """A terminal sign that carries no reason (`[DONE]`, a whole body)."""
+    def ended(self, last: bool = False) -> None:
+        """A terminal sign that carries no reason (`[DONE]`, a whole body). `last`: nothing may follow it."""
         ...
 
     def error(self, error: Json) -> None: ...

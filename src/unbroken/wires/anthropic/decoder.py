@@ -130,7 +130,7 @@ class MessagesDecoder:
             case "message_stop":
                 self.recognised = True
                 self._end_blocks()
-                self._to.ended()
+                self._to.ended(last=True)
             case "message":
                 self.recognised = True
                 self._body(exact(event, data, event.get("content")))

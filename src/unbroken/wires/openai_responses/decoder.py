@@ -388,6 +388,7 @@ class ResponsesDecoder:
         if status in ("failed", "cancelled"):
             self._to.error(response.get("error") or {"code": status, "message": f"the response was {status}"})
         self._to.finish(status, meaning)
+        self._to.ended(last=True)
 
 
 def _text_in(part: Json) -> str:

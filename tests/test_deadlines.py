@@ -1,0 +1,176 @@
+"""Time limits that stand in a line: they end what waits too long, once, in order, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from unbroken.deadlines import TimeLimit, deadline
+from unbroken.testing.virtual import run
+
+
+def test_what_is_done_in_time_is_left_alone_and_what_is_not_is_ended() -> None:
+    async def main() -> list[str]:
+        said: list[str] = []
+        for seconds in (1.0, 29.0, 31.0):
+            try:
+                with TimeLimit(30):
+                    await asyncio.sleep(seconds)
+                said.append("done")
+            except TimeoutError:
+                said.append(f"ended at {asyncio.get_running_loop().time():g}")
+        return said
+
+    assert run(main()) == ["done", "done", "ended at 60"]
+
+
+def test_limits_of_one_length_end_each_at_its_own_time() -> None:
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        ended: list[float] = []
+
+        async def wait(start: float) -> None:
+            await asyncio.sleep(start)
+            with pytest.raises(TimeoutError), TimeLimit(10):
+                await asyncio.sleep(100)
+            ended.append(loop.time())
+
+        async with asyncio.TaskGroup() as group:
+            for start in (0.0, 3.0, 3.0, 7.5):
+                group.create_task(wait(start))
+        return ended
+
+    assert run(main()) == [10.0, 13.0, 13.0, 17.5]
+
+
+def test_one_that_is_taken_back_does_not_hold_up_those_behind_it() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        said: list[str] = []
+        first = deadline(loop, 5, lambda: said.append("first"))
+        deadline(loop, 5, lambda: said.append("second"))
+        first.cancel()
+        deadline(loop, 2, lambda: said.append("shorter"))
+        await asyncio.sleep(5)
+        return said
+
+    assert run(main()) == ["shorter", "second"]
+
+
+def test_who_is_cancelled_from_outside_is_cancelled_and_not_timed_out() -> None:
+    async def main() -> str:
+        async def work() -> None:
+            with TimeLimit(10):
+                await asyncio.sleep(100)
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(1)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return "cancelled"
+        except TimeoutError:
+            return "timed out"
+        return "done"
+
+    assert run(main()) == "cancelled"
+
+
+def test_who_is_cancelled_while_the_time_is_up_is_cancelled() -> None:
+    async def main() -> str:
+        async def work() -> None:
+            with TimeLimit(10):
+                await asyncio.sleep(100)
+
+        task = asyncio.create_task(work())
+        asyncio.get_running_loop().call_at(10, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            return "cancelled"
+        except TimeoutError:
+            return "timed out"
+        return "done"
+
+    assert run(main()) == "cancelled"
+
+
+def test_a_limit_that_begins_later_counts_from_there() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        limit = TimeLimit(None)
+        loop.call_at(4, limit.begin, 3)
+        with pytest.raises(TimeoutError), limit:
+            await asyncio.sleep(100)
+        assert limit.expired
+        return loop.time()
+
+    assert run(main()) == 7
+
+
+def test_a_limit_that_begins_after_its_end_does_nothing() -> None:
+    async def main() -> bool:
+        limit = TimeLimit(None)
+        with limit:
+            await asyncio.sleep(1)
+        limit.begin(1)
+        await asyncio.sleep(10)
+        return limit.expired
+
+    assert run(main()) is False
+
+
+def test_limits_within_limits_end_the_one_that_is_over() -> None:
+    async def main() -> list[str]:
+        said: list[str] = []
+        try:
+            with TimeLimit(5):
+                try:
+                    with TimeLimit(8):
+                        await asyncio.sleep(100)
+                except TimeoutError:
+                    said.append("inner")
+        except TimeoutError:
+            said.append("outer")
+        return said
+
+    assert run(main()) == ["outer"]
+
+
+def test_ever_other_lengths_are_kept_too() -> None:
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        ended: list[int] = []
+        for number in range(200):
+            deadline(loop, 1 + number / 1000, lambda number=number: ended.append(number))
+        await asyncio.sleep(2)
+        assert ended == sorted(ended)
+        return len(ended)
+
+    assert run(main()) == 200
+
+
+def test_a_line_does_not_keep_what_was_taken_back() -> None:
+    """A busy line is cleared at its head by whoever comes next."""
+
+    class Held:
+        alive = 0
+
+        def __init__(self) -> None:
+            Held.alive += 1
+
+        def __del__(self) -> None:
+            Held.alive -= 1
+
+        def expire(self) -> None:
+            raise AssertionError("it was taken back")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(1000):
+            deadline(loop, 30, Held().expire).cancel()
+        assert Held.alive == 0
+
+    asyncio.run(main())
