@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: ui real demo tour test check bench fuzz clean
+.PHONY: ui real demo tour test check bench fuzz faults clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,11 @@ bench: $(VENV)/.bench  ## the numbers that the README claims
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
 	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py
+
+faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, resets, the soak; minutes
+	$(BIN)/unbroken faults run --write docs/faults.md
+	UNBROKEN_CUTS=all $(BIN)/python -m pytest tests/test_cut_at_every_byte.py
+	$(BIN)/python bench/soak.py
 
 ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7 (needs Node and npm)
 	@mkdir -p $(VENV)/ui && cp tests/ui_messages/check.mjs $(VENV)/ui

@@ -284,9 +284,17 @@ def _at_the_end() -> Iterator[Fault]:
         "the finish reason says that all is well, and a call is cut",
         True,
         lasting="told",
-        wires=IN_PIECES,
+        wires=("openai-chat", "anthropic-messages"),
         rewrite=rewrites.cut_last_call(End("done")),
         except_for=(("anthropic-messages", "whole"),),
+    )
+    yield Fault(
+        "completed_with_cut_item",
+        10,
+        "the response says that it is complete, and a call in it that it is not",
+        outcome="told",
+        wires=("openai-responses",),
+        rewrite=rewrites.cut_last_call(End("done")),
     )
     yield Fault(
         "finish_twice",

@@ -1,0 +1,173 @@
+"""`unbroken faults run`: the fault matrix, against our own agent or against somebody else's program.
+
+What is run and how it is judged stands in `testing.matrix` and `testing.target`; here are the options, a line that says
+how far it is, and the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table as Grid
+
+from unbroken import testing
+from unbroken.cli.exits import INTERRUPTED, tell
+from unbroken.cli.screen import is_terminal
+from unbroken.cli.wording import one_line
+from unbroken.errors import UserError
+from unbroken.wires import WIRES, find_wire
+
+if TYPE_CHECKING:  # servers are imported when they are wanted: the other commands start without
+    from unbroken.testing.matrix import Case, Ended
+
+WRONG = 1
+_LONGEST = 300
+
+Told: TypeAlias = "Callable[[Ended], None]"
+
+
+def run_command(
+    fault: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
+    wire: Annotated[list[str] | None, typer.Option(help=f"Only this one: {', '.join(WIRES)}; may be repeated.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+    write: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write the outcomes as a page (docs/faults.md).")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="CMD", help="A program of yours in place of our agent, run once for each fault.")
+    ] = "",
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that --target has for one fault.")] = 30.0,
+) -> None:
+    """Break responses in every way that is known, on every wire, streamed and whole, and see what becomes of the run.
+
+    A --target gets an address and a key in its environment (OPENAI_BASE_URL and the like, UNBROKEN_MODEL,
+    UNBROKEN_PROMPT); docs/faults.md says what is expected of it. It is to ask on openai-chat, streamed, unless --wire
+    says otherwise.
+
+    Exit codes: 0 all ended as expected; 1 something did not; 2 wrong use; 130 interrupted.
+    """
+    if not timeout > 0:  # NaN is not
+        raise UserError(f"--timeout {timeout:g}: give seconds above 0")
+    if write is not None and (fault or wire or target):
+        raise UserError("--write needs the whole matrix: leave out --fault, --wire and --target")
+    chosen = _cases(fault, wire, target)
+    try:
+        ended = _follow(chosen, quiet=json, player=_player(chosen, target, timeout))
+    except KeyboardInterrupt:
+        tell("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    page: Any = importlib.import_module("unbroken.testing.faults_page")
+    if write is not None:
+        _write(write, page.make_page(ended))
+    if json:
+        typer.echo(dumps([_as_json(each) for each in ended], ensure_ascii=False, indent=2))
+    else:
+        _print(page, ended)
+    raise typer.Exit(0 if all(each.good for each in ended) else WRONG)
+
+
+def _cases(faults: Sequence[str] | None, wires: Sequence[str] | None, target: str) -> list[Case]:
+    matrix: Any = importlib.import_module("unbroken.testing.matrix")
+    known = [testing.find_fault(name) for name in faults or testing.FAULTS]
+    spoken = [find_wire(name).name for name in wires or (("openai-chat",) if target else WIRES)]
+    if target:
+        # A program's own results are not long, so no history is too long for it.
+        known = [each for each in known if each.longest is None]
+        chosen: list[Case] = matrix.cases(known, spoken, modes=("streamed",), whens=("once",))
+    else:
+        chosen = matrix.cases(known, spoken)
+    if not chosen:
+        raise UserError("nothing to run: these faults do not happen on these wires; `unbroken faults list` says where")
+    return chosen
+
+
+def _player(chosen: list[Case], target: str, timeout: float) -> Callable[[Told], Coroutine[Any, Any, list[Ended]]]:
+    matrix: Any = importlib.import_module("unbroken.testing.matrix")
+    if not target:
+        return lambda told: matrix.play(chosen, told)
+    programs: Any = importlib.import_module("unbroken.testing.target")
+    return lambda told: matrix.play(chosen, told, programs.Target(target, timeout).play, programs.AT_ONCE)
+
+
+def _follow(chosen: list[Case], quiet: bool, player: Callable[[Told], Coroutine[Any, Any, list[Ended]]]) -> list[Ended]:
+    """Runs them, and says how far it is where somebody looks."""
+    if quiet or not is_terminal(sys.stderr):
+        return _unwrapped(player(lambda _: None))
+    columns = (
+        TextColumn("{task.description:<40}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[wrong]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(chosen), wrong="")
+        wrong = 0
+
+        def told(ended: Ended) -> None:
+            nonlocal wrong
+            wrong += not ended.good
+            said = f"[red]{wrong} not as expected[/red]" if wrong else ""
+            progress.update(task, advance=1, description=f"{ended.case.fault.name}, {ended.case.wire}", wrong=said)
+
+        return _unwrapped(player(told))
+
+
+def _unwrapped(work: Coroutine[Any, Any, list[Ended]]) -> list[Ended]:
+    try:
+        return asyncio.run(work)
+    except* UserError as group:
+        raise group.exceptions[0] from None
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, "utf-8")
+    except OSError as error:
+        raise UserError(f"--write {path}: it cannot be written: {error.strerror or error}") from None
+
+
+def _print(page: Any, ended: list[Ended]) -> None:
+    table: Any = page.Table(ended)
+    wrong = [each for each in ended if not each.good]
+    broken = {each.case.fault.name for each in wrong}
+    rows = [(str(fault.row), fault.name, *table.cells(fault)) for fault in table.faults]
+    heads = ("row", "fault", *table.heads)
+    if is_terminal(sys.stdout):
+        console = Console(highlight=False)
+        grid = Grid(*heads, box=None, pad_edge=False, title=table.title, title_justify="left")
+        grid.columns[1].min_width = max(len(row[1]) for row in rows)
+        for row in rows:
+            grid.add_row(*map(escape, row), style="red" if row[1] in broken else "")
+        console.print(grid)
+    else:
+        for row in (heads, *rows):
+            typer.echo("\t".join(row))
+    for each in wrong:
+        typer.echo(f"! {one_line(page.wrong_in_words(each), _LONGEST)}")
+    typer.echo(f"{len(ended)} cases, {f'{len(wrong)} not as expected' if wrong else 'all as expected'}")
+
+
+def _as_json(ended: Ended) -> dict[str, Any]:
+    case = ended.case
+    return {
+        "fault": case.fault.name,
+        "row": case.fault.row,
+        "wire": case.wire,
+        "mode": case.mode,
+        "when": case.when,
+        "outcome": ended.outcome,
+        "expected": ended.expected,
+        "good": ended.good,
+        "problems": ended.problems,
+        "note": ended.note,
+    }

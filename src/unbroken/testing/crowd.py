@@ -1,0 +1,99 @@
+"""Many runs of the scenario at once behind one server, each with faults of its own: for cuts at every byte, for a soak.
+
+A run is known to the server by the name of its model. What breaks is the caller's choice, try by try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeAlias
+
+from unbroken.messages import Assistant, Request
+from unbroken.models.guarded import Guarded
+from unbroken.models.script import Answer, steps_of
+from unbroken.testing.faults import Fault
+from unbroken.testing.faulty import FaultyServer
+from unbroken.testing.matrix import FIRST_WAIT, PATIENCE, open_model, unheard, until_over
+from unbroken.testing.scenario import Evidence, problems_of, run_scenario, tell, tell_otherwise
+
+Breaks: TypeAlias = Callable[[int, int, Request], Fault | None]
+"""The number of the answer that is asked for, the number of the try, both from 0, and the request."""
+
+AT_ONCE = 20
+ONE_SERVER = 250
+"""Runs for which one server is kept: it remembers all that it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    name: str
+    wire: str
+    breaks: Breaks
+    reworded: bool = False
+    """A second answer says it in other words."""
+    stream: bool = True
+    silence: float = PATIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    job: Job
+    run: Evidence
+    problems: tuple[str, ...]
+
+
+class Crowd:
+    """`async for done in Crowd(jobs).run()`, in the order in which they end."""
+
+    def __init__(self, jobs: Iterable[Job], at_once: int = AT_ONCE) -> None:
+        self._jobs = iter(jobs)
+        self._at_once = at_once
+        self._known: dict[str, Job] = {}
+        self._tries: Counter[tuple[str, int]] = Counter()
+
+    async def run(self) -> AsyncIterator[Done]:
+        while jobs := list(islice(self._jobs, ONE_SERVER)):
+            for done in await self._serve(jobs):
+                yield done
+
+    async def _serve(self, jobs: Sequence[Job]) -> list[Done]:
+        self._known = {job.name: job for job in jobs}
+        self._tries.clear()
+        free = asyncio.Semaphore(self._at_once)
+
+        async def one(job: Job) -> Done:
+            async with free:
+                return await self._play(job, server)
+
+        async with FaultyServer(self._tell, plan=self._plan, on_sent=unheard) as server:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(job)) for job in jobs]
+            return [task.result() for task in tasks]
+
+    async def _play(self, job: Job, server: FaultyServer) -> Done:
+        begun = len(server.sent)
+        http = open_model(job.wire, server.base_url(job.wire), job.stream, job.silence, job.name)
+        run = await run_scenario(Guarded(http, first_wait=FIRST_WAIT))
+        own = [sent for sent in server.sent[begun:] if sent.model == job.name]
+        run.sent, run.requests = own, [server.requests[sent.number] for sent in own]
+        await until_over(run)
+        return Done(job, run, tuple(problems_of(run, any(sent.fault.startswith("leaked") for sent in own))))
+
+    def _plan(self, number: int, request: Request) -> Fault | None:
+        answer = _answers_in(request)
+        attempt = self._tries[request.model, answer]
+        self._tries[request.model, answer] += 1
+        return self._known[request.model].breaks(answer, attempt, request)
+
+    def _tell(self, request: Request) -> Answer:
+        again = self._tries[request.model, _answers_in(request)] > 1
+        said = tell(request)
+        return tell_otherwise(steps_of(said)) if again and self._known[request.model].reworded else said
+
+
+def _answers_in(request: Request) -> int:
+    return sum(isinstance(message, Assistant) for message in request.messages)

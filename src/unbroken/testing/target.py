@@ -1,0 +1,153 @@
+"""Somebody else's program behind the same faulty server: run once for each case, judged from outside.
+
+The program is a black box: it asks a model at the address that it is given, with tools of its own. What can be known is
+what the server sees (was it asked again, did the result of each call come back, once and in order), what the program
+prints, and its exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+
+from unbroken.errors import UserError
+from unbroken.messages import Assistant, Request, ToolMessage
+from unbroken.models.script import Answer, Call, Say, steps_of
+from unbroken.testing.faults import Outcome
+from unbroken.testing.faulty import FaultyServer, story
+from unbroken.testing.matrix import Case, Ended, unheard
+from unbroken.testing.scenario import ASKED, CALLS, tell
+
+MODEL = "demo"
+KEY = "not-a-key"
+TIMEOUT = 30.0
+AT_ONCE = 2
+"""Programs that run at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`command` as in a shell, without one: `{base_url}`, `{model}` and `{prompt}` are filled in.
+
+    The environment has the address and a key under the names that the clients of each provider look for
+    (OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and so on) and UNBROKEN_FAULT, UNBROKEN_WIRE, UNBROKEN_MODEL,
+    UNBROKEN_PROMPT. The model calls `get_weather(city, days)`, `now()` and `save_note(text)` if these are offered, else
+    two of what is. The program has to print the answer, once, and to exit with 0.
+    """
+
+    command: str
+    timeout: float = TIMEOUT
+
+    async def play(self, case: Case) -> Ended:
+        async with FaultyServer(_tell, fault=case.fault, on_sent=unheard) as server:
+            exit = await self._run(case, server)
+            outcome = _judge(case, server, exit)
+        expected = "gave up" if case.expected.startswith("typed:") else "answered"
+        happened = () if server.broken else ("the fault did not happen",)
+        refused = [sent for sent in server.sent if sent.status >= 400 and not sent.fault]
+        note = f"a request was refused: {bytes(refused[0].data).decode('utf-8', 'replace')}" if refused else exit.words
+        return Ended(case, outcome, expected, happened, "" if outcome == "answered" else note)
+
+    async def _run(self, case: Case, server: FaultyServer) -> _Exit:
+        base_url = server.base_url(case.wire)
+        filled = {"base_url": base_url, "model": MODEL, "prompt": ASKED}
+        words = [_fill(word, filled) for word in shlex.split(self.command)]
+        if not words:
+            raise UserError("--target is empty: give the command that runs your program")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **_environment(case, base_url)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"--target {words[0]} cannot be run: {error.strerror or error}") from None
+        try:
+            async with asyncio.timeout(self.timeout):
+                out, err = await process.communicate()
+        except TimeoutError:
+            return _Exit(None, "", f"it did not end within {self.timeout:g} s")
+        finally:
+            with suppress(ProcessLookupError):  # with all that it started
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        lines = err.decode("utf-8", "replace").strip().splitlines()
+        return _Exit(process.returncode, out.decode("utf-8", "replace"), lines[-1] if lines else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    code: int | None
+    """None: it did not end in time."""
+    out: str
+    words: str
+    """The last line of standard error."""
+
+
+def _fill(word: str, filled: dict[str, str]) -> str:
+    """Not `format`: other braces are the program's own."""
+    for name, value in filled.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word
+
+
+def _environment(case: Case, base_url: str) -> dict[str, str]:
+    keys = ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE")
+    return {
+        **{f"{name}_API_KEY": KEY for name in keys},
+        "OPENAI_BASE_URL": base_url,
+        "OPENAI_API_BASE": base_url,
+        "ANTHROPIC_BASE_URL": base_url,
+        "GOOGLE_GEMINI_BASE_URL": base_url,
+        "NO_PROXY": "127.0.0.1",
+        "UNBROKEN_FAULT": case.fault.name,
+        "UNBROKEN_WIRE": case.wire,
+        "UNBROKEN_MODEL": MODEL,
+        "UNBROKEN_PROMPT": ASKED,
+        "PYTHONIOENCODING": "utf-8",
+    }
+
+
+def _tell(request: Request) -> Answer:
+    offered = {tool.name for tool in request.tools}
+    return tell(request) if offered >= {call.name for call in CALLS} else story(request)
+
+
+def _judge(case: Case, server: FaultyServer, exit: _Exit) -> Outcome:
+    if exit.code is None:
+        return "hung"
+    if exit.code != 0:
+        return "gave up"
+    if not server.requests:
+        return "asked nothing"
+    asked, last = server.requests[0], server.requests[-1]
+    if not asked.tools:
+        return "offered no tools"
+    wanted = [step.name for step in steps_of(_tell(asked)) if isinstance(step, Call)]
+    returned = [each.call_id for m in last.messages if isinstance(m, ToolMessage) for each in m.results]
+    calls = [call for m in last.messages if isinstance(m, Assistant) for call in m.calls]
+    names = Counter(call.name for call in calls if call.id in returned)
+    if any(names[name] < count for name, count in Counter(wanted).items()):
+        return "lost calls"
+    # Who is told that a call cannot run is called again, with all of them.
+    if not case.fault.keeps_answer and names != Counter(wanted):
+        return "repeated calls"
+    if [call.id for call in calls] != returned:
+        return "results out of order"
+    texts = [_said(server, number) for number in range(len(server.sent))]
+    answer = next((text for text in reversed(texts) if text), "")
+    if not answer or answer.strip() not in exit.out:
+        return "no answer"
+    return "text twice" if any(text and exit.out.count(text.strip()) > 1 for text in texts) else "answered"
+
+
+def _said(server: FaultyServer, number: int) -> str:
+    return "".join(step.text for step in server.sent[number].steps if isinstance(step, Say))
