@@ -214,6 +214,8 @@ class RunFailed(Event):
     error: str
     """The name of the error's type, or `CancelledError`."""
     message: str
+    verdicts: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    """What was wrong with each response that was not whole, if that is why it failed."""
 
 
 KINDS: tuple[type[Event], ...] = (

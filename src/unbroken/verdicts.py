@@ -13,6 +13,11 @@ Meaning: TypeAlias = Literal["done", "length", "refused", "paused", "other"]
 to go on, it only paused and wants to be asked again with the same history, or we do not know."""
 
 
+_PASSING = frozenset(
+    {"unfinished", "lost", "silent", "damaged", "empty", "foreign", "limited", "unavailable", "unreachable"}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Is the response whole? Decided in one place (`decoding.verdict`), carried as data.
@@ -48,6 +53,11 @@ class Verdict:
     def failed(self) -> bool:
         """There is no end to tell a client: what it has seen is not an answer. (A cut call has one, a cut one.)"""
         return self.kind not in ("whole", "cut_call", "empty")
+
+    @property
+    def retryable(self) -> bool:
+        """May another try do? Of most kinds that goes without saying, also where a model of one's own made it."""
+        return self.again or self.kind in _PASSING
 
     @property
     def told(self) -> Meaning:

@@ -62,7 +62,8 @@ class Performance:
                 ending = await play(run, self.decisions)
         except UnbrokenError as error:
             error.messages = self.messages()
-            voice.say(RunFailed, type(error).__name__, str(error))
+            voice.say(RunFailed, type(error).__name__, str(error), [*map(verdict_to_json, error.verdicts)])
+            _log_chain(run, logging.INFO)
             raise
         except BaseException as error:
             voice.say(RunFailed, type(error).__name__, in_words(error))
@@ -110,17 +111,10 @@ def _result(run: Run, ending: Ending) -> Result:
 
 
 def _say_end(voice: Voice, run: Run, result: Result) -> None:
-    level = logging.INFO if result.fallback_used else logging.DEBUG
-    if not voice.heard and not LOG.isEnabledFor(level):
-        return
-    calls, returns = run.chain()
-    LOG.log(
-        level,
-        "tool_chain_status run=%s tool_calls=%d tool_returns=%d fallback_used=%s",
-        *(run.id, calls, returns, result.fallback_used),
-    )
+    _log_chain(run, logging.INFO if result.fallback_used else logging.DEBUG)
     if not voice.heard:
         return
+    calls, returns = run.chain()
     usage = asdict(result.usage)
     del usage["raw"]
     pending: list[dict[str, Any]] = [
@@ -144,3 +138,13 @@ def _say_end(voice: Voice, run: Run, result: Result) -> None:
         [verdict_to_json(verdict) for verdict in result.verdicts],
         to_json(result.messages),
     )
+
+
+def _log_chain(run: Run, level: int) -> None:
+    if LOG.isEnabledFor(level):
+        calls, returns = run.chain()
+        LOG.log(
+            level,
+            "tool_chain_status run=%s tool_calls=%d tool_returns=%d fallback_used=%s",
+            *(run.id, calls, returns, run.fallback_used),
+        )

@@ -195,7 +195,7 @@ class _Story:
             return True
         if verdict.kind == "empty" and self._empty >= EMPTY_ANSWERS:
             return False
-        return verdict.again and self._may_try(self._pause)
+        return verdict.retryable and self._may_try(self._pause)
 
     def next_try(self, verdict: Verdict, error: Exception | None, passed_on: bool) -> float:
         """Prepares the next try, and says how long to wait for it. Raises the typed error if there is none."""
@@ -206,7 +206,7 @@ class _Story:
             if shorter is not None:
                 self._ask(replace(self._asked, messages=shorter))
                 return 0.0
-        if verdict.again and self._may_try(self._pause):
+        if verdict.retryable and self._may_try(self._pause):
             unanswered = verdict.kind == "unanswered" and not self.request.stream
             self._ask(self.request, streamed=unanswered)
             return self._pause

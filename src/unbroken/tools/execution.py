@@ -19,23 +19,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from math import inf
 from types import TracebackType
 from typing import Any, Protocol
 
 from unbroken.clock import Clock
-from unbroken.deadlines import Deadline, deadline
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
 from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote, timed_out
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
-from unbroken.tools.order import Front, Way, disturbs
+from unbroken.tools.order import Front, Way
+from unbroken.tools.orphans import Orphans
+from unbroken.tools.overdue import GRACE, Watch
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.twins import find_twins
 
-GRACE = 5.0
-"""Seconds that a call has to end after it was cancelled: some tools tidy up, some never listen."""
 LEFT_BEHIND: set[asyncio.Task[Any]] = set()
 """Calls that did not end when they were told to."""
 
@@ -103,8 +101,7 @@ class Batch:
         self._first_submitted: dict[str, Entry] = {}
         self._taken_out: dict[int, Entry] = {}
         self._withdrawn: list[Entry] = []
-        self._orphans: dict[str, Entry] = {}
-        """Calls of a message that broke off, by name and arguments."""
+        self._orphans = Orphans()
         self._adopted = False
         self._held_back: dict[Entry, None] = {}
         """Reads that are complete and could not start yet, while the message is being written."""
@@ -122,7 +119,7 @@ class Batch:
         """Tasks that will still say something."""
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._watching: Deadline | None = None
+        self._watch = Watch(self._loop, self._give_up_overdue)
         self.failed = False
         """A call that was executed failed."""
         self.out_of_time = False
@@ -136,9 +133,9 @@ class Batch:
         """Cancels what still runs, and waits for its end in any case: a task group of its own kind, because one call
         may be cancelled without the others, and nothing that happens here may be wrapped in a group of exceptions."""
         self._left = True
-        for timer in (self._timer, self._watching):
-            if timer is not None:
-                timer.cancel()
+        self._watch.end()
+        if self._timer is not None:
+            self._timer.cancel()
         cancelled: asyncio.CancelledError | None = None
         for task in self._tasks:
             task.cancel()
@@ -164,8 +161,8 @@ class Batch:
         self._entries[prepared.call.index] = entry
         if self._schedule.early:
             # What may adopt an orphan waits until it is known what stands before it.
-            first = self._orphans.get(prepared.fingerprint, entry)
-            self._first_submitted.setdefault(prepared.fingerprint, first)
+            orphan = self._orphans.find(prepared) if self._orphans else None
+            self._first_submitted.setdefault(prepared.fingerprint, orphan or entry)
             if prepared.effect == "read" and not (prepared.asks or prepared.refusal):
                 self._held_back[entry] = None
             moved = self._front.ready(prepared)
@@ -186,8 +183,7 @@ class Batch:
             if entry.stopped:
                 self._withdrawn.append(entry)
             elif entry.started_at is not None:
-                entry.orphaned = True
-                self._orphans.setdefault(entry.prepared.fingerprint, entry)
+                self._orphans.add(entry)
         self._entries, self._taken_out = {}, {}
         self._first_submitted, self._held_back = {}, {}
         self._front = Front()
@@ -198,26 +194,14 @@ class Batch:
 
     def _adopt_orphans(self) -> None:
         """The calls are known now, in their order."""
-        changing: list[Prepared] = []
-        for place, entry in self._entries.items():
-            prepared = entry.prepared
-            orphan = self._orphans.get(prepared.fingerprint)
-            if prepared.effect != "read":
-                changing.append(prepared)
-            elif (
-                orphan is not None
-                and not (entry.started or prepared.refusal or prepared.asks)
-                and not any(disturbs(each, prepared) for each in changing)
-            ):
-                del self._orphans[prepared.fingerprint]
-                self._entries[place] = orphan
-                self._adopted = True
-                self._adopt(orphan, prepared)
+        for place, orphan in self._orphans.adoptions(self._entries):
+            prepared, self._entries[place] = self._entries[place].prepared, orphan
+            self._adopted = True
+            self._adopt(orphan, prepared)
         self._drop_orphans(NOT_ASKED_AGAIN)
 
     def _drop_orphans(self, reason: str) -> None:
-        orphans, self._orphans = self._orphans, {}
-        for orphan in orphans.values():
+        for orphan in self._orphans.pop_all():
             self._withdraw(orphan, f"cancelled: {reason}")  # unheard: it is no failure of this round
             if not orphan.told and orphan.result is not None:
                 orphan.told = True
@@ -311,7 +295,7 @@ class Batch:
     def halt(self, reason: str) -> None:
         """Time is up: running calls are cancelled, the others never start; each is answered with the reason."""
         self._halted = reason
-        for entry in (*self._entries.values(), *self._orphans.values()):
+        for entry in (*self._entries.values(), *self._orphans):
             if entry.state == "running":
                 self._stop(entry, f"cancelled: {reason}")
             elif entry.state == "asking":
@@ -332,7 +316,7 @@ class Batch:
         entries = {entry.call.id: entry for entry in self._entries.values()}
         for call in calls:
             entry = entries.get(call.id) or Entry(Prepared(call, None))
-            orphan = None if entry.started else self._orphans.pop(entry.prepared.fingerprint, None)
+            orphan = None if entry.started else self._orphans.pop(entry.prepared)
             if orphan is not None:
                 self._adopt(orphan, entry.prepared)
                 entry = orphan
@@ -473,7 +457,7 @@ class Batch:
             self._launch(entry, self._run(entry.prepared.call, context))
             tool = entry.prepared.tool
             if tool is not None and tool.timeout is not None and tool.signature.is_async:
-                self._watch(entry, tool.timeout * (1 + tool.retries) + GRACE)
+                self._watch.expect(entry, tool.timeout * (1 + tool.retries) + GRACE)
 
     def _launch(self, entry: Entry, work: Any) -> None:
         self._busy += 1
@@ -542,31 +526,16 @@ class Batch:
         if entry.task is not None and not entry.task.done():
             entry.stopped = reason
             entry.task.cancel()
-            self._watch(entry, GRACE)
-
-    def _watch(self, entry: Entry, seconds: float, usual: bool = True) -> None:
-        """One deadline for all calls: it is set for the first that may be overdue."""
-        entry.overdue = self._loop.time() + seconds
-        if self._watching is None or entry.overdue < self._watching.due:
-            if self._watching is not None:
-                self._watching.cancel()
-            self._watching = deadline(self._loop, seconds, self._give_up_overdue, usual)
+            self._watch.expect(entry, GRACE)
 
     def _give_up_overdue(self) -> None:
         """A call that was told to end and does not is answered, and left behind."""
-        self._watching = None
-        now = self._loop.time()
-        for entry in (*self._entries.values(), *self._orphans.values(), *self._withdrawn):
-            task = entry.task
-            if task is None or task.done() or task not in self._tasks:
-                continue
-            if entry.overdue > now:
-                if entry.overdue < inf:
-                    self._watch(entry, entry.overdue - now, usual=False)
-                continue
-            task.cancel()
-            self._tasks.discard(task)
-            LEFT_BEHIND.add(task)
+        known = (*self._entries.values(), *self._orphans, *self._withdrawn)
+        for entry in self._watch.overdue([entry for entry in known if entry.task in self._tasks]):
+            assert entry.task is not None
+            entry.task.cancel()
+            self._tasks.discard(entry.task)
+            LEFT_BEHIND.add(entry.task)
             self._busy -= 1
             tool = entry.prepared.tool
             timeout = tool.timeout if tool is not None else None

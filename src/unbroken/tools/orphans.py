@@ -1,0 +1,55 @@
+"""Calls of a message that broke off: they go on until it is known whether the message that comes instead has them too.
+
+Only who may adopt whom is decided here; the batch moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from unbroken.tools.calling import Prepared
+from unbroken.tools.entry import Entry
+from unbroken.tools.order import disturbs
+
+
+class Orphans:
+    """By name and arguments: the first that started of each."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def add(self, entry: Entry) -> None:
+        entry.orphaned = True
+        self._entries.setdefault(entry.prepared.fingerprint, entry)
+
+    def find(self, prepared: Prepared) -> Entry | None:
+        return self._entries.get(prepared.fingerprint)
+
+    def pop(self, prepared: Prepared) -> Entry | None:
+        return self._entries.pop(prepared.fingerprint, None)
+
+    def pop_all(self) -> list[Entry]:
+        orphans = list(self._entries.values())
+        self._entries = {}
+        return orphans
+
+    def adoptions(self, entries: Mapping[int, Entry]) -> Iterator[tuple[int, Entry]]:
+        """The places of those calls, in call order, that may adopt an orphan, each with its orphan. One that stands
+        behind a call which may change what it reads has to run again."""
+        changing: list[Prepared] = []
+        for place, entry in entries.items():
+            prepared = entry.prepared
+            if prepared.effect != "read":
+                changing.append(prepared)
+            elif (
+                self.find(prepared) is not None
+                and not (entry.started or prepared.refusal or prepared.asks)
+                and not any(disturbs(each, prepared) for each in changing)
+            ):
+                yield place, self._entries.pop(prepared.fingerprint)

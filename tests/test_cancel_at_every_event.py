@@ -1,0 +1,98 @@
+"""A run whose answers break is cancelled at each of its events in turn: the history is valid, nothing runs on, and the
+conversation goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from scenes import Desk, accepted, can_go_on, on_every_wire
+
+from unbroken import Agent, CallStarted, Conversation, Event, Guarded, Schedule, ScriptedModel, TextAdded
+from unbroken.errors import RateLimited
+from unbroken.messages import Assistant
+from unbroken.testing import Answer, Break, Call, Cut, End, Fail, Pause, Say, Step, Think, run_virtual
+
+CALLS: list[Step] = [Call("look", note="a"), Call("look", note="b", after=0.1), Call("act", note="c")]
+STORY: list[Answer] = [
+    Fail(RateLimited("slow down", status=429, retry_after=1.0)),
+    [Think("Hm. "), Say("Let me look. "), *CALLS, Break()],
+    [Say("Let me look. I look at both. "), *CALLS],
+    [Say("Once more. "), Call("look", note="d"), Pause(0.2), Cut("act", '{"note": "e'), End("done")],
+    [Say("Again, "), Call("act", note="e"), Call("look", note="f"), Call("look", note="d")],
+    "",
+    [Say("It is "), Pause(0.1), Break()],
+    "It is done.",
+]
+
+
+def make(wire: str, schedule: Schedule, desk: Desk) -> tuple[Conversation, ScriptedModel]:
+    model = ScriptedModel(*STORY, "Yes.", wire=wire, loop_last=True)
+    tools = [desk.tool("look", seconds=0.3, effect="read"), desk.tool("act", seconds=0.3)]
+    return Conversation(Agent(Guarded(model, jitter=lambda: 0.0), tools, schedule=schedule)), model
+
+
+def count_events(wire: str, schedule: Schedule) -> int:
+    events: list[Event] = []
+    chat, model = make(wire, schedule, Desk())
+    result = run_virtual(chat.say("Go.", sinks=[events.append]))
+    assert (result.text, result.attempts) == ("It is done.", 8)
+    assert result.fallback_used
+    accepted(model, result)
+    return len(events)
+
+
+async def cancel_at(number: int, wire: str, schedule: Schedule) -> None:
+    """Cancelled while its event with this number is told."""
+    desk = Desk()
+    chat, model = make(wire, schedule, desk)
+    events: list[Event] = []
+
+    def sink(event: Event) -> None:
+        events.append(event)
+        if event.seq == number:
+            turn.cancel()
+
+    turn = asyncio.ensure_future(chat.say("Go.", sinks=[sink]))
+    await asyncio.wait([turn])
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    can_go_on(chat.messages)
+    said = [message.text for message in chat.messages if isinstance(message, Assistant)]
+    started = len([event for event in events if isinstance(event, CallStarted)])
+    assert started - 3 <= len(desk.executions) <= started  # what was told to start and was cancelled before its turn
+    writes = [arguments["note"] for name, arguments in desk.ran if name == "act"]
+    assert writes == sorted(set(writes))
+    shown = events[number]
+    if isinstance(shown, TextAdded) and turn.cancelled():
+        assert any(shown.text in text for text in said), "what was shown is lost"
+    while model.requests and not (await go_on(chat)):
+        pass
+    can_go_on(chat.messages)
+    accepted(model)
+    writes = [arguments["note"] for name, arguments in desk.ran if name == "act"]
+    due = made(chat).count("act") - not_executed(chat)
+    assert due - 1 <= len(writes) <= due  # one may have been cancelled before its first step
+
+
+async def go_on(chat: Conversation) -> bool:
+    """One more turn; whether the script has come to its end."""
+    result = await chat.say("And now?")
+    return result.text in ("Yes.", "It is done.")
+
+
+def made(chat: Conversation) -> list[str]:
+    return [call.name for message in chat.messages if isinstance(message, Assistant) for call in message.calls]
+
+
+def not_executed(chat: Conversation) -> int:
+    """Writes that were answered without their tool."""
+    results: list[Any] = [result for message in chat.messages for result in getattr(message, "results", ())]
+    return len([result for result in results if result.name == "act" and "not executed" in result.text])
+
+
+@on_every_wire
+@pytest.mark.parametrize("schedule", [Schedule.EAGER, Schedule.SEQUENTIAL], ids=str)
+def test_a_run_that_is_cancelled_at_any_of_its_events_goes_on(wire: str, schedule: Schedule) -> None:
+    for number in range(count_events(wire, schedule)):
+        run_virtual(cancel_at(number, wire, schedule))

@@ -1,0 +1,355 @@
+"""The chain of a run: what is said of it in events, in the result and in the log, how a model that stays silent or only
+announces is asked to go on, and what becomes of calls in which a history ends that is handed in."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from scenes import Desk, accepted, can_go_on, on_every_wire, only, play, play_aloud, results_in, roles, texts
+
+from unbroken import (
+    Agent,
+    Allow,
+    CallStarted,
+    ChainBroken,
+    Conversation,
+    Guarded,
+    Limits,
+    Message,
+    RequestRetried,
+    RunFinished,
+    ScriptedModel,
+    Transcript,
+    User,
+    UserError,
+    Wait,
+    chain_status,
+    event_from_json,
+    event_to_json,
+    from_json,
+    validate_tool_chain,
+)
+from unbroken.errors import RateLimited
+from unbroken.messages import Assistant, ToolCall, ToolMessage, ToolResult
+from unbroken.testing import Answer, Break, Call, End, Fail, Say, Think, Uses, run_virtual
+
+ENGLISH = "Please continue the tool calls to the end and give the final answer."
+CHINESE = "请继续完成工具调用链并给出最终回复。"
+
+
+def guarded(*answers: Answer, **settings: Any) -> tuple[Guarded[ScriptedModel], ScriptedModel]:
+    model = ScriptedModel(*answers, **settings)
+    return Guarded(model, jitter=lambda: 0.0), model
+
+
+def last_said(model: ScriptedModel) -> list[str]:
+    """The last message of each request, if the user says it."""
+    return [m.text if isinstance(m := request.messages[-1], User) else "" for request in model.requests]
+
+
+# What the run says of itself
+
+
+def test_a_run_without_trouble_says_so() -> None:
+    desk = Desk()
+    model, asked = guarded([Call("look"), Call("act")], "Done.")
+    result, events = play_aloud(Agent(model, desk.tools("look", "act")))
+    (end,) = only(RunFinished, events)
+    assert (end.complete, end.tool_calls, end.tool_returns, end.calls) == (True, 2, 2, 2)
+    assert (end.fallback_used, end.attempts, end.requests, end.verdicts) == (False, 2, 2, [])
+    assert from_json(end.messages) == result.messages
+    assert (result.fallback_used, result.attempts, result.verdicts) == (False, 2, ())
+    assert validate_tool_chain(result.messages)
+    accepted(asked, result)
+
+
+@on_every_wire
+def test_a_run_whose_answers_broke_says_how(wire: str) -> None:
+    desk = Desk()
+    slow = Fail(RateLimited("slow down", status=429, retry_after=2.0))
+    broken: Answer = [Say("Let me "), Call("look", id="c1"), Break()]
+    model, asked = guarded(slow, broken, [Call("look")], [Say("It "), Break()], "It is done.", wire=wire)
+    result, events = play_aloud(Agent(model, [desk.tool("look", effect="read")]))
+    (end,) = only(RunFinished, events)
+    assert (end.complete, end.tool_calls, end.tool_returns) == (True, 1, 1)
+    assert (end.fallback_used, end.attempts, end.requests) == (True, 5, 2)
+    kinds = [(verdict["kind"], verdict["turn"], verdict["attempt"]) for verdict in end.verdicts]
+    assert kinds == [("limited", 0, 1), ("lost", 0, 2), ("lost", 1, 1)]
+    assert [verdict["text_seen"] for verdict in end.verdicts] == [0, 7, 3]
+    assert [(r.attempt, r.kind, r.wait, r.turn, r.model) for r in only(RequestRetried, events)] == [
+        (1, "limited", 2.0, 0, "scripted:demo"),
+        (2, "lost", 1.0, 0, "scripted:demo"),
+        (1, "lost", 0.0, 1, "scripted:demo"),
+    ]
+    assert event_from_json(event_to_json(end)) == end
+    assert (result.attempts, len(result.verdicts)) == (5, 3)
+    accepted(asked, result)
+
+
+def test_a_run_that_waits_is_not_complete() -> None:
+    desk = Desk()
+    model, _ = guarded([Call("look"), Call("asks")], "Done.")
+    tools = [*desk.tools("look"), desk.tool("asks", approve=True)]
+    result, events = play_aloud(Agent(model, tools, on_approval=lambda call: Wait()))
+    (end,) = only(RunFinished, events)
+    assert (end.complete, end.tool_calls, end.tool_returns, len(end.pending)) == (False, 2, 1, 1)
+    assert not validate_tool_chain(result.messages)
+    assert len(chain_status(result.messages).open) == 2
+
+
+def test_plain_retries_of_an_answer_are_no_fallback() -> None:
+    model, _ = guarded([Break()], Fail(RateLimited("slow down", status=429)), "Hello.")
+    result = play(Agent(model))
+    assert (result.fallback_used, result.attempts, result.requests) == (False, 3, 1)
+
+
+def test_the_usage_is_that_of_all_answers() -> None:
+    lines: list[Answer] = [[Say("Let"), Uses(10, 1), Break()], [Say("Let me."), Uses(10, 5)]]
+    model, _ = guarded(*lines, wire="anthropic-messages")
+    _, events = play_aloud(Agent(model))
+    (end,) = only(RunFinished, events)
+    assert end.usage["input_tokens"] == 20
+
+
+# The log
+
+
+def test_the_log_tells_of_what_broke_and_how_the_chain_ended(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "unbroken.chain")
+    desk = Desk()
+    model, _ = guarded(
+        [Call("look")], [Say("Let me "), Call("look", note="b"), Break()], [Call("look", note="b")], "Done."
+    )
+    play(Agent(model, [desk.tool("look", effect="read")]), run_id="r7")
+    broke, status = (record for record in caplog.records if record.name == "unbroken.chain")
+    assert broke.levelname == "WARNING"
+    assert broke.getMessage().startswith(
+        "tool_chain_incomplete_on_stream run=r7 tool_calls=2 tool_returns=1 attempt=1 kind=lost"
+    )
+    assert status.getMessage() == "tool_chain_status run=r7 tool_calls=2 tool_returns=2 fallback_used=True"
+
+
+def test_a_run_without_trouble_is_told_only_to_who_wants_all(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "unbroken.chain")
+    play(Agent(guarded("Hello.")[0]), run_id="r1")
+    assert [record for record in caplog.records if record.name == "unbroken.chain"] == []
+    caplog.set_level(logging.DEBUG, "unbroken.chain")
+    play(Agent(guarded("Hello.")[0]), run_id="r1")
+    (status,) = (record.getMessage() for record in caplog.records if record.name == "unbroken.chain")
+    assert status == "tool_chain_status run=r1 tool_calls=0 tool_returns=0 fallback_used=False"
+
+
+# Silence
+
+
+@on_every_wire
+@pytest.mark.parametrize(("language", "words"), [("en", ENGLISH), ("zh", CHINESE)])
+def test_a_model_that_stays_silent_is_asked_to_go_on(wire: str, language: Any, words: str) -> None:
+    desk = Desk()
+    model, asked = guarded([Call("look")], "", "", [Call("look", note="b")], "Done.", wire=wire)
+    result = play(Agent(model, desk.tools("look"), guidance=language))
+    assert result.text == "Done."
+    assert last_said(asked) == ["Go.", "", "", words, ""]
+    assert words not in [m.text for m in result.messages if isinstance(m, User)]  # it stands in no history
+    assert (result.requests, result.attempts) == (4, 5)
+    accepted(asked, result)
+
+
+def test_it_is_asked_three_times_at_most() -> None:
+    model, asked = guarded("", loop_last=True)
+    with pytest.raises(ChainBroken, match="empty answer, also after it was asked 3 times") as caught:
+        play(Agent(model))
+    assert last_said(asked) == ["Go."] * 2 + [ENGLISH] * 6
+    assert {verdict.kind for verdict in caught.value.verdicts} == {"empty"}
+    assert {verdict.turn for verdict in caught.value.verdicts} == {0, 1, 2, 3}
+    can_go_on(caught.value.messages)
+
+
+def test_without_a_guard_too() -> None:
+    model = ScriptedModel("", "", "Here.")
+    assert (play(Agent(model)).text, last_said(model)) == ("Here.", ["Go.", ENGLISH, ENGLISH])
+
+
+def test_reasoning_alone_is_no_answer() -> None:
+    model, asked = guarded([Think("Hm.")], [Think("Hm.")], "Here.")
+    assert play(Agent(model)).text == "Here."
+    assert last_said(asked)[-1] == ENGLISH
+
+
+def test_the_words_are_a_setting() -> None:
+    model, asked = guarded("", "", "Here.")
+    play(Agent(model, continue_prompt="Well?"))
+    assert last_said(asked)[-1] == "Well?"
+
+
+# Announcements
+
+
+def test_with_nudge_a_model_that_only_announces_is_asked_to_go_on() -> None:
+    desk = Desk()
+    model, asked = guarded("Let me look that up for you.", [Call("look")], "Here.")
+    result = play(Agent(model, desk.tools("look"), nudge=True))
+    assert (result.text, desk.names) == ("Here.", ["look"])
+    assert last_said(asked)[1] == ENGLISH
+    kinds = ["User", "Assistant", "User", "Assistant", "ToolMessage", "Assistant"]
+    assert roles(result.messages) == kinds
+    accepted(asked, result)
+
+
+def test_without_nudge_an_announcement_is_an_answer() -> None:
+    model, asked = guarded("Let me look that up for you.", "never")
+    assert play(Agent(model, Desk().tools("look"))).text == "Let me look that up for you."
+    assert len(asked.requests) == 1
+
+
+def test_a_model_that_goes_on_announcing_is_taken_at_its_word_in_the_end() -> None:
+    model, asked = guarded("Let me look that up for you.", loop_last=True)
+    result = play(Agent(model, Desk().tools("look"), nudge=True))
+    assert (result.text, len(asked.requests)) == ("Let me look that up for you.", 4)
+    accepted(asked, result)
+
+
+def test_silence_and_announcements_share_the_three_times() -> None:
+    announces = "Let me look that up for you."
+    model, asked = guarded(announces, "", "", announces, announces, "never")
+    result = play(Agent(model, Desk().tools("look"), nudge=True))
+    assert (result.text, len(asked.requests)) == (announces, 5)
+    # Once for the first announcement, once more for the silence; that one is gone when the next announcement is kept.
+    prompts = [sum(isinstance(m, User) and m.text == ENGLISH for m in r.messages) for r in asked.requests]
+    assert prompts == [0, 1, 1, 2, 2]
+    accepted(asked, result)
+
+
+def test_an_announcement_that_broke_off_is_first_of_all_broken() -> None:
+    desk = Desk()
+    model, asked = guarded([Say("Let me look that up"), Break()], [Say("Let me look that up"), Call("look")], "Here.")
+    result = play(Agent(model, desk.tools("look"), nudge=True))
+    assert (result.text, desk.names) == ("Here.", ["look"])
+    assert ENGLISH not in last_said(asked)
+
+
+# Open calls of a history that is handed in
+
+
+def call(id: str, name: str, **arguments: Any) -> ToolCall:
+    return ToolCall(id, name, arguments, "{}" if not arguments else '{"note": "x"}', int(id[1:]) - 1)
+
+
+def history(*answered: str) -> list[Message]:
+    """It ends in two calls, `answered` of which have their result."""
+    calls = (call("c1", "look", note="x"), call("c2", "act"))
+    messages: list[Message] = [User.of("Go."), Assistant("I look.", calls)]
+    results = tuple(ToolResult.of(each, "from before") for each in calls if each.id in answered)
+    return [*messages, ToolMessage(results)] if results else messages
+
+
+@on_every_wire
+@pytest.mark.parametrize("prompt", [None, "And now?"])
+def test_open_calls_are_executed_where_that_is_asked_for(wire: str, prompt: str | None) -> None:
+    desk = Desk()
+    model, asked = guarded("Done.", wire=wire)
+    agent = Agent(model, desk.tools("look", "act"), open_calls="execute")
+    events: list[Any] = []
+    result = run_virtual(agent.run(prompt, history=history(), sinks=[events.append]))
+    assert results_in(result.messages) == [("c1", "look done"), ("c2", "act done")]
+    asks = ["User"] if prompt else []
+    assert roles(result.messages) == ["User", "Assistant", "ToolMessage", *asks, "Assistant"]
+    assert [event.call_id for event in only(CallStarted, events)] == ["c1", "c2"]
+    accepted(asked, result)
+
+
+def test_of_a_round_that_was_half_answered_only_the_rest_is_executed() -> None:
+    desk = Desk()
+    model, asked = guarded("Done.")
+    result = play(Agent(model, desk.tools("look", "act")), history=history("c2"), open_calls="execute")
+    assert results_in(result.messages) == [("c1", "look done"), ("c2", "from before")]
+    assert desk.names == ["look"]
+    accepted(asked, result)
+
+
+def test_open_calls_are_answered_as_not_executed_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    model, asked = guarded("Done.")
+    result = play(Agent(model, desk.tools("look", "act")), history=history("c1"))
+    assert texts(result)[0] == "from before"
+    assert [r.error for m in result.messages if isinstance(m, ToolMessage) for r in m.results] == [False, True]
+    assert (desk.names, "c2" in caplog.text) == ([], True)
+    accepted(asked, result)
+
+
+def test_open_calls_are_an_error_where_that_is_asked_for() -> None:
+    transcript = Transcript(history())
+    agent = Agent(guarded("Done.")[0], Desk().tools("look", "act"))
+    with pytest.raises(UserError, match=r"`c1` \(look\), `c2` \(act\).*open_calls="):
+        play(agent, history=transcript, open_calls="error")
+    assert [each.id for each in transcript.open] == ["c1", "c2"]
+    assert play(agent, history=[User.of("Hi.")], open_calls="error").text == "Done."
+
+
+def test_an_odd_word_for_it_is_refused() -> None:
+    with pytest.raises(UserError, match=r"open_calls='run'.*'execute'"):
+        Agent(ScriptedModel("x"), open_calls="run")  # pyright: ignore[reportArgumentType] - that is the test
+    with pytest.raises(UserError, match=r"open_calls='run'.*'execute'"):
+        play(Agent(ScriptedModel("x")), history=history(), open_calls="run")
+
+
+def test_open_calls_of_tools_that_are_gone_are_told() -> None:
+    model, asked = guarded("Done.")
+    result = play(Agent(model, Desk().tools("act")), history=history(), open_calls="execute")
+    assert texts(result)[0].startswith("Error: unknown tool `look`")
+    accepted(asked, result)
+
+
+def test_a_question_asked_beside_open_calls_that_wait_is_not_lost() -> None:
+    desk = Desk()
+    model, asked = guarded("Done.")
+    tools = [*desk.tools("look"), desk.tool("act", approve=True)]
+    agent = Agent(model, tools, on_approval=lambda call: Wait(), open_calls="execute")
+    waiting = play(agent, "And now?", history=history())
+    assert [each.id for each in waiting.pending] == ["c2"]
+    for saved in (waiting, waiting.to_json()):
+        model, asked = guarded("Done.")
+        agent = Agent(model, tools, on_approval=lambda call: Wait())
+        result = run_virtual(agent.resume(saved, {"c2": Allow()}))
+        assert roles(result.messages) == ["User", "Assistant", "ToolMessage", "User", "Assistant"]
+        assert last_said(asked) == ["And now?"]
+        accepted(asked, result)
+
+
+def test_an_answer_that_breaks_after_open_calls_were_executed_runs_none_of_them_again() -> None:
+    desk = Desk()
+    model, asked = guarded([Say("It "), Break()], "It is done.")
+    result = play(Agent(model, desk.tools("look", "act")), history=history(), open_calls="execute")
+    assert (result.text, desk.names) == ("It is done.", ["look", "act"])
+    accepted(asked, result)
+
+
+# In the end
+
+
+def test_a_chain_that_broke_in_the_final_request_is_typed_and_goes_on() -> None:
+    desk = Desk()
+    model, asked = guarded([Call("look")], [Say("It "), Break()], [Break()], [Break()], "It is done.")
+    chat = Conversation(Agent(model, desk.tools("look"), limits=Limits(rounds=1)))
+    with pytest.raises(ChainBroken):
+        run_virtual(chat.say("Go."))
+    assert roles(chat.messages) == ["User", "Assistant", "ToolMessage"]
+    assert run_virtual(chat.say()).text == "It is done."
+    accepted(asked)
+
+
+def test_a_final_answer_that_breaks_off_is_mended() -> None:
+    desk = Desk()
+    model, asked = guarded([Call("look")], [Say("It "), Break()], "It is done.")
+    result = play(Agent(model, desk.tools("look"), limits=Limits(rounds=1)))
+    assert (result.text, result.stop_reason) == ("It is done.", "round_limit")
+    assert [request.final for request in asked.requests] == [False, True, True]
+
+
+def test_a_pause_of_the_provider_is_no_break() -> None:
+    lines: list[Answer] = [[Say("Wait. "), End("paused")], "Here."]
+    model, asked = guarded(*lines, wire="anthropic-messages")
+    result = play(Agent(model))
+    assert (result.text, result.attempts, len(asked.requests)) == ("Here.", 2, 2)
