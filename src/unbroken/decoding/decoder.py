@@ -171,7 +171,7 @@ class Decoder:
         if data.strip().upper() == b"[DONE]":
             if self.wire.done_ends:
                 self._reader.recognised = True
-                self._assembler.ended(last=True)
+                self._assembler.ended(last=self._assembler.terminal)  # some proxies send one that ends nothing
                 self._done = True
             return
         if is_word(data):
