@@ -150,7 +150,8 @@ async def play_round(run: Run, final: bool = False) -> Turn:
         _leave_valid(run, batch, heard if isinstance(error, asyncio.CancelledError) else None)
         raise
     observer.ended(stop == "waiting")
-    return replace(turn, stop=stop)
+    turn.stop = stop
+    return turn
 
 
 async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | None:

@@ -28,7 +28,7 @@ from unbroken.errors import (
     UserError,
 )
 from unbroken.messages import Request
-from unbroken.models.model import Model, closing
+from unbroken.models.model import Model, close
 from unbroken.transcript import shorten
 from unbroken.verdicts import Verdict
 
@@ -115,24 +115,28 @@ class Guarded(Generic[M_co]):
             ended: Ended | None = None
             error: Exception | None = None
             ready: list[str] = []
+            stream, left = model.stream(request), True
             try:
-                async with closing(model.stream(request)) as deltas:
-                    async for delta in deltas:
-                        kind = delta.__class__
-                        if kind is Ended:
-                            ended = cast("Ended", delta)
-                            if story is not None or not ended.verdict.whole:
-                                break
-                        elif kind is CallReady:
-                            ready.append(cast("CallReady", delta).call.id)
-                        passed_on = passed_on or kind is not UsageReported
-                        yield delta
-                    else:
-                        if story is not None:  # a foreign model that does not say `Ended`
-                            yield Ended(story.judge(Ended(Verdict("whole")), None))
-                        return
+                async for delta in stream:
+                    kind = delta.__class__
+                    if kind is Ended:
+                        ended = cast("Ended", delta)
+                        if story is not None or not ended.verdict.whole:
+                            break
+                    elif kind is CallReady:
+                        ready.append(cast("CallReady", delta).call.id)
+                    passed_on = passed_on or kind is not UsageReported
+                    yield delta
+                else:
+                    left = False
+                    if story is not None:  # a foreign model that does not say `Ended`
+                        yield Ended(story.judge(Ended(Verdict("whole")), None))
+                    return
             except (ProviderError, StreamError, OSError) as failure:  # OSError: a foreign model with its own connection
-                error = failure
+                error, left = failure, False
+            finally:
+                if left:
+                    await close(stream)
             if story is None:
                 story = _Story(self, request, asyncio.get_running_loop().time())
             verdict = story.judge(ended, error)

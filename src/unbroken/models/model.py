@@ -29,3 +29,9 @@ def closing(stream: AsyncIterator[Delta]) -> AbstractAsyncContextManager[AsyncIt
     if isinstance(stream, AsyncGeneratorType):
         return aclosing(cast("AsyncGenerator[Delta]", stream))
     return nullcontext(stream)
+
+
+async def close(stream: AsyncIterator[Delta]) -> None:
+    """The same for one that is known to be left early."""
+    if isinstance(stream, AsyncGeneratorType):
+        await cast("AsyncGenerator[Delta]", stream).aclose()
