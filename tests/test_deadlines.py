@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -174,3 +176,17 @@ def test_a_line_does_not_keep_what_was_taken_back() -> None:
         assert Held.alive == 0
 
     asyncio.run(main())
+
+
+def test_a_loop_is_not_kept_alive_by_its_lines() -> None:
+    def lived() -> weakref.ref[asyncio.AbstractEventLoop]:
+        async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+            with TimeLimit(30):
+                await asyncio.sleep(0)
+            return weakref.ref(asyncio.get_running_loop())
+
+        return asyncio.run(main())
+
+    loop = lived()
+    gc.collect()
+    assert loop() is None

@@ -32,33 +32,35 @@ class Deadline:
 
 
 class _Line:
-    """The deadlines of one length on one loop."""
+    """The deadlines of one length on one loop, which it does not keep alive."""
 
-    __slots__ = ("_loop", "_seconds", "_timer", "_waiting")
+    __slots__ = ("_armed", "_seconds", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._loop = loop
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._timer: asyncio.TimerHandle | None = None
+        self._armed = False
+        """A timer of the loop is set. (Not the timer itself: it would keep the loop.)"""
         self._waiting: deque[Deadline] = deque()
 
-    def add(self, expire: Callable[[], None]) -> Deadline:
+    def add(self, loop: asyncio.AbstractEventLoop, expire: Callable[[], None]) -> Deadline:
         waiting = self._waiting
         while waiting and waiting[0].expire is None:
             waiting.popleft()
-        deadline = Deadline(self._loop.time() + self._seconds, expire)
+        deadline = Deadline(loop.time() + self._seconds, expire)
         waiting.append(deadline)
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline.due, self._look)
+        if not self._armed:
+            self._armed = True
+            loop.call_at(deadline.due, self._look, loop)
         return deadline
 
-    def _look(self) -> None:
-        self._timer = None
-        waiting, now = self._waiting, self._loop.time()
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._armed = False
+        waiting, now = self._waiting, loop.time()
         while waiting:
             first = waiting[0]
             if first.expire is not None and first.due - now > SLACK:
-                self._timer = self._loop.call_at(first.due, self._look)
+                self._armed = True
+                loop.call_at(first.due, self._look, loop)
                 return
             waiting.popleft()
             if first.expire is not None:
@@ -75,16 +77,16 @@ def deadline(
 ) -> Deadline:
     """`expire` is called after so many seconds. An unusual length, which nobody else will ask for, gets no line."""
     if not usual:
-        return _Line(loop, seconds).add(expire)
+        return _Line(seconds).add(loop, expire)
     lines = _LINES.get(loop)
     if lines is None:
         lines = _LINES[loop] = {}
     line = lines.get(seconds)
     if line is None:
-        line = _Line(loop, seconds)
+        line = _Line(seconds)
         if len(lines) < _MOST:
             lines[seconds] = line
-    return line.add(expire)
+    return line.add(loop, expire)
 
 
 class TimeLimit:

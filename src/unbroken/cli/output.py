@@ -10,8 +10,14 @@ from io import TextIOWrapper
 
 from unbroken.errors import UserError
 
+READER_GONE = 141
+"""The exit code of programs whose reader has gone, as shells give it."""
+
 
 class Output(TextIOWrapper):
+    gone = False
+    """Whoever read it has gone."""
+
     @classmethod
     def over(cls, stream: TextIOWrapper) -> Output:
         """A terminal that is not UTF-8 shows ? and nothing breaks."""
@@ -30,6 +36,7 @@ class Output(TextIOWrapper):
         try:
             yield
         except BrokenPipeError:
+            self.gone = True
             raise
         except OSError as error:
             # What is still kept would be written at the end of the program, fail again, and print a traceback there.

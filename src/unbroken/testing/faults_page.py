@@ -88,7 +88,7 @@ _ROWS = {
 def make_page(ended: Iterable[Ended] | None = None) -> str:
     """Without outcomes: the page as it is if all ends as expected."""
     table = Table(expected() if ended is None else ended)
-    page = _HEAD
+    page = f"{_HEAD.rstrip()}\n\n"
     for row, (title, words) in _ROWS.items():
         faults = [fault for fault in FAULTS.values() if fault.row == row]
         if not faults:
