@@ -246,6 +246,24 @@ def test_usage_is_waited_for_after_a_finish_reason_but_not_longer_than_any_silen
     assert seconds < 2
 
 
+FINISHED = [*CHAT[:-1], CHAT[-1].partition(b"\n\n")[0] + b"\n\n"]
+
+
+@pytest.mark.parametrize("sent", [CHAT, FINISHED], ids=["done", "finished"])
+def test_a_connection_that_is_kept_alive_after_the_end_is_not_waited_for(sent: list[bytes]) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = await begin(request)
+        for piece in sent:
+            await response.write(piece)
+        for _ in range(2000):
+            await response.write(b": keep-alive\n\n")
+            await asyncio.sleep(0.01)
+        raise AssertionError("nobody went away")
+
+    deltas, _ = play(handler, idle=0.1)
+    assert verdict(deltas).whole
+
+
 def test_silence_in_the_middle_ends_the_response_with_its_cause() -> None:
     deltas, _ = play_hanging(CHAT[:2], idle=0.05)
     assert text(deltas).startswith("Hello")

@@ -121,7 +121,7 @@ class HTTPModel:
         content, feed, time = response.content, decoder.feed, loop.time
         patience.reads(content)
         read = content.readany if log is None else log.reading(content.readany)
-        received, lost = False, None
+        received, lost, heard_at = False, None, 0.0
         try:
             while True:
                 try:
@@ -141,8 +141,11 @@ class HTTPModel:
                     break  # beyond a limit: `end` says so in its verdict
                 for delta in deltas:
                     yield delta
-                patience.since = time()
-                if decoder.terminal and not content.is_eof():
+                if not decoder.terminal:
+                    patience.since = time()
+                elif not content.is_eof():
+                    # Only what says something is worth waiting on for: some keep a connection alive for ever.
+                    patience.since = heard_at = time() if deltas or not heard_at else heard_at
                     patience.allow(self._grace(decoder))
         finally:
             patience.end()
