@@ -1,77 +1,40 @@
 """The loop: `play` asks until there is an answer, `play_round` asks once and runs the calls of that one response.
 
-Only `play_round` sees both the stream and the tools. It decides nothing about a provider (that is a model's row),
-nothing about when a call may start (that is the `Batch`), and nothing about limits (that is the `Account`). Whatever
-happens, the transcript is valid when they are left: every call in it has its result, unless the run waits for one.
+Only `play_round` sees both the stream and the tools: it listens (`listening`), and runs what it heard. It decides
+nothing about a provider (that is a model's row), nothing about when a call may start (that is the `Batch`), and nothing
+about limits (that is the `Account`). Whatever happens, the transcript is valid when they are left: every call in it has
+its result, unless the run waits for one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from unbroken.agent.announcement import announces
 from unbroken.agent.heard import Heard
 from unbroken.agent.limits import StopReason
+from unbroken.agent.listening import Turn, listen
 from unbroken.agent.output import ANSWER
-from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER, TIME_IS_UP
+from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
 from unbroken.agent.repetition import REMINDER, REPEATED
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
 from unbroken.agent.voice import RoundVoice
-from unbroken.deltas import (
-    AttemptFailed,
-    CallArguments,
-    CallOpened,
-    CallReady,
-    CallSpoiled,
-    CallWithdrawn,
-    Ended,
-    ReasoningDelta,
-    Restarted,
-    TextDelta,
-    UsageReported,
-)
-from unbroken.errors import AnswerInvalid, ChainBroken, ProviderError, UnbrokenError
-from unbroken.events import (
-    CallsIgnored,
-    LimitReached,
-    ReasoningAdded,
-    ReasoningReplaced,
-    RequestSent,
-    Said,
-    TextAdded,
-    TextReplaced,
-)
-from unbroken.messages import Assistant, Request, ToolCall, ToolResult, Usage, User
-from unbroken.models.model import closing
+from unbroken.errors import AnswerInvalid, ChainBroken
+from unbroken.events import RequestSent, Said, TextAdded
+from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
-from unbroken.tools.calling import Prepared, in_words, note, number_identical, prepare
+from unbroken.tools.calling import Prepared, note, number_identical, prepare
 from unbroken.tools.execution import EARLIER_FAILED, Batch, ran_and_failed
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
-from unbroken.verdicts import Verdict
 
 Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
 """What was said outside about calls that waited, by call id."""
 
-STILL = nullcontext()
-
 PAUSES = 16
 """How often a provider may pause one answer."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one request came to. `stop` says why no round may follow."""
-
-    message: Assistant
-    verdict: Verdict
-    stop: StopReason | None = None
-    announces: bool = False
-    """It announces a call that is not there."""
 
 
 async def play(run: Run, decisions: Decisions | None = None) -> Ending:
@@ -179,102 +142,6 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
         raise
     observer.ended(stop == "waiting")
     return stop
-
-
-async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, heard: Heard, closed: bool) -> Turn:
-    """The response to its end. Calls go to the batch as they become complete."""
-    plan, voice, allowed = run.plan, run.voice, run.account.calls_left
-    loud = voice.heard
-    usage: Usage | None = None
-    ended: Ended | None = None
-    limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
-    try:
-        async with limit or STILL, closing(plan.model.stream(request)) as deltas:
-            async for delta in deltas:
-                match delta:
-                    case CallArguments():
-                        pass  # half a call: nobody may act on it
-                    case TextDelta(text):
-                        heard.text.append(text)
-                        if loud:
-                            voice.say(TextAdded, text)
-                    case CallOpened(index, name, _):
-                        tool = toolbox.get(name)
-                        batch.open(index, tool is not None and tool.effect == "read" and tool.key is None)
-                    case CallReady(call):
-                        if call.index and not plan.several_calls:
-                            continue
-                        heard.calls[call.index] = call
-                        if closed:
-                            continue
-                        prepared = prepare(call, toolbox)
-                        if run.repetition.verdict(prepared) != "refuse" and (allowed is None or call.index < allowed):
-                            heard.prepared[call.index] = prepared
-                            batch.submit(prepared)
-                    case CallSpoiled(call):
-                        heard.forget(call.index)
-                        batch.take_out(call.index, f"not executed: {call.problem}")
-                    case CallWithdrawn(index):
-                        heard.forget(index)
-                        batch.take_out(index, "it was no call of its own")
-                    case ReasoningDelta(text):
-                        heard.reasoning.append(text)
-                        if loud:
-                            voice.say(ReasoningAdded, text)
-                    case UsageReported(reported):
-                        usage = reported if reported.total_tokens else usage  # some report zeros: they do not know
-                    case Ended():
-                        ended = delta
-                    case AttemptFailed(verdict, wait, elsewhere):
-                        if usage or heard.anything:
-                            run.spend(usage or run.estimate(heard.received()))
-                        usage = None
-                        run.attempt_failed(verdict, wait, len(heard.calls))
-                        run.fallback_used = run.fallback_used or elsewhere
-                    case Restarted():
-                        loud = False
-                        heard.restart()
-                        batch.restart()
-                    case _:
-                        pass
-    except TimeoutError as error:
-        if limit is None or not limit.expired():
-            raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
-        run.voice.say(LimitReached, "time_limit", run.account.limits.seconds)
-        message = replace(heard.message(), calls=())
-        run.spend(usage or run.estimate(message))
-        return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
-    except UnbrokenError as error:
-        error.verdicts = tuple(replace(verdict, turn=voice.turn) for verdict in error.verdicts)
-        raise
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:
-        raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
-    verdict = ended.verdict if ended else Verdict("whole")
-    message = ended.message if ended and ended.message else heard.received()
-    run.spend(usage or run.estimate(message))
-    run.ended_with(verdict)
-    if verdict.failed:
-        raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
-    if heard.restarted:
-        _say_the_rest(run, heard, message)
-    if not plan.several_calls and len(message.calls) > 1:
-        voice.say(CallsIgnored, [call.name for call in message.calls[1:]])
-        message = replace(message, calls=message.calls[:1])
-    return Turn(message, verdict)
-
-
-def _say_the_rest(run: Run, heard: Heard, message: Assistant) -> None:
-    """Of an answer that came a second time: what was not said yet, or all of it in place of what was."""
-    run.fallback_used = True
-    text, reasoning = heard.still_to_say(message.text, message.reasoning)
-    for rest, added, replaced in (
-        (reasoning, ReasoningAdded, ReasoningReplaced),
-        (text, TextAdded, TextReplaced),
-    ):
-        if rest.replaced or rest.text:
-            run.voice.say(replaced if rest.replaced else added, rest.text)
 
 
 def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: Heard, closed: bool) -> list[Prepared]:
