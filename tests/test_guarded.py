@@ -732,3 +732,17 @@ def test_it_says_what_it_guards() -> None:
     assert guarded.name == "a:one"
     assert "b:two" in repr(guarded)
     assert guarded.model.name == "a:one"
+
+
+def test_a_guard_inside_of_a_guard_keeps_who_is_asked_without_streaming() -> None:
+    async def main() -> list[list[bool]]:
+        inner, other = ScriptedModel("a", loop_last=True), ScriptedModel("b", loop_last=True)
+        request = Request((User.of("Hi"),), tools=(ToolSpec("look"),))
+        async for _ in Guarded(Guarded(inner, stream_with_tools=False)).stream(request):
+            pass
+        first = ScriptedModel(Fail(RequestRefused("no")), loop_last=True)
+        async for _ in Guarded(first, fallback=[Guarded(other, stream_with_tools=False)]).stream(request):
+            pass
+        return [[request.stream for request in model.requests] for model in (inner, first, other)]
+
+    assert run_virtual(main()) == [[False], [True], [False]]

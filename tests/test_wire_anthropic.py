@@ -427,3 +427,11 @@ def test_a_response_that_says_nothing_is_still_a_proper_stream() -> None:
     stream, body = written([Ended(Verdict("empty"))])
     assert [read(b).finish for b in (stream, body)] == ["end_turn", "end_turn"]
     assert decode(body, wire=WIRE.name).verdict.kind == "empty"
+
+
+@pytest.mark.parametrize("pieces", [(), ('{"a":',)], ids=["before its arguments", "in them"])
+def test_a_call_that_was_cut_is_asked_for_again_wherever_it_was_cut(pieces: tuple[str, ...]) -> None:
+    call = begin(0, type="tool_use", id="t", name="look", input={})
+    lies = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
+    response = decode(sse(START, call, *(piece(0, text) for text in pieces), lies, STOP), "anthropic-messages")
+    assert (response.verdict.kind, response.verdict.again) == ("cut_call", True)

@@ -28,6 +28,11 @@ QUOTED = 200
 """How many characters of a refused text are quoted."""
 
 CUT = "the stream ended before the arguments were complete"
+NO_ARGUMENTS = "the stream ended before its arguments arrived"
+NO_INPUT = "the stream ended before its input was complete"
+NOT_KNOWN = "the stream broke before the call was known to be complete"
+UNFINISHED = (CUT, NO_ARGUMENTS, NO_INPUT, NOT_KNOWN)
+"""How the problem of a call begins that would be whole if more had come."""
 
 LONGEST_NAME = 1000
 """Characters; no tool is called so, and names grow piece by piece."""
@@ -461,17 +466,17 @@ class Calls:
         if not call.name:
             return Parsed(None, "the call has no name")
         if call.kind == "custom":
-            return Parsed(None) if well else Parsed(None, "the stream ended before its input was complete")
+            return Parsed(None) if well else Parsed(None, NO_INPUT)
         raw = call.raw
         if not raw.strip(_BLANK):
             well = well and not call.waits
-            return Parsed({}) if well else Parsed(None, "the stream ended before its arguments arrived")
+            return Parsed({}) if well else Parsed(None, NO_ARGUMENTS)
         parsed = parse_arguments(raw)
         if parsed.problem:
             if not parsed.invalid or call.scanner.closed:
                 return parsed
             return Parsed(None, f"{CUT} ({parsed.problem})")
-        return parsed if well else Parsed(None, "the stream broke before the call was known to be complete")
+        return parsed if well else Parsed(None, NOT_KNOWN)
 
 
 def _is_open(raw: str) -> bool:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from unbroken.decoding.calls import CUT
+from unbroken.decoding.calls import CUT, UNFINISHED
 from unbroken.decoding.complaints import complaint_of
 from unbroken.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken.messages import Json, ToolCall
@@ -92,7 +92,7 @@ def _again(kind: str, meaning: Meaning, seen: Witnesses) -> bool:
         return complaint_of(seen.error) != "refused"
     if kind == "cut_call":
         # The limit would cut it again; and arguments that are whole but wrong are the model's own, it is told.
-        cut = any(call.problem.startswith(CUT) for call in seen.broken_calls) or not seen.broken_calls
+        cut = any(call.problem.startswith(UNFINISHED) for call in seen.broken_calls) or not seen.broken_calls
         return cut and meaning != "length"
     return kind not in ("late", "too_long")
 

@@ -70,13 +70,16 @@ class Guarded(Generic[M_co]):
             raise UserError(f"Guarded(attempts={attempts!r}): it is a number from 1, and counts the first try too")
         if seconds is not None and not seconds > 0:
             raise UserError(f"Guarded(seconds={seconds!r}): give seconds above 0, or None for no limit")
+        given = (model, *_models(fallback))
         # One that is guarded itself brings its models, not a budget of its own.
-        models = [one for each in (model, *_models(fallback)) for one in _unguarded(each)]
+        models = [one for each in given for one in _unguarded(each)]
         self._model = cast("M_co", models[0])
         self.fallback = tuple(models[1:])
+        self._asked_whole = {one for each in given for one in _asked_whole(each)}
+        if not stream_with_tools:
+            self._asked_whole.update(map(id, _unguarded(model)))
         self.attempts = attempts
         self.seconds = seconds
-        self._stream_with_tools = stream_with_tools
         self._first_wait = first_wait
         self._jitter = jitter
 
@@ -106,10 +109,11 @@ class Guarded(Generic[M_co]):
         await self.aclose()
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        if not self._stream_with_tools and request.stream and request.tools:
-            request = replace(request, stream=False)
         story: _Story | None = None
         model: Model = self._model
+        asked = request
+        if self._asked_whole:
+            request = self.fit(request, model)
         while True:
             passed_on = False
             ended: Ended | None = None
@@ -138,7 +142,7 @@ class Guarded(Generic[M_co]):
                 if left:
                     await close(stream)
             if story is None:
-                story = _Story(self, request, asyncio.get_running_loop().time())
+                story = _Story(self, asked, request, asyncio.get_running_loop().time())
             verdict = story.judge(ended, error)
             if ended is not None and not story.breaks(verdict):
                 yield Ended(verdict, ended.message)
@@ -153,6 +157,12 @@ class Guarded(Generic[M_co]):
             if wait:
                 await asyncio.sleep(wait)
 
+    def fit(self, request: Request, model: Model) -> Request:
+        """Without streaming for a model whose streams are not to be trusted with tools."""
+        if request.stream and request.tools and id(model) in self._asked_whole:
+            return replace(request, stream=False)
+        return request
+
     def backoff(self, failures: int) -> float:
         wait = min(self._first_wait * 2.0 ** (failures - 1), LONGEST_WAIT)
         return wait * (1 - self._jitter() / 2)
@@ -161,9 +171,9 @@ class Guarded(Generic[M_co]):
 class _Story:
     """One answer on its way through several tries: who is asked next, what, and after how long."""
 
-    def __init__(self, guard: Guarded[Any], request: Request, began: float) -> None:
+    def __init__(self, guard: Guarded[Any], asked: Request, request: Request, began: float) -> None:
         self._guard = guard
-        self._asked = request
+        self._asked = asked
         self._began = began
         self._verdicts: list[Verdict] = []
         self._empty = 0
@@ -225,7 +235,7 @@ class _Story:
         """`streamed`: a whole answer takes long to begin, and this one took too long."""
         if self._shown:
             request = replace(request, stream=streamed and self._asked.stream)
-        self.request = request
+        self.request = self._guard.fit(request, self.model)
 
     def _wait(self, verdict: Verdict, error: Exception | None) -> float:
         if isinstance(error, ProviderError) and error.retry_after is not None:
@@ -266,6 +276,10 @@ def _unguarded(model: Model) -> tuple[Model, ...]:
         return (model,)
     guard = cast("Guarded[Model]", model)
     return guard.model, *guard.fallback
+
+
+def _asked_whole(model: Model) -> set[int]:
+    return cast("Guarded[Model]", model)._asked_whole if isinstance(model, Guarded) else set()  # pyright: ignore[reportPrivateUsage] - its own
 
 
 def _broke_off(verdict: Verdict) -> bool:
