@@ -686,3 +686,44 @@ def test_what_broke_before_a_run_waited_is_told_when_it_has_ended() -> None:
         assert [verdict.kind for verdict in result.verdicts] == ["lost"]
         model, _ = guarded("Done.")
         agent = Agent(model, [desk.tool("asks", approve=True)])
+
+
+def test_a_read_that_runs_again_behind_a_write_has_a_key_of_its_own() -> None:
+    keys: list[str] = []
+
+    @tool(effect="read")
+    async def look(context: CallContext[Any], note: str) -> str:
+        """Look."""
+        keys.append(context.key)
+        return f"seen {len(keys)}"
+
+    @tool
+    async def act(note: str) -> str:
+        """Act."""
+        return "done"
+
+    second: Answer = [Call("act", note="a"), Call("look", note="a")]
+    model, _ = guarded([Call("look", note="a"), Pause(1), Break()], second, "Done.")
+    result = play(Agent(model, [look, act]))
+    assert [call.result.text for call in result.calls] == ["done", "seen 2"]
+    assert len(set(keys)) == 2
+
+
+def test_our_own_words_stand_in_place_of_what_a_broken_answer_left() -> None:
+    """The final answer breaks off, and when it is asked for again there are only calls; twice."""
+    calls: Answer = [Call("look", note="a")]
+    breaks: Answer = [Say("Let me see."), Break()]
+    model, _ = guarded(calls, breaks, calls, breaks, calls)
+    desk = Desk()
+    result, events = play_aloud(Agent(model, desk.tools("look", effect="read"), limits=Limits(rounds=1)))
+    assert result.stop_reason == "round_limit"
+    shown: dict[int, str] = {}
+    for event in events:
+        match event:
+            case TextAdded(turn=turn, text=text):
+                shown[turn] = shown.get(turn, "") + text
+            case TextReplaced(turn=turn, text=text):
+                shown[turn] = text
+            case _:
+                pass
+    assert shown[events[-1].turn] == result.text

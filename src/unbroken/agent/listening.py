@@ -130,6 +130,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
 def _say_the_rest(run: Run, heard: Heard, message: Assistant) -> None:
     """Of an answer that came a second time: what was not said yet, or all of it in place of what was."""
     run.fallback_used = True
+    run.voided = not message.text.strip()
     text, reasoning = heard.still_to_say(message.text, message.reasoning)
     for rest, added, replaced in (
         (reasoning, ReasoningAdded, ReasoningReplaced),

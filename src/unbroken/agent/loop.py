@@ -22,7 +22,7 @@ from unbroken.agent.repetition import REMINDER, REPEATED
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
 from unbroken.agent.voice import RoundVoice
 from unbroken.errors import AnswerInvalid, ChainBroken
-from unbroken.events import RequestSent, Said, TextAdded
+from unbroken.events import RequestSent, Said, TextAdded, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
 from unbroken.tools.calling import Prepared, note, number_identical, prepare
@@ -278,7 +278,7 @@ def _give_what_there_is(run: Run, stop: StopReason, said: str) -> Ending:
 
 def _say_ourselves(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
-    run.voice.say(TextAdded, text)
+    run.voice.say(TextReplaced if run.voided else TextAdded, text)
     run.voice.say(Said, text, True)
     return Ending(text, stop)
 

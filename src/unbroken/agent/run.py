@@ -91,6 +91,8 @@ class Run:
     """Requests that were sent, with those that failed."""
     fallback_used: bool = False
     """A response was asked for again without streaming, or of another model."""
+    voided: bool = False
+    """What was shown of this turn is void: the answer that came instead does not say it."""
     nudge: bool = False
     """The last answer was empty: ask for more in the next request."""
     nudges: int = 0
@@ -117,6 +119,7 @@ class Run:
         self.voice.turn = self.account.requests
         self.account.requests += 1
         self.attempts += 1
+        self.voided = False
 
     @property
     def may_nudge(self) -> bool:

@@ -41,15 +41,14 @@ class Orphans:
 
     def adoptions(self, entries: Mapping[int, Entry]) -> Iterator[tuple[int, Entry]]:
         """The places of those calls, in call order, that may adopt an orphan, each with its orphan. One that stands
-        behind a call which may change what it reads has to run again."""
+        behind a call which may change what it reads has to run again, under a key of its own."""
         changing: list[Prepared] = []
         for place, entry in entries.items():
             prepared = entry.prepared
             if prepared.effect != "read":
                 changing.append(prepared)
-            elif (
-                self.find(prepared) is not None
-                and not (entry.started or prepared.refusal or prepared.asks)
-                and not any(disturbs(each, prepared) for each in changing)
-            ):
-                yield place, self._entries.pop(prepared.fingerprint)
+            elif self.find(prepared) is not None and not (entry.started or prepared.refusal or prepared.asks):
+                if any(disturbs(each, prepared) for each in changing):
+                    prepared.nth += 1
+                else:
+                    yield place, self._entries.pop(prepared.fingerprint)
