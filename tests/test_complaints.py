@@ -277,3 +277,21 @@ def test_an_error_inside_of_itself_many_times_is_read_as_far_as_it_makes_sense()
     for _ in range(500):
         error = {"error": error}
     assert complaint_of(error) == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+        "Deadline exceeded: context canceled",
+        "timeout exceeded: context deadline",
+        "The request exceeded the time limit in the current context",
+    ],
+)
+def test_a_context_that_ran_out_of_time_is_not_too_long(words: str) -> None:
+    assert complaint_of(said(words)) == "unavailable"
+    assert complaint_of({"error": {"message": words, "code": 503}}) == "unavailable"
+
+
+def test_too_many_at_once_is_no_context_that_is_too_long() -> None:
+    assert complaint_of({"error": {"message": "Concurrency limit exceeded for context x", "code": 429}}) == "limited"

@@ -746,3 +746,84 @@ def test_a_guard_inside_of_a_guard_keeps_who_is_asked_without_streaming() -> Non
         return [[request.stream for request in model.requests] for model in (inner, first, other)]
 
     assert run_virtual(main()) == [[False], [True], [False]]
+
+
+def test_what_one_provider_signed_is_not_shown_to_another_on_the_same_wire() -> None:
+    def signed(server: ScriptedServer) -> int:
+        return sum("signature" in str(message) for message in server.bodies[-1]["messages"])
+
+    async def main() -> tuple[int, int]:
+        desk = Desk()
+        call: Answer = [Think("hm"), Call("look", note="a")]
+        refused = Fail(Unauthorized("no", status=401))
+        first = ScriptedServer(call, refused, refused, [Think("so"), Say("Done.")])
+        other = ScriptedServer([Think("well"), Call("look", note="b")], "There.")
+        async with first, other:
+
+            def model(server: ScriptedServer, **more: Any) -> Guarded[Any]:
+                url = server.base_url("anthropic-messages")
+                return connect("anthropic:m", base_url=url, api_key="k", reasoning="low", max_tokens=4000, **more)
+
+            agent = Agent(model(first, fallback=[model(other)]), desk.tools("look", effect="read"))
+            chat = Conversation(agent)
+            await chat.say("Go.")
+            saved = Conversation.from_json(agent, chat.to_json())
+            assert (await saved.say("And now?")).text == "Done."
+        signed = [
+            ["signature" in str(message) for message in server.bodies[-1]["messages"]] for server in (first, other)
+        ]
+        return signed
+
+    first, other = asyncio.run(main())
+    assert sum(first) == 1  # its own, and not the other's
+    assert sum(other) == 1
+
+
+def test_who_is_cancelled_by_nobody_here_is_asked_again() -> None:
+    class Odd:
+        name = "odd"
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def stream(self, request: Request) -> AsyncIterator[Delta]:
+            self.asked += 1
+            yield TextDelta("Hel")
+            if self.asked == 1:
+                raise asyncio.CancelledError
+            yield TextDelta("lo.")
+
+    async def main() -> str:
+        return (await Agent(Guarded(Odd())).run("Hi")).text
+
+    assert run_virtual(main()) == "Hello."
+
+
+def test_a_stream_that_is_no_generator_is_closed_too() -> None:
+    closed: list[bool] = []
+
+    class Stream:
+        def __aiter__(self) -> Stream:
+            return self
+
+        async def __anext__(self) -> Delta:
+            return Ended(Verdict("lost", "gone"), Assistant())
+
+        async def aclose(self) -> None:
+            closed.append(True)
+
+    class Odd:
+        name = "odd"
+
+        def stream(self, request: Request) -> AsyncIterator[Delta]:
+            return Stream()
+
+    with pytest.raises(ChainBroken):
+        play(Agent(Guarded(Odd(), attempts=2)))
+    assert closed == [True, True]
+
+
+@pytest.mark.parametrize("make", [lambda m: Guarded("openai:x"), lambda m: Guarded(m, seconds="5")])  # type: ignore[misc]
+def test_what_is_no_model_or_no_number_is_refused_at_once(make: Any) -> None:
+    with pytest.raises(UserError, match="Guarded"):
+        make(ScriptedModel("Hi."))

@@ -264,6 +264,19 @@ def test_a_connection_that_is_kept_alive_after_the_end_is_not_waited_for(sent: l
     assert verdict(deltas).whole
 
 
+def test_a_connection_that_is_kept_alive_for_ever_is_silent_in_the_end() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = await begin(request)
+        await response.write(CHAT[0])
+        for _ in range(2000):
+            await response.write(b": keep-alive\n\n")
+            await asyncio.sleep(0.005)
+        raise AssertionError("nobody went away")
+
+    deltas, _ = play(handler, idle=0.05)
+    assert verdict(deltas).kind == "silent"
+
+
 def test_silence_in_the_middle_ends_the_response_with_its_cause() -> None:
     deltas, _ = play_hanging(CHAT[:2], idle=0.05)
     assert text(deltas).startswith("Hello")

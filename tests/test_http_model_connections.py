@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -311,3 +312,45 @@ def run_script(life: str, *options: str) -> str:
     done = subprocess.run([sys.executable, *options, "-c", script], capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stderr.decode()
+
+
+def test_what_came_while_nobody_asked_is_not_taken_for_the_next_answer() -> None:
+    async def run() -> list[str]:
+        def response(text: str) -> bytes:
+            body = (
+                b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}, "finish_reason": "stop"}]}\n\n'
+                b"data: [DONE]\n\n" % text.encode()
+            )
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+            return head % len(body) + body
+
+        unasked = asyncio.Event()
+
+        class Server(asyncio.Protocol):
+            number = 0
+
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                self.transport = cast("asyncio.Transport", transport)
+
+            def data_received(self, data: bytes) -> None:
+                if not data.rstrip().endswith(b"}"):
+                    return  # the head of a request, or half of its body
+                Server.number += 1
+                self.transport.write(response(f"answer {Server.number}"))
+                if Server.number == 1:
+                    asyncio.get_running_loop().call_later(0.02, self.write_unasked)
+
+            def write_unasked(self) -> None:
+                self.transport.write(response("stale"))
+                asyncio.get_running_loop().call_later(0.02, unasked.set)
+
+        server = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0)
+        model = connect("openai:m", base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        answers = [text(await collect(model))]
+        await unasked.wait()
+        answers += [text(await collect(model)) for _ in range(2)]
+        server.close()
+        await close_session()
+        return answers
+
+    assert asyncio.run(run()) == ["answer 1", "answer 2", "answer 3"]

@@ -155,3 +155,9 @@ def test_masking_goes_through_any_json_and_not_deeper_than_it_should() -> None:
     for _ in range(5000):
         deep = [deep]
     assert SECRET not in repr(mask_json(deep, (SECRET,)))
+
+
+def test_a_key_that_a_library_quotes_as_bytes_is_masked() -> None:
+    key = 'sk"we/ird\\\\key+0123456789'
+    quoted = f"Bad status line: {key.encode()!r}"
+    assert mask(quoted, (key,)) == "Bad status line: b'***'"

@@ -32,6 +32,8 @@ class Native:
     wire: str
     value: Json
     ids: tuple[str, ...] = ()
+    source: str = ""
+    """Who said it, where several are asked in turn: signatures of one provider are refused by another."""
 
 
 @dataclass(frozen=True, slots=True)

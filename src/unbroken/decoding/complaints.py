@@ -109,6 +109,12 @@ _TOO_LONG = re.compile(
     r"|上下文[^\n。]{0,20}(?:超|过长)|(?:输入|提示词|prompt)[^\n。]{0,12}(?:过长|超长|超过|超出|超限)"
     r"|超(?:过|出|限)[^\n。]{0,16}(?:上下文|最大长度|长度限制|输入长度)|长度超限|请求体?过大"
 )
+# Go's own word for a time-out, which speaks of a context that is none of ours.
+_OUT_OF_TIME = re.compile(
+    r"context (?:deadline|cancel)|deadline[ _]?exceeded|\btime(?: ?limit|out)?\b[^\n.]{0,20} exceed"
+    r"|exceed[^\n.]{0,20}\btime\b|concurrency limit"
+)
+_LENGTH = re.compile(r"token|length|too long|too large")
 # A limit of tokens in a time, which a wait cures, unless this one request alone is above it.
 _PER_TIME = re.compile(r"rate[ _-]?limit|throttl|please wait|per (?:min|hour|day)|\b(?:tpm|tpd|rpm|rpd)\b|每分钟|每天")
 _ALONE = re.compile(r"request (?:is )?too large")
@@ -147,6 +153,8 @@ def complaint_of(error: Json) -> Complaint:
         return "too_long"
     if by_mark != "limited" and _NO_MONEY.search(signs.words):
         return "refused"
+    if _OUT_OF_TIME.search(signs.words) and not _LENGTH.search(signs.words):
+        return by_mark or _first(_BY_WORDS, (signs.words,)) or "unavailable"
     in_time = by_mark == "limited" or _PER_TIME.search(signs.words)
     if (_ALONE if in_time else _TOO_LONG).search(signs.words):
         return "too_long"

@@ -56,6 +56,8 @@ class Witnesses:
     max_tokens: int | None
 
 
+LONGEST = 500
+"""Characters of a provider's own words."""
 _HTML = re.compile(r"\s*<[!/a-zA-Z]")
 _SAY_CALLS = ("tool_calls", "function_call", "tool_use")
 
@@ -105,7 +107,7 @@ def _kind(seen: Witnesses) -> tuple[str, str]:
     names = ", ".join(call.name or "a call without a name" for call in seen.broken_calls)
     if seen.error is not None:
         kind = "too_long" if complaint_of(seen.error) == "too_long" else "error"
-        return kind, f"the provider sent an error: {error_text(seen.error)}"
+        return kind, f"the provider sent an error: {error_text(seen.error)[:LONGEST]}"
     if seen.bytes_seen == 0:
         kind = "foreign" if seen.how == "unfinished" else seen.how
         return kind, f"the body is empty{f': {seen.cause}' if seen.cause else ''}"

@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeGuard, TypeVar, cast
 
 from unbroken.decoding.verdict import judge_failure
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, UsageReported
@@ -27,7 +27,8 @@ from unbroken.errors import (
     Unreachable,
     UserError,
 )
-from unbroken.messages import Request
+from unbroken.messages import Assistant, Message, Request
+from unbroken.models.endpoint import is_number
 from unbroken.models.model import Model, close
 from unbroken.transcript import shorten
 from unbroken.verdicts import Verdict
@@ -68,7 +69,9 @@ class Guarded(Generic[M_co]):
     ) -> None:
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             raise UserError(f"Guarded(attempts={attempts!r}): it is a number from 1, and counts the first try too")
-        if seconds is not None and not seconds > 0:
+        if not hasattr(model, "stream"):
+            raise UserError(f"Guarded({model!r}): it is no model; `connect` makes one of a name")
+        if seconds is not None and not (is_number(seconds) and seconds > 0):
             raise UserError(f"Guarded(seconds={seconds!r}): give seconds above 0, or None for no limit")
         given = (model, *_models(fallback))
         # One that is guarded itself brings its models, not a budget of its own.
@@ -112,7 +115,7 @@ class Guarded(Generic[M_co]):
         story: _Story | None = None
         model: Model = self._model
         asked = request
-        if self._asked_whole:
+        if self._asked_whole or self.fallback:
             request = self.fit(request, model)
         while True:
             passed_on = False
@@ -125,6 +128,8 @@ class Guarded(Generic[M_co]):
                     kind = delta.__class__
                     if kind is Ended:
                         ended = cast("Ended", delta)
+                        if self.fallback:
+                            delta = ended = _signed(ended, model)
                         if story is not None or not ended.verdict.whole:
                             break
                     elif kind is CallReady:
@@ -138,6 +143,11 @@ class Guarded(Generic[M_co]):
                     return
             except (ProviderError, StreamError, OSError) as failure:  # OSError: a foreign model with its own connection
                 error, left = failure, False
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                error, left = Unreachable(f"model `{model.name}` was cancelled, and by nobody here"), False
             finally:
                 if left:
                     await close(stream)
@@ -158,7 +168,10 @@ class Guarded(Generic[M_co]):
                 await asyncio.sleep(wait)
 
     def fit(self, request: Request, model: Model) -> Request:
-        """Without streaming for a model whose streams are not to be trusted with tools."""
+        """Without streaming for a model whose streams are not to be trusted with tools, and without what another
+        provider has signed."""
+        if self.fallback:
+            request = _without_foreign(request, _origin(model))
         if request.stream and request.tools and id(model) in self._asked_whole:
             return replace(request, stream=False)
         return request
@@ -182,6 +195,7 @@ class _Story:
         self._others = list(guard.fallback)
         self._pause = 0.0
         """Seconds before the next."""
+        self._shortened = False
         self._shown = False
         """Something of a broken response was passed on: from then on it is asked for whole."""
         self.model: Model = guard.model
@@ -215,9 +229,10 @@ class _Story:
         """Prepares the next try, and says how long to wait for it. Raises the typed error if there is none."""
         self._verdicts.append(verdict)
         self._shown = self._shown or passed_on
-        if verdict.kind == "too_long" and self.request.messages == self._asked.messages and self._may_try(0.0):
+        if verdict.kind == "too_long" and not self._shortened and self._may_try(0.0):
             shorter = shorten(self._asked.messages)
             if shorter is not None:
+                self._shortened = True
                 self._ask(replace(self._asked, messages=shorter))
                 return 0.0
         if verdict.retryable and self._may_try(self._pause):
@@ -225,7 +240,7 @@ class _Story:
             self._ask(self.request, streamed=unanswered)
             return self._pause
         if self._others and self._in_time(0.0):
-            self.model, self._tries = self._others.pop(0), 0
+            self.model, self._tries, self._shortened = self._others.pop(0), 0, False
             self._ask(self._asked)
             return 0.0
         given = self._give_up(verdict, error)
@@ -265,8 +280,10 @@ class _Story:
         return given
 
 
-def _models(fallback: Sequence[Model]) -> Sequence[Model]:
-    if isinstance(fallback, str) or not all(hasattr(model, "stream") for model in fallback):
+def _models(fallback: Sequence[Model] | None) -> Sequence[Model]:
+    if fallback is None:
+        return ()
+    if not isinstance(fallback, (list, tuple)) or not all(hasattr(model, "stream") for model in fallback):
         raise UserError(f"fallback={fallback!r} is no list of models; `connect` takes a list of their names too")
     return fallback
 
@@ -280,6 +297,28 @@ def _unguarded(model: Model) -> tuple[Model, ...]:
 
 def _asked_whole(model: Model) -> set[int]:
     return cast("Guarded[Model]", model)._asked_whole if isinstance(model, Guarded) else set()  # pyright: ignore[reportPrivateUsage] - its own
+
+
+def _origin(model: Model) -> str:
+    return getattr(model, "origin", model.name)
+
+
+def _signed(ended: Ended, model: Model) -> Ended:
+    message = ended.message
+    if message is None or message.native is None:
+        return ended
+    return Ended(ended.verdict, replace(message, native=replace(message.native, source=_origin(model))))
+
+
+def _without_foreign(request: Request, origin: str) -> Request:
+    def is_foreign(message: Message) -> TypeGuard[Assistant]:
+        native = message.native if isinstance(message, Assistant) else None
+        return native is not None and native.source not in ("", origin)
+
+    if not any(map(is_foreign, request.messages)):
+        return request
+    kept = tuple(replace(message, native=None) if is_foreign(message) else message for message in request.messages)
+    return replace(request, messages=kept)
 
 
 def _broke_off(verdict: Verdict) -> bool:

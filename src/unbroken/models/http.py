@@ -40,6 +40,8 @@ AFTER_FINISH = 3.0
 """Seconds of silence after a finish reason: openai-chat may still send its usage, and some servers never close."""
 AFTER_LAST = 0.25
 """The same after the wire's very last event."""
+ALIVE = 10
+"""A connection that is only kept alive is no silence, but not for longer than so many times what silence may last."""
 _MOST_OF_AN_ERROR = 64 * 1024
 _LONGEST_ERROR = 10.0
 """Seconds that the body of an error is read: its status alone says enough."""
@@ -66,6 +68,7 @@ class HTTPModel:
         self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
         self._streams = stream
         self._soonest = timeouts.soonest
+        self._longest_alive = inf if timeouts.idle is None else timeouts.idle * ALIVE
         self._raw_log = raw_log
         self._wire = find_wire(endpoint.wire)
         proxy = find_proxy(endpoint.stream_url)
@@ -83,6 +86,12 @@ class HTTPModel:
     @property
     def name(self) -> str:
         return f"{self.endpoint.provider}:{self.endpoint.model}"
+
+    @property
+    def origin(self) -> str:
+        """Where its answers come from: what is signed there is understood there."""
+        url = self.endpoint.stream_url
+        return f"{self.endpoint.provider} at {url.host}:{url.port}"
 
     @property
     def wire(self) -> str:
@@ -121,7 +130,7 @@ class HTTPModel:
         content, feed, time = response.content, decoder.feed, loop.time
         patience.reads(content)
         read = content.readany if log is None else log.reading(content.readany)
-        received, lost, heard_at = False, None, 0.0
+        received, lost, heard_at, said_at = False, None, 0.0, time()
         try:
             while True:
                 try:
@@ -142,7 +151,12 @@ class HTTPModel:
                 for delta in deltas:
                     yield delta
                 if not decoder.terminal:
-                    patience.since = time()
+                    patience.since = now = time()
+                    if deltas:
+                        said_at = now
+                    elif now - said_at > self._longest_alive:
+                        lost, patience.expired = TimeoutError(), "idle"
+                        break
                 elif not content.is_eof():
                     # Only what says something is worth waiting on for: some keep a connection alive for ever.
                     patience.since = heard_at = time() if deltas or not heard_at else heard_at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from types import AsyncGeneratorType
 from typing import Protocol, cast
 
 from unbroken.deltas import Delta
@@ -26,12 +25,12 @@ class Model(Protocol):
 
 def closing(stream: AsyncIterator[Delta]) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
     """A stream that is left early gives its connection back at once."""
-    if isinstance(stream, AsyncGeneratorType):
+    if hasattr(stream, "aclose"):  # a generator, or the stream of some library
         return aclosing(cast("AsyncGenerator[Delta]", stream))
     return nullcontext(stream)
 
 
 async def close(stream: AsyncIterator[Delta]) -> None:
     """The same for one that is known to be left early."""
-    if isinstance(stream, AsyncGeneratorType):
+    if hasattr(stream, "aclose"):
         await cast("AsyncGenerator[Delta]", stream).aclose()

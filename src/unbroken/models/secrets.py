@@ -57,8 +57,14 @@ def mask(text: str, secrets: Iterable[str]) -> str:
     """The text without the secrets, and without anything that looks like a key."""
     for secret in secrets:
         if len(secret) >= _SHORTEST:
+            if "\\" in secret or '"' in secret or "'" in secret:
+                text = text.replace(_quoted(secret), MASK)  # libraries quote bytes as Python writes them
             text = _without_cut(text.replace(secret, MASK), secret)
     return _KEYS.sub(MASK, text)
+
+
+def _quoted(secret: str) -> str:
+    return repr(secret.encode("utf-8", "replace"))[2:-1]
 
 
 def mask_json(value: Json, secrets: tuple[str, ...], depth: int = 0) -> Json:

@@ -59,7 +59,12 @@ class Connector(TCPConnector):
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         if (exchange := current.get(None)) is not None and exchange.fresh:
             return None
-        return await super()._get(key, traces)
+        connection = await super()._get(key, traces)
+        while connection is not None and connection.protocol is not None and connection.protocol.should_close:
+            # Something came while nobody had asked: it would be taken for the answer to what is asked next.
+            connection.close()
+            connection = await super()._get(key, traces)
+        return connection
 
     async def _create_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout

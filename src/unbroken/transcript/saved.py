@@ -78,7 +78,8 @@ def _write_part(part: Part) -> Object:
 def _write_native(native: Native | None) -> Object:
     if native is None:
         return {}
-    return {"native": {"wire": native.wire, "value": native.value, "ids": list(native.ids)}}
+    saved = {"wire": native.wire, "value": native.value, "ids": list(native.ids)}
+    return {"native": saved | ({"source": native.source} if native.source else {})}
 
 
 def _write_call(call: ToolCall) -> Object:
@@ -165,7 +166,7 @@ def _read_native(saved: Object) -> Native | None:
     if "native" not in saved:
         return None
     native = _object(saved["native"])
-    return Native(_need(native, "wire", ""), native.get("value"), _strings(native, "ids"))
+    return Native(_need(native, "wire", ""), native.get("value"), _strings(native, "ids"), _get(native, "source", ""))
 
 
 def _cache(saved: Object) -> CacheMark:
