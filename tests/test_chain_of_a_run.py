@@ -353,3 +353,22 @@ def test_a_pause_of_the_provider_is_no_break() -> None:
     model, asked = guarded(*lines, wire="anthropic-messages")
     result = play(Agent(model))
     assert (result.text, result.attempts, len(asked.requests)) == ("Here.", 2, 2)
+
+
+def test_who_announces_in_chinese_is_asked_in_chinese() -> None:
+    model = ScriptedModel([Say("让我查一下。")], "晴。")
+    play(Agent(model, Desk().tools("look"), nudge=True))
+    assert last_said(model)[1] == CHINESE
+
+
+def test_without_tools_nobody_is_asked_to_call_one() -> None:
+    model = ScriptedModel("Let me look that up.")
+    assert play(Agent(model, nudge=True)).text == "Let me look that up."
+
+
+def test_messages_of_a_provider_are_no_history_and_the_way_out_is_named() -> None:
+    raw: Any = [{"role": "user", "content": "Hi"}]
+    with pytest.raises(
+        UserError, match=r"history= holds no message at 0, .* type dict.*decode_request"
+    ):
+        play(Agent(ScriptedModel("Hi.")), history=raw)

@@ -349,3 +349,15 @@ def test_a_proxy_that_is_no_address_is_refused_in_words(proxy: str, monkeypatch:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(UserError, match=r"from the environment cannot be used, .* set HTTPS_PROXY"):
         bare("openai:m", api_key="k")
+
+
+def test_a_misspelled_parameter_is_guessed_at() -> None:
+    with pytest.raises(
+        UserError, match=r"no setting `atempts`: did you mean `attempts`\? There are: base_url, .*raw_log"
+    ):
+        bare("openai:m", api_key="k", atempts=3)
+
+
+def test_whether_it_streams_with_tools_is_yes_or_no() -> None:
+    with pytest.raises(UserError, match="stream_with_tools='no': it is True or False"):
+        bare("openai:m", api_key="k", stream_with_tools="no")

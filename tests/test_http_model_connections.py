@@ -277,13 +277,13 @@ LIVES = {
     """,
     "an error": """
         async def refused():
+            late = connect("openai:m", base_url=f"http://127.0.0.1:{port}", first_byte=0.000001).model
             try:
-                async for _ in connect("openai:m", base_url=f"http://127.0.0.1:{port}", first_byte=0.000001).stream(
-                    Request((User.of("Hi"),))
-                ):
+                async for _ in late.stream(Request((User.of("Hi"),))):
                     pass
             except Exception as error:
                 assert type(error).__name__ == "TimedOut", error
+            await asyncio.sleep(0.1)  # the server takes note of who went away
         asyncio.run(refused())
         stop()
     """,

@@ -16,7 +16,7 @@ from unbroken.agent.limits import Account, Limits
 from unbroken.agent.output import OutputType
 from unbroken.agent.performing import Performance
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
-from unbroken.agent.prompts import CONTINUE, Language, guidance_text, language_of
+from unbroken.agent.prompts import Language, guidance_text, language_of
 from unbroken.agent.result import Result
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
@@ -140,8 +140,10 @@ class Agent:
         self._history = history
         self._caller = caller
         self._share_all = share_all
-        self._nudge = nudge
-        self._continue_prompt = continue_prompt or CONTINUE[self._language]
+        if not isinstance(continue_prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError(f"Agent(continue_prompt={continue_prompt!r}): it is a text")
+        self._nudge = bool(nudge)
+        self._continue_prompt = continue_prompt
         self._open_calls: OpenCalls | None = _open_calls(open_calls)
         self._clock = clock
         self._results = ResultCache()
@@ -289,6 +291,7 @@ def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> T
     elif not history:
         return Transcript()
     else:
+        _refuse_foreign(history)
         messages, edits = repair(history, answer_open=False)
         if edits:
             LOG.warning("The history that was handed in was broken and is mended: %s", "; ".join(map(str, edits)))
@@ -305,6 +308,17 @@ def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> T
     for call in transcript.open:
         transcript.answer(ToolResult.of(call, NO_RESULT, error=True))
     return transcript
+
+
+def _refuse_foreign(history: Sequence[Message]) -> None:
+    for place, message in enumerate(history):
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            kind = type(message).__name__
+            raise UserError(
+                f"history= holds no message at {place}, but a value of the type {kind}: it takes what a Result or a "
+                f"Conversation has in `messages`; messages of a provider are read by "
+                f"`find_wire('openai-chat').decode_request({{'messages': …}}).messages`"
+            )
 
 
 def _transcript(messages: Sequence[Message]) -> Transcript:

@@ -96,7 +96,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
         async with batch:
             turn = await listen(run, request, toolbox, batch, heard, closed)
             message = turn.message
-            if not (message.calls or closed) and run.may_nudge:
+            if not (message.calls or closed) and request.tools and run.may_nudge:
                 turn.announces = announces(message.text, toolbox.names)
             if message.text:
                 run.voice.say(Said, message.text, not (message.calls or turn.announces))
@@ -227,7 +227,7 @@ def _is_answer(run: Run, turn: Turn) -> bool:
     run.transcript.add(message)
     if turn.announces:
         run.nudges += 1
-        run.transcript.add(User.of(run.plan.continue_prompt))
+        run.transcript.add(User.of(run.go_on(message.text)))
         return False
     if output is None:
         return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from unbroken.agent.output import OutputType
-from unbroken.agent.prompts import CONTINUE, Language
+from unbroken.agent.prompts import Language
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Choice, Effort, Message, Sampling, System
@@ -46,8 +46,8 @@ class Plan:
     language: Language = "en"
     nudge: bool = False
     """Ask a model to go on that announces a call and makes none."""
-    continue_prompt: str = CONTINUE["en"]
-    """In these words."""
+    continue_prompt: str = ""
+    """In these words; else in our own, in the language of the conversation."""
     deps: Any = None
     store: dict[str, Any] = field(default_factory=dict[str, Any])
     result_limit: int = 50_000

@@ -9,7 +9,7 @@ from typing import Any
 from unbroken.agent.limits import CHARACTERS_PER_TOKEN, Account, StopReason, characters
 from unbroken.agent.output import ANSWER
 from unbroken.agent.plan import Plan, Trim
-from unbroken.agent.prompts import ANSWER_NOW, TIME_IS_UP
+from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
 from unbroken.agent.repetition import Repetition
 from unbroken.agent.voice import RoundVoice, Voice
 from unbroken.errors import UserError
@@ -125,6 +125,14 @@ class Run:
     def may_nudge(self) -> bool:
         return self.plan.nudge and self.nudges < NUDGES
 
+    def go_on(self, said: str = "") -> str:
+        """The words that ask a model to go on, in the language of what it said, or else of what it was asked."""
+        plan = self.plan
+        if plan.continue_prompt:
+            return plan.continue_prompt
+        asked = next((message.text for message in reversed(self.transcript.messages) if isinstance(message, User)), "")
+        return CONTINUE["zh" if plan.language == "zh" else language_of(said or asked)]
+
     def attempt_failed(self, verdict: Verdict, wait: float, calls: int) -> None:
         """A response broke, or there was none, and it is asked for again; `calls` of it were complete."""
         self.attempts += 1
@@ -195,7 +203,7 @@ class Run:
         if plan.system is not None:
             messages = (plan.system, *messages)
         if self.nudge:
-            messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else plan.continue_prompt))
+            messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else self.go_on()))
         choice = plan.choice if self.account.requests == 1 else None
         if plan.output is not None and (final or self.corrections):
             choice, final = OneTool(ANSWER), False

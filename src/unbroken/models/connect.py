@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 from urllib.parse import quote
 
@@ -67,7 +68,9 @@ def connect(
             f"`{model}` does not name a model: write provider:model, for example openai:gpt-5, "
             f"or compatible:MODEL with base_url= for any OpenAI-compatible server"
         )
-    known = read_settings(settings)
+    known = read_settings(settings, _PARAMETERS)
+    if stream_with_tools is not None and not isinstance(stream_with_tools, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        raise UserError(f"stream_with_tools={stream_with_tools!r}: it is True or False")
     provider = find_provider(name)
     given = base_url or _from_environment(provider.base_url_variables)
     own_server = bool(given and provider.base_url)
@@ -92,6 +95,9 @@ def connect(
         raise UserError(f"fallback={fallback!r} is a text: give a list of models, or of their names")
     others = [connect(other, raw_log=raw_log) if isinstance(other, str) else other for other in fallback]
     return Guarded(http, attempts, seconds, fallback=others)
+
+
+_PARAMETERS = [name for name, p in signature(connect).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
 def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:

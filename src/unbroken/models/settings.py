@@ -50,15 +50,14 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """What the name of a header may be."""
 
 
-def read_settings(given: Mapping[str, Any]) -> Settings:
+def read_settings(given: Mapping[str, Any], others: Sequence[str] = ()) -> Settings:
+    """`others` are the parameters of `connect` that are no settings, for who misspells one."""
     for name in given:
         if name not in _KNOWN:
-            near = get_close_matches(name, _KNOWN, 1)
+            near = get_close_matches(name, [*others, *_KNOWN], 1)
             guess = f"did you mean `{near[0]}`? " if near else ""
-            raise UserError(
-                f"connect has no setting `{name}`: {guess}There are: {', '.join(_KNOWN)}; "
-                f"a field of the provider's own goes into extra={{{name!r}: …}}"
-            )
+            own = "" if near else f"; a field of the provider's own goes into extra={{{name!r}: …}}"
+            raise UserError(f"connect has no setting `{name}`: {guess}There are: {', '.join([*others, *_KNOWN])}{own}")
     settings = Settings(**given)
     if isinstance(settings.stop, str):
         settings = replace(settings, stop=(settings.stop,) if settings.stop else ())
