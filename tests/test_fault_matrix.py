@@ -214,6 +214,10 @@ def test_the_command_prints_a_table_or_json() -> None:
         ({"timeout": 0.0}, "--timeout 0"),
         ({"fault": ["reset"], "target": "no-such-program"}, "no-such-program cannot be run"),
         ({"fault": ["reset"], "target": " "}, "--target is empty"),
+        ({"fault": ["reset"], "target": ""}, "--target is empty"),
+        ({"fault": ["reset"], "target": "python 'unclosed"}, "--target python 'unclosed: no closing quotation"),
+        ({"write": Path("-"), "json": True}, "--write - and --json both want standard output"),
+        ({"write": Path("page.md"), "target": ""}, "--write needs the whole matrix"),
     ],
 )
 def test_what_cannot_be_run_is_told_in_one_line(options: dict[str, Any], told: str) -> None:
@@ -296,3 +300,70 @@ def test_a_program_of_somebody_else_is_judged_from_outside(
     target = Target(f"{sys.executable} {file} {{base_url}} {{prompt}}", timeout=0.5 if outcome == "hung" else 30.0)
     ended = asyncio.run(target.play(Case(find_fault(fault), "openai-chat", "streamed")))
     assert ended.outcome == outcome, ended
+
+
+WHOLE = """
+import json, os
+from urllib.request import Request, urlopen
+
+TOOLS = {"get_weather": ["city", "days"], "now": [], "save_note": ["text"]}
+specs = [{"type": "function", "function": {"name": name, "parameters": {
+    "type": "object", "properties": {field: {} for field in fields}}}} for name, fields in TOOLS.items()]
+messages = [{"role": "user", "content": os.environ["UNBROKEN_PROMPT"]}]
+while messages[-1]["role"] != "assistant":
+    body = {"model": "demo", "messages": messages, "tools": specs}
+    with urlopen(Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode())) as answer:
+        message = json.load(answer)["choices"][0]["message"]
+    messages.append({name: value for name, value in message.items() if value is not None})
+    calls = message.get("tool_calls") or []
+    messages += [{"role": "tool", "tool_call_id": call["id"], "content": "fine"} for call in calls]
+print(messages[-1]["content"])
+"""
+
+
+def program(folder: Path, text: str) -> str:
+    file = folder / "program.py"
+    file.write_text(text, "utf-8")
+    return f"{sys.executable} {file}"
+
+
+def test_a_program_that_asks_whole_is_spared_the_faults_of_streams(tmp_path: Path) -> None:
+    chosen = ("--fault", "crlf", "--fault", "several_calls", "--fault", "refusal_inside")
+    done = unbroken("--target", program(tmp_path, WHOLE), *chosen, "--json")
+    assert done.stderr == (
+        "unbroken: --target asks openai-chat without streaming: faults that befall streams alone are left out (1)\n"
+    )
+    ended = [(each["fault"], each["mode"], each["outcome"], each["good"]) for each in json.loads(done.stdout)]
+    assert ended == [("several_calls", "whole", "answered", True), ("refusal_inside", "whole", "gave up", True)]
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "told"),
+    [
+        ("", {}, "--target asked nothing: exit code 0; the address is in OPENAI_BASE_URL"),
+        ("1/0", {}, "--target asked nothing: exit code 1, ZeroDivisionError: division by zero; the address"),
+        ("import time; time.sleep(60)", {"timeout": 0.5}, "--target asked nothing: it did not end within 0.5 s"),
+        (
+            WHOLE.replace("/chat/completions", "/completions"),
+            {},
+            "--target asked nothing on openai-chat: its POST /v1/completions was answered 404: there is no such path",
+        ),
+        (WHOLE, {"wire": ["openai-responses"]}, "--target asks on openai-chat, not on openai-responses: give --wire"),
+        (
+            WHOLE.replace('"tools": specs', '"tools": "none"'),
+            {},
+            "--target fails where nothing is broken: gave up: a request was refused: tools: it is a text",
+        ),
+        (WHOLE.replace("print(messages[-1]", "print(messages[0]"), {}, "fails where nothing is broken: no answer"),
+        (WHOLE, {"fault": ["crlf"]}, "nothing to run"),
+    ],
+    ids=["silent", "crash", "hangs", "path", "wire", "refused", "no answer", "only streams"],
+)
+def test_a_program_that_fails_where_nothing_is_broken_is_told_once_and_not_judged(
+    text: str, options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as raised:
+        run_command(target=program(tmp_path, text), **options)
+    assert told in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -87,6 +87,31 @@ def test_one_server_tests_many_faults() -> None:
             assert [server.line().rpartition(": ")[2] for _ in range(2)] == [name, "well"]
 
 
+def test_the_mistakes_of_who_sets_up_a_client_have_a_line_each() -> None:
+    body = b'{"model": "any", "messages": [{"role": "user", "content": "Hi."}]}'
+    with serving() as server:
+        base = server.urls["openai-chat"]
+        root = base.removesuffix("/v1")
+        assert server.post(f"{base}/chat/completions", b"nonsense") == 400
+        assert server.line().startswith("- POST /v1/chat/completions -> 400: the body is not JSON: ")
+        assert server.post(f"{root}/chat/completions?key=not-for-a-log", body) == 404
+        told = f"there is no such path; the base URL is {base} for clients of OpenAI, {root} for others"
+        assert server.line() == f"- POST /chat/completions -> 404: {told}"
+        with pytest.raises(HTTPError, match="405") as raised:
+            urllib.request.urlopen(f"{base}/chat/completions")
+        raised.value.close()
+        assert server.line() == "- GET /v1/chat/completions -> 405: a model is asked with POST"
+        with urllib.request.urlopen(f"{base}/models") as answer:
+            assert answer.status == 200
+        assert server.line() == "- GET /v1/models -> 200: the list of models"
+        assert server.post(f"{base}/chat/completions", body.replace(b"any", b"fault:zzz")) == 400
+        assert server.line().endswith("refused: there is no fault 'zzz'; `unbroken faults list` shows them all")
+        assert server.post(f"{base}/chat/completions", b'{"model": "any"}') == 400
+        assert server.line().endswith(" bytes: refused: messages: none")
+        assert server.post(f"{base}/chat/completions", body) == 200
+        assert server.line().endswith(" bytes: well")
+
+
 def test_the_faults_are_listed() -> None:
     rows = [line.split("\t") for line in unbroken("faults", "list").stdout.splitlines()]
     assert [row[1] for row in rows] == list(FAULTS)
@@ -105,7 +130,10 @@ def test_the_faults_are_listed() -> None:
     ("arguments", "message"),
     [
         (["--fault", "rest"], "there is no fault 'rest'; did you mean reset"),
-        (["--times", "often"], "--times often: it is a number, or all"),
+        (["--times", "often"], "--times often: give a whole number above 0, or all"),
+        (["--times", "0"], "--times 0: give a whole number above 0, or all"),
+        (["--times", "-1"], "--times -1: give a whole number above 0, or all"),
+        (["--fault", "zzz"], "there is no fault 'zzz'; `unbroken faults list` shows them all"),
         (["--fault", "no_type", "--wire", "gemini"], "--fault no_type happens on openai-chat only"),
     ],
 )

@@ -33,10 +33,13 @@ from unbroken import (
 from unbroken.decoding.prose.dialects import DIALECTS
 from unbroken.errors import ContextTooLong, ProviderError
 from unbroken.models.failures import Asked, read_failure
+from unbroken.models.guarded import Guarded
 from unbroken.models.script import Line, Step
 from unbroken.testing import FAULTS, Call, Fault, FaultyServer, Say, find_fault, serve_faulty, story
 from unbroken.testing.faults import close, context_too_long, drip, garbage, reset, stall, status
 from unbroken.testing.faulty import ANNOUNCED, TOOLS
+from unbroken.testing.matrix import open_model
+from unbroken.testing.plugin import FaultyUpstream
 from unbroken.testing.rewrites import LEAKS
 from unbroken.verdicts import Verdict
 from unbroken.wires import WIRES, find_wire
@@ -400,7 +403,6 @@ def test_which_responses_break_can_be_chosen() -> None:
         ({"fault": ["status_503", "html_page"]}, {0: "status_503", 1: "html_page"}),
         ({"fault": ["leaked_hermes", "status_503"]}, {0: "status_503"}),
         ({"plan": planned}, {1: "status_500"}),
-        ({"fault": "reset", "times": 0}, {}),
         ({}, {}),
     ]
     for options, broken in plans:
@@ -443,10 +445,34 @@ def test_a_client_chooses_its_fault_by_its_model_or_its_address(wire: str) -> No
     assert server.base_url(wire, fault="reset").startswith(f"{server.url}/fault/reset")
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"times": 0}, r"times=0\): give a whole number above 0, or None"),
+        ({"times": -1}, r"times=-1\)"),
+        ({"times": "all"}, r"times='all'\)"),
+        ({"on": 1}, r"on=1\): give the numbers of requests, as in on=\(0, 2\)"),
+        ({"after": -3}, r"after=-3\): give a number of bytes"),
+        ({"fault": 3}, r"^3 is no fault: give a name"),
+    ],
+)
+def test_a_server_that_could_break_nothing_is_refused(options: dict[str, Any], told: str) -> None:
+    settings: dict[str, Any] = {"fault": "reset", **options}
+    with pytest.raises(UserError, match=told):
+        FaultyServer("Hello.", **settings)
+
+
+def test_a_single_answer_of_the_fixture_needs_no_list(faulty_upstream: FaultyUpstream) -> None:
+    server = faulty_upstream("status_503", answers="Hello.", times=2)
+    model = Guarded(open_model("openai-chat", server.base_url()), first_wait=0.001)
+    assert Agent(model).run_sync("Hi.").text == "Hello."
+    assert server.broken == {0: "status_503", 1: "status_503"}
+
+
 def test_a_fault_has_a_name_and_may_have_a_place() -> None:
     assert find_fault("reset@120") == reset(after=120) != garbage(after=120)
     assert find_fault("status-429").name == "status_429"
-    with pytest.raises(UserError, match=r"there is no fault 'rest'; did you mean reset or"):
+    with pytest.raises(UserError, match=r"there is no fault 'rest'; did you mean reset\?"):
         find_fault("rest")
     with pytest.raises(UserError, match="as in reset@120"):
         find_fault("reset@soon")

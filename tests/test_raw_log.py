@@ -327,6 +327,11 @@ def test_a_log_of_a_wrong_type_is_refused() -> None:
         connect("openai:m", api_key=KEY, raw_log=3)  # pyright: ignore[reportArgumentType] - that is the point
 
 
+def test_a_log_without_a_name_is_refused() -> None:
+    with pytest.raises(UserError, match="raw_log is empty: give the name of a file, or None for no log"):
+        connect("openai:m", api_key=KEY, raw_log="")
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full at once, where the system has one")
 def test_a_full_disk_ends_the_log_with_one_warning_and_not_the_run(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "unbroken"):
@@ -434,7 +439,17 @@ def test_decode_picks_one_exchange_by_number_or_id(log_of_three: Path) -> None:
         assert done.returncode == 0
         assert done.stdout.decode().splitlines()[1] == "text: Hello there"
     done = unbroken("decode", "--exchange", "4", str(log_of_three))
-    assert (done.returncode, b"there is no exchange 4 in it" in done.stderr) == (2, True)
+    told = b"there is no exchange 4 in it; they are numbered from 1 to 3"
+    assert (done.returncode, told in done.stderr) == (2, True)
+
+
+def test_decode_heads_an_exchange_the_same_way_whether_it_follows_or_not(log_of_three: Path) -> None:
+    heads = [
+        unbroken("decode", *options, "--exchange", "1", str(log_of_three)).stdout.splitlines()[0]
+        for options in ((), ("--follow",))
+    ]
+    assert heads[0].startswith(b"exchange 1: ")
+    assert heads[0] == heads[1]
 
 
 def test_decode_leaves_out_a_torn_last_line_and_says_so(log_of_three: Path) -> None:

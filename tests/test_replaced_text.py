@@ -36,7 +36,9 @@ from unbroken.agent.ui_messages import ui_messages
 from unbroken.cli.live import INSTEAD, LiveScreen
 from unbroken.cli.page import Page, rows_above
 from unbroken.cli.timeline import Timeline, Watch
+from unbroken.cli.wording import retrying
 from unbroken.errors import ProviderError, RateLimited
+from unbroken.events import RequestRetried
 from unbroken.messages import ToolCall
 from unbroken.models.script import Answer, Break, Call, Fail, Say, Think
 from unbroken.testing import Cut, ScriptedServer, run_virtual, serve
@@ -369,6 +371,28 @@ def test_what_stands_between_lines_of_tools_is_not_erased(tmp_path: Path) -> Non
 def test_a_terminal_says_how_long_it_waits() -> None:
     _, events = played(Fail(RateLimited("429: slow down", status=429, retry_after=12.0)), "Whole.")
     assert "too many requests (429: slow down); asking again in 12 s…\n" in drawn(events, width=80)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "told"),
+    [
+        (
+            "unreachable",
+            "provider `openai` cannot be reached at http://127.0.0.1:9/v1: Connect call failed; check base_url",
+            "the provider cannot be reached (http://127.0.0.1:9/v1: Connect call failed; check base_…); asking again…",
+        ),
+        ("limited", "provider `openai` answered 429: slow down", "too many requests (429: slow down); asking again…"),
+        (
+            "unanswered",
+            "provider `openai` sent nothing within first_byte=3 s",
+            "no answer came (sent nothing within first_byte=3 s); asking again…",
+        ),
+        ("error", "the provider sent an error: provider `x` answered 5", None),
+    ],
+)
+def test_a_retry_does_not_say_the_same_twice(kind: str, reason: str, told: str | None) -> None:
+    line = retrying(RequestRetried("run", 0, 0, 0.0, attempt=1, kind=kind, reason=reason))
+    assert line == (told or f"the stream broke with an error ({reason}); asking again…")
 
 
 @pytest.mark.parametrize(

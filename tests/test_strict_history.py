@@ -13,6 +13,7 @@ from strategies import histories
 from unbroken import Message, Request, ToolSpec
 from unbroken.messages import Choice, OneTool
 from unbroken.testing import check_request
+from unbroken.testing.strict import check_shape
 from unbroken.wires import WIRES
 
 Body = dict[str, Any]
@@ -222,6 +223,39 @@ REFUSED: list[tuple[str, Body, str]] = [
 @pytest.mark.parametrize(("wire", "body", "problem"), REFUSED, ids=[line[2] for line in REFUSED])
 def test_it_is_refused(wire: str, body: Body, problem: str) -> None:
     assert any(problem in line for line in check_request(wire, body))
+
+
+ASKS: dict[str, Body] = {
+    "openai-chat": {"model": "demo", "messages": [{"role": "user", "content": "Hi."}]},
+    "openai-responses": {"model": "demo", "input": "Hi."},
+    "anthropic-messages": {"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi."}]},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hi."}]}]},
+}
+ASKED_IN = {wire: next(field for field in ("messages", "input", "contents") if field in ASKS[wire]) for wire in ASKS}
+
+
+@pytest.mark.parametrize("check", [check_request, check_shape])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_request_that_asks_nothing_or_has_a_field_of_a_wrong_type_is_refused_by_the_laxest_server_too(
+    wire: str, check: Callable[[str, Any], list[str]]
+) -> None:
+    asks, field = ASKS[wire], ASKED_IN[wire]
+    assert check(wire, asks) == []
+    nothing = f"{field}: {'nothing' if wire == 'openai-responses' else 'none'}"
+    assert check(wire, {**asks, field: None}) == check(wire, {**asks, field: []}) == [nothing]
+    assert check(wire, {name: value for name, value in asks.items() if name != field}) == [nothing]
+    for value in (3, True, {"role": "user"}):
+        (problem,) = check(wire, {**asks, field: value})
+        assert problem.startswith(f"{field}: it is ")
+    assert check(wire, {**asks, field: ["Hi.", None]}) == [f"{field}[{n}]: it has to be an object" for n in (0, 1)]
+    (problem,) = check(wire, {**asks, field: [{"role": 3}]})
+    assert problem == f"{field}[0].role: it is a number, and has to be a text"
+    (problem,) = check(wire, {**asks, "tools": "x"})
+    assert problem.startswith("tools: it is a text, and has to be a list")
+    assert check(wire, {**asks, "tools": ["x"]}) == ["tools[0]: it has to be an object"]
+    if wire != "gemini":  # there they stand in the address
+        assert check(wire, {**asks, "model": 3}) == ["model: it is a number, and has to be a text"]
+        assert check(wire, {**asks, "stream": "yes"}) == ["stream: it is a text, and has to be true or false"]
 
 
 def test_a_result_before_other_content_is_what_anthropic_wants() -> None:

@@ -14,9 +14,10 @@ import aiohttp
 import pytest
 
 from unbroken import Assistant, Request, Response, ToolCall, ToolSpec, User, decode, find_wire
-from unbroken.errors import RateLimited, Unreachable
+from unbroken.errors import RateLimited, Unreachable, UserError
 from unbroken.models.script import Line
 from unbroken.testing import Break, Call, ErrorInside, Fail, Pause, Say, ScriptedServer, Think, Uses, run_virtual, serve
+from unbroken.testing.reply import Stray
 from unbroken.wires import WIRES
 
 ASKED = Request((User.of("What is the weather?"),), tools=(ToolSpec("get_weather"),), model="demo")
@@ -227,6 +228,45 @@ def test_a_body_that_is_no_request_is_refused(wire: str) -> None:
                 return [listed, answer.status]
 
     assert asyncio.run(main()) == [400, 400]
+
+
+@pytest.mark.parametrize("answer", [3, [Say("Hi."), 3], b"Hi."], ids=["number", "step", "bytes"])
+def test_an_answer_that_is_none_is_told_to_who_writes_the_script(answer: Any) -> None:
+    with pytest.raises(UserError, match=r"^answer 2 of the script is .*: give a text, a step, a list of these"):
+        ScriptedServer("Hello.", answer)
+
+
+def test_what_asks_no_model_is_kept_beside_the_requests() -> None:
+    async def main() -> None:
+        heard: list[Stray] = []
+        async with ScriptedServer("Never said.", on_stray=heard.append) as server, aiohttp.ClientSession() as session:
+            async with session.post(f"{server.url}/chat/completions", json={}) as answer:
+                assert answer.status == 404
+                assert f"the base URL is {server.url}/v1" in str(await answer.json())
+            async with session.post(f"{server.url}/v1/messages", data=b"{") as answer:
+                assert answer.status == 400
+        assert [(each.method, each.path, each.status) for each in heard] == [
+            ("POST", "/chat/completions", 404),
+            ("POST", "/v1/messages", 400),
+        ]
+        assert server.strays == heard
+        assert server.requests == server.sent == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_server_that_is_not_strict_refuses_what_asks_nothing_and_says_so(wire: str) -> None:
+    nothing = {"openai-responses": "input: nothing", "gemini": "contents: none"}.get(wire, "messages: none")
+
+    async def main() -> None:
+        server = ScriptedServer("Never said.", strict=False)
+        async with connected(server, wire) as client:
+            async with client.post(body={"model": "demo"}) as answer:
+                assert answer.status == 400
+            assert [sent.refused for sent in server.sent] == [nothing]
+
+    asyncio.run(main())
 
 
 def test_usage_is_streamed_on_openai_chat_only_to_those_who_ask() -> None:

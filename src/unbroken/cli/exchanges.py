@@ -46,8 +46,9 @@ def show_exchanges(pieces: Iterable[bytes], file: str, wanted: str, how: Decodin
     """Show them, or the one that is wanted; are all of these whole?"""
     console = Console(highlight=False)
     unread = _Unread(file)
-    shown, whole = 0, True
+    shown, last, whole = 0, 0, True
     for exchange in read_exchanges(unread.lines(pieces), unread):
+        last = max(last, exchange.number)
         if wanted not in ("", str(exchange.number), exchange.id):
             continue
         if shown and not json:
@@ -56,7 +57,9 @@ def show_exchanges(pieces: Iterable[bytes], file: str, wanted: str, how: Decodin
         whole = _show(console, exchange, how, json) and whole
     unread.tell()
     if not shown:
-        which = f"there is no exchange {wanted} in it" if wanted else "there is no whole exchange in it"
+        which = "there is no whole exchange in it"
+        if wanted and last:
+            which = f"there is no exchange {wanted} in it; they are numbered from 1 to {last}"
         raise NotAResponse(f"decoding {file} failed: {which}")
     return whole
 
@@ -102,9 +105,11 @@ def _show(console: Console, exchange: Exchange, how: Decoding, json: bool) -> bo
     live = Live(console) if how.follow else None
     name = f"exchange {exchange.number}"
     facts = f"{exchange.at}  {exchange.model}  {wire}  {_ending(exchange)}"
-    pretty = console.is_terminal or live is not None
+    pretty = console.is_terminal
     if pretty and not json:
         console.print(f"[bold]{name}[/]  [dim]{escape(facts)}[/]", soft_wrap=True)
+    elif live is not None:
+        typer.echo(f"{name}: {clean(facts)}")
     response = _decode(exchange, wire, how, live)
     if json:
         typer.echo(as_json(response, wire, _about(exchange)))

@@ -19,11 +19,13 @@ from rich.table import Table
 from unbroken import testing
 from unbroken.cli.faults_run import run_command
 from unbroken.cli.show import clean
+from unbroken.cli.wording import one_line
 from unbroken.errors import UserError
 from unbroken.wires import WIRES, find_wire
 
 if TYPE_CHECKING:  # a server is imported when one is wanted: the other commands start without
     from unbroken.testing import Fault, FaultyServer, Sent
+    from unbroken.testing.reply import Stray
 
 app = typer.Typer(
     help="A provider that breaks in every way that was seen in the field: test your own client with it.",
@@ -32,6 +34,7 @@ app = typer.Typer(
 
 app.command("run")(run_command)
 
+_LONGEST = 300
 _SHORT = {"openai-chat": "chat", "openai-responses": "responses", "anthropic-messages": "anthropic", "gemini": "gemini"}
 
 
@@ -89,6 +92,7 @@ def serve_command(
         strict=False,
         port=port,
         on_sent=_tell,
+        on_stray=_tell_stray,
     )
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, [fault.name for fault in chosen], times))
@@ -116,8 +120,8 @@ async def _serve(server: FaultyServer, faults: list[str], times: str) -> None:
 def _times(given: str) -> int | None:
     if given == "all":
         return None
-    if not given.isdecimal() or not given.isascii():
-        raise UserError(f"--times {given}: it is a number, or all")
+    if not given.isdecimal() or not given.isascii() or int(given) < 1:
+        raise UserError(f"--times {given}: give a whole number above 0, or all")
     return int(given)
 
 
@@ -134,7 +138,13 @@ def _tell(sent: Sent) -> None:
     came = f"{sent.number} {sent.wire} {mode} {clean(sent.model)[:60] or '-'} {sent.size:,} bytes"
     status = str(sent.status) if sent.status else "no answer"
     went = f"{status}, {len(sent.data):,} bytes"
-    typer.echo(f"{came} -> {went}: {sent.fault or 'well'}")
+    said = f"refused: {one_line(sent.refused, _LONGEST)}" if sent.refused else "well"
+    typer.echo(f"{came} -> {went}: {sent.fault or said}")
+
+
+def _tell_stray(stray: Stray) -> None:
+    """The mistakes of who is only setting up a client: a wrong path, a body that is no JSON."""
+    typer.echo(f"- {stray.method} {one_line(stray.path, 100)} -> {stray.status}: {one_line(stray.words, _LONGEST)}")
 
 
 def _row(fault: Fault) -> tuple[str, ...]:

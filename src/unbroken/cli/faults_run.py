@@ -28,12 +28,14 @@ from unbroken.errors import UserError
 from unbroken.wires import WIRES, find_wire
 
 if TYPE_CHECKING:  # servers are imported when they are wanted: the other commands start without
+    from unbroken.testing import Fault
     from unbroken.testing.matrix import Case, Ended
 
 WRONG = 1
 _LONGEST = 300
 
 Told: TypeAlias = "Callable[[Ended], None]"
+Player: TypeAlias = "Callable[[Told], Coroutine[Any, Any, list[Ended]]]"
 
 
 def run_command(
@@ -41,65 +43,87 @@ def run_command(
     wire: Annotated[list[str] | None, typer.Option(help=f"Only this one: {', '.join(WIRES)}; may be repeated.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
     write: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write the outcomes as a page (docs/faults.md).")
+        Path | None, typer.Option(metavar="PATH", help="Write the outcomes as a page (docs/faults.md); - prints it.")
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="CMD", help="A program of yours in place of our agent, run once for each fault.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="CMD", help="A program of yours in place of our agent, run once for each fault."),
+    ] = None,
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that --target has for one fault.")] = 30.0,
 ) -> None:
     """Break responses in every way that is known, on every wire, streamed and whole, and see what becomes of the run.
 
     A --target gets an address and a key in its environment (OPENAI_BASE_URL and the like, UNBROKEN_MODEL,
-    UNBROKEN_PROMPT); docs/faults.md says what is expected of it. It is to ask on openai-chat, streamed, unless --wire
-    says otherwise.
+    UNBROKEN_PROMPT); docs/faults.md says what is expected of it. It is to ask on openai-chat, unless --wire says
+    otherwise. First it is run with nothing broken; if it asks without streaming, faults of streams are left out.
 
     Exit codes: 0 all ended as expected; 1 something did not; 2 wrong use; 130 interrupted.
     """
     if not timeout > 0:  # NaN is not
         raise UserError(f"--timeout {timeout:g}: give seconds above 0")
-    if write is not None and (fault or wire or target):
+    if write is not None and (fault or wire or target is not None):
         raise UserError("--write needs the whole matrix: leave out --fault, --wire and --target")
-    chosen = _cases(fault, wire, target)
+    printed = write == Path("-")
+    if printed and json:
+        raise UserError("--write - and --json both want standard output: choose one")
     try:
-        ended = _follow(chosen, quiet=json, player=_player(chosen, target, timeout))
+        chosen, player = _own(fault, wire) if target is None else _foreign(fault, wire, target, timeout)
+        ended = _follow(chosen, quiet=json, player=player)
     except KeyboardInterrupt:
         tell("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     page: Any = importlib.import_module("unbroken.testing.faults_page")
-    if write is not None:
+    if write is not None and not printed:
         _write(write, page.make_page(ended))
     if json:
         typer.echo(dumps([_as_json(each) for each in ended], ensure_ascii=False, indent=2))
+    elif printed:
+        typer.echo(page.make_page(ended), nl=False)
+        _close(page, ended, err=True)
     else:
         _print(page, ended)
+        _close(page, ended)
     raise typer.Exit(0 if all(each.good for each in ended) else WRONG)
 
 
-def _cases(faults: Sequence[str] | None, wires: Sequence[str] | None, target: str) -> list[Case]:
+def _own(faults: Sequence[str] | None, wires: Sequence[str] | None) -> tuple[list[Case], Player]:
     matrix: Any = importlib.import_module("unbroken.testing.matrix")
-    known = [testing.find_fault(name) for name in faults or testing.FAULTS]
-    spoken = [find_wire(name).name for name in wires or (("openai-chat",) if target else WIRES)]
-    if target:
-        # A program's own results are not long, so no history is too long for it.
-        known = [each for each in known if each.longest is None]
-        chosen: list[Case] = matrix.cases(known, spoken, modes=("streamed",), whens=("once",))
-    else:
-        chosen = matrix.cases(known, spoken)
+    chosen: list[Case] = matrix.cases(_faults(faults), [find_wire(name).name for name in wires or WIRES])
+    return _some(chosen), lambda told: matrix.play(chosen, told)
+
+
+def _foreign(
+    faults: Sequence[str] | None, wires: Sequence[str] | None, command: str, timeout: float
+) -> tuple[list[Case], Player]:
+    """The faults that can befall a program, as it asks."""
+    matrix: Any = importlib.import_module("unbroken.testing.matrix")
+    programs: Any = importlib.import_module("unbroken.testing.target")
+    target = programs.Target(command, timeout)
+    # A program's own results are not long, so no history is too long for it.
+    known = [each for each in _faults(faults) if each.longest is None]
+    chosen: list[Case] = []
+    for wire in [find_wire(name).name for name in wires or ("openai-chat",)]:
+        possible: list[Case] = _some(matrix.cases(known, [wire], whens=("once",)))
+        mode = asyncio.run(target.rehearse(wire))
+        here = [case for case in possible if case.mode == mode]
+        chosen += here
+        left = len({case.fault.name for case in possible} - {case.fault.name for case in here})
+        if mode == "whole" and left:
+            tell(f"--target asks {wire} without streaming: faults that befall streams alone are left out ({left})")
+    return _some(chosen), lambda told: matrix.play(chosen, told, target.play, programs.AT_ONCE)
+
+
+def _faults(names: Sequence[str] | None) -> list[Fault]:
+    return [testing.find_fault(name) for name in names or testing.FAULTS]
+
+
+def _some(chosen: list[Case]) -> list[Case]:
     if not chosen:
         raise UserError("nothing to run: these faults do not happen on these wires; `unbroken faults list` says where")
     return chosen
 
 
-def _player(chosen: list[Case], target: str, timeout: float) -> Callable[[Told], Coroutine[Any, Any, list[Ended]]]:
-    matrix: Any = importlib.import_module("unbroken.testing.matrix")
-    if not target:
-        return lambda told: matrix.play(chosen, told)
-    programs: Any = importlib.import_module("unbroken.testing.target")
-    return lambda told: matrix.play(chosen, told, programs.Target(target, timeout).play, programs.AT_ONCE)
-
-
-def _follow(chosen: list[Case], quiet: bool, player: Callable[[Told], Coroutine[Any, Any, list[Ended]]]) -> list[Ended]:
+def _follow(chosen: list[Case], quiet: bool, player: Player) -> list[Ended]:
     """Runs them, and says how far it is where somebody looks."""
     if quiet or not is_terminal(sys.stderr):
         return _unwrapped(player(lambda _: None))
@@ -138,8 +162,7 @@ def _write(path: Path, page: str) -> None:
 
 def _print(page: Any, ended: list[Ended]) -> None:
     table: Any = page.Table(ended)
-    wrong = [each for each in ended if not each.good]
-    broken = {each.case.fault.name for each in wrong}
+    broken = {each.case.fault.name for each in ended if not each.good}
     rows = [(str(fault.row), fault.name, *table.cells(fault)) for fault in table.faults]
     heads = ("row", "fault", *table.heads)
     if is_terminal(sys.stdout):
@@ -152,9 +175,13 @@ def _print(page: Any, ended: list[Ended]) -> None:
     else:
         for row in (heads, *rows):
             typer.echo("\t".join(row))
+
+
+def _close(page: Any, ended: list[Ended], err: bool = False) -> None:
+    wrong = [each for each in ended if not each.good]
     for each in wrong:
-        typer.echo(f"! {one_line(page.wrong_in_words(each), _LONGEST)}")
-    typer.echo(f"{len(ended)} cases, {f'{len(wrong)} not as expected' if wrong else 'all as expected'}")
+        typer.echo(f"! {one_line(page.wrong_in_words(each), _LONGEST)}", err=err)
+    typer.echo(f"{len(ended)} cases, {f'{len(wrong)} not as expected' if wrong else 'all as expected'}", err=err)
 
 
 def _as_json(ended: Ended) -> dict[str, Any]:

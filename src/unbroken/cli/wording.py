@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,10 @@ BROKEN = {
     "refused": "the request was refused",
 }
 """What was wrong, by the kind of a verdict."""
+
+
+_SAID_ALREADY = re.compile(r"\Aprovider `[^`]*` (?:cannot be reached at |answered (?=\d))?")
+"""Of a reason: what the kind has said. There is little room, and the address and the status are what is new."""
 
 
 def one_line(text: str, longest: int = 200) -> str:
@@ -57,7 +62,7 @@ def closing(event: RunFinished) -> str:
 def retrying(event: RequestRetried) -> str:
     """`the stream broke (connection reset); asking again in 12 s…`"""
     what = BROKEN.get(event.kind, "there was no whole answer")
-    why = f" ({one_line(event.reason, 56)})" if event.reason else ""
+    why = f" ({one_line(_SAID_ALREADY.sub('', event.reason), 56)})" if event.reason else ""
     wait = f" in {event.wait:.0f} s" if event.wait >= 0.5 else ""
     return f"{what}{why}; asking again{wait}…"
 

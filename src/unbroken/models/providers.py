@@ -403,7 +403,7 @@ def find_provider(name: str) -> Provider:
     row = own.get(name) or _BY_NAME.get(name)
     if row is not None:
         return row
-    near = get_close_matches(name.lower(), [*own, *_BY_NAME], 3)
+    near = get_close_matches(name.lower(), [*own, *_BY_NAME], 3, cutoff=0.65)
     guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? " if near else ""
     names = dict.fromkeys(row.name for row in (*own.values(), *ROWS))
     raise UnknownProvider(

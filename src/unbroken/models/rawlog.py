@@ -284,6 +284,8 @@ def _shown(url: URL) -> URL:
 
 
 def _path(path: object) -> str:
+    if path == "":
+        raise UserError("raw_log is empty: give the name of a file, or None for no log")
     try:
         return os.path.abspath(os.fsdecode(cast("str", path)))
     except TypeError:

@@ -34,10 +34,12 @@ def find_fault(name: str | Fault) -> Fault:
     """By its name; `reset@120` is a reset after byte 120."""
     if isinstance(name, Fault):
         return name
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - tests need not be typed
+        raise UserError(f"{name!r} is no fault: give a name, as in fault='reset', or a Fault")
     word, at, number = name.partition("@")
     fault = FAULTS.get(word.strip().replace("-", "_"))
     if fault is None:
-        close_ones = get_close_matches(word, FAULTS, n=3, cutoff=0.4)
+        close_ones = get_close_matches(word, FAULTS, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(close_ones)}?" if close_ones else "`unbroken faults list` shows them all"
         raise UserError(f"there is no fault {word!r}; {hint}")
     if not at:

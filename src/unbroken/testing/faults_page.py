@@ -45,9 +45,27 @@ unbroken faults run --target "python mine.py"      # your program in place of ou
 other providers), `UNBROKEN_MODEL`, `UNBROKEN_PROMPT`, `UNBROKEN_FAULT` and `UNBROKEN_WIRE` in its environment;
 `{base_url}`, `{model}` and `{prompt}` in CMD are filled in. It is expected to ask the model the prompt, to offer the
 tools `get_weather(city, days)`, `now()` and `save_note(text)` (with others, two of them are called), to print the
-answer and to exit with 0. `examples/faults_target.py` is one. It is judged by what the server sees and by what it
-prints: answered, gave up (another exit code), hung (`--timeout`), lost calls, repeated calls, results out of order,
-no answer, text twice.
+answer and to exit with 0. `examples/faults_target.py` is one.
+
+First it is run once with nothing broken. If it asks nothing, asks on another wire than `--wire` says (openai-chat
+unless told otherwise) or fails already then, one line says so and nothing is judged (exit code 2). Whether it streams
+is seen from this run: a program that asks for whole responses meets the faults that befall these, and a line says how
+many others are left out.
+
+It is judged by what the server sees and by what it prints:
+
+| outcome | |
+|---|---|
+| answered | every call has its result, once and in order, and the answer is printed, once |
+| gave up | another exit code than 0; expected where the table below has a typed error |
+| hung | not done within `--timeout` seconds |
+| lost calls, repeated calls | a call never got its result, or more than one call of it did |
+| results out of order | not in the order of the calls |
+| no answer, text twice | what the model said is not in what was printed, or is there more than once |
+| asked nothing, offered no tools | as it says |
+
+An outcome with (!) behind it has something else that must not be, such as that the fault did not happen; the lines
+below the table say what.
 """
 
 _ROWS = {

@@ -6,7 +6,7 @@ heard is given again. What a client makes of it is the client's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from aiohttp import web
 
+from unbroken.errors import UserError
 from unbroken.messages import Assistant, Json, Request, ToolMessage, ToolSpec, User
 from unbroken.models.script import Answer, Call, Line, Say, Script, Step, Uses
 from unbroken.models.scripted import play_bytes
@@ -57,9 +58,11 @@ class FaultyServer(ScriptedServer):
         **options: Any,
     ) -> None:
         super().__init__(*answers, **options)
+        _check_options(times, on, after)
         self.broken: dict[int, str] = {}
-        given = [fault] if isinstance(fault, str | Fault) else list(fault or ())
-        self._faults = [find_fault(each).at(after=after) for each in given]
+        one = isinstance(fault, str) or not isinstance(fault, Iterable | None)
+        given = [fault] if one else fault or ()
+        self._faults = [find_fault(each).at(after=after) for each in cast("Sequence[str | Fault]", given)]
         self._times = inf if times is None else times
         self._left = [self._times for _ in self._faults]
         self._on = on
@@ -74,6 +77,7 @@ class FaultyServer(ScriptedServer):
         return url.replace(self.url, f"{self.url}/fault/{fault}", 1) if fault else url
 
     def _script_of(self, lines: Sequence[Line], loop_last: bool) -> Script:
+        super()._script_of(lines, loop_last)
         return _Retold(lines, loop_last)
 
     def _reply(self, sent: Sent, request: Request, http: web.Request) -> Reply:
@@ -142,6 +146,21 @@ class FaultyServer(ScriptedServer):
 def serve_faulty(*answers: Line, **options: Any) -> AbstractContextManager[FaultyServer]:
     """The same server for code that is not asynchronous: it runs in a thread of its own. Options: `FaultyServer`."""
     return in_thread(FaultyServer(*answers, **options))
+
+
+def _check_options(times: object, on: object, after: object) -> None:
+    """A server that breaks nothing makes a test that tests nothing."""
+    if times is not None and not _is_count(times, 1):
+        raise UserError(f"FaultyServer(times={times!r}): give a whole number above 0, or None for all responses")
+    numbers = cast("Collection[object]", on) if isinstance(on, Collection) else None
+    if on is not None and (numbers is None or not all(_is_count(number, 0) for number in numbers)):
+        raise UserError(f"FaultyServer(on={on!r}): give the numbers of requests, as in on=(0, 2)")
+    if after is not None and not _is_count(after, 0):
+        raise UserError(f"FaultyServer(after={after!r}): give a number of bytes")
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 class _Retold(Script):
@@ -224,7 +243,8 @@ def story(request: Request) -> Answer:
     """The script of a server that nobody gave one, for any client: it announces something and calls tools, two of them
     at once where it can; with their results it answers. It keeps nothing in mind between requests."""
     names = [tool.name for tool in request.tools]
-    if not names or request.final or request.choice == "none" or isinstance(request.messages[-1], ToolMessage):
+    answered = any(isinstance(message, ToolMessage) for message in request.messages[-1:])
+    if not names or request.final or request.choice == "none" or answered:
         return [Say(ANSWERED), Uses(120, 12)]
     known = [tool.name for tool in TOOLS if tool.name in names]
     if known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 
@@ -26,7 +26,10 @@ class ScriptedUpstream(Protocol):
 
 class FaultyUpstream(Protocol):
     def __call__(
-        self, fault: str | Fault | Sequence[str | Fault] | None = None, answers: Sequence[Line] = (), **options: Any
+        self,
+        fault: str | Fault | Sequence[str | Fault] | None = None,
+        answers: Line | Sequence[Line] = (),
+        **options: Any,
     ) -> FaultyServer: ...
 
 
@@ -44,14 +47,18 @@ def scripted_upstream() -> Generator[ScriptedUpstream]:
 
 @pytest.fixture
 def faulty_upstream() -> Generator[FaultyUpstream]:
-    """`server = faulty_upstream("reset", answers=["Hello."])`: one whose first response breaks. Without answers it
-    plays `story`. Options: `FaultyServer`."""
+    """`server = faulty_upstream("reset", answers=["Hello."])`: one whose first response breaks. A single answer
+    needs no list; without answers it plays `story`. Options: `FaultyServer`."""
     with ExitStack() as servers:
 
         def start(
-            fault: str | Fault | Sequence[str | Fault] | None = None, answers: Sequence[Line] = (), **options: Any
+            fault: str | Fault | Sequence[str | Fault] | None = None,
+            answers: Line | Sequence[Line] = (),
+            **options: Any,
         ) -> FaultyServer:
             faulty = importlib.import_module("unbroken.testing.faulty")
-            return servers.enter_context(faulty.serve_faulty(*(answers or [faulty.story]), fault=fault, **options))
+            several = isinstance(answers, Sequence) and not isinstance(answers, str)
+            given = cast("Sequence[Line]", answers if several else [answers])
+            return servers.enter_context(faulty.serve_faulty(*(given or [faulty.story]), fault=fault, **options))
 
         yield start

@@ -32,6 +32,17 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A request that asked no model: a path or a method that is not there, a body that cannot be read, a wrong key, or
+    one for the list of models. `words` say what it was told."""
+
+    method: str
+    path: str
+    status: int
+    words: str
+
+
 @dataclass(slots=True)
 class Sent:
     """One request, and what went out for it. `fault` is the name of the fault that it met, empty for none; `steps` are
@@ -46,6 +57,8 @@ class Sent:
     fault: str = ""
     status: int = 0
     """0 as long as no head was sent."""
+    refused: str = ""
+    """Why it was answered with an error that is no fault's."""
     steps: tuple[Step, ...] = ()
     data: bytearray = field(default_factory=bytearray)
     over: bool = False

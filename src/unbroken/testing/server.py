@@ -11,21 +11,21 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast, get_args
 
 from aiohttp import web
 
 from unbroken.errors import ProviderError, UnbrokenError, UserError
 from unbroken.messages import Request
-from unbroken.models.script import Line, Script, Step, Uses
+from unbroken.models.script import Line, Script, Step, Uses, steps_of
 from unbroken.models.scripted import play_bytes
 from unbroken.testing.refusals import refusal
-from unbroken.testing.reply import FOREVER, Chunks, Reply, Reset, Sent
-from unbroken.testing.strict import check_request
+from unbroken.testing.reply import FOREVER, Chunks, Reply, Reset, Sent, Stray
+from unbroken.testing.strict import check_request, check_shape
 from unbroken.wires import WIRES, find_wire
 
 Object: TypeAlias = dict[str, Any]
@@ -36,9 +36,12 @@ class ScriptedServer:
 
     Each request takes the next answer; `scripts` gives models scripts of their own. What came is kept: `requests` as
     decoded, `bodies` as JSON, `headers` (names in lower case), `wires`; and what went out for each of them: `sent`.
+    What asked no model, because its path is wrong or its body no JSON, is in `strays`.
+
     With an `api_key` other keys are refused (401), with `models` other models (404); `strict` refuses what the provider
-    would refuse (400, see `check_request`). `wrap` stands between the script and the socket: a function of the chunks
-    that gives chunks. `on_sent` is called when a request has had what it gets.
+    would refuse (400, see `check_request`); what has no messages, or fields of a wrong type, is refused always. `wrap`
+    stands between the script and the socket: a function of the chunks that gives chunks. `on_sent` is called when a
+    request has had what it gets, `on_stray` for each of the strays.
     """
 
     prefixes = ("",)
@@ -56,12 +59,14 @@ class ScriptedServer:
         wrap: Callable[[Chunks], Chunks] | None = None,
         port: int = 0,
         on_sent: Callable[[Sent], None] | None = None,
+        on_stray: Callable[[Stray], None] | None = None,
     ) -> None:
         self.requests: list[Request] = []
         self.bodies: list[Object] = []
         self.headers: list[dict[str, str]] = []
         self.wires: list[str] = []
         self.sent: list[Sent] = []
+        self.strays: list[Stray] = []
         self.url = ""
         """Where it listens: `http://127.0.0.1:PORT`."""
         self._script = self._script_of(answers, loop_last)
@@ -73,6 +78,7 @@ class ScriptedServer:
         self._wrap = wrap
         self._port = port
         self._on_sent = on_sent
+        self._on_stray = on_stray
         self._runner: web.AppRunner | None = None
         self._stopping = asyncio.Event()
 
@@ -81,7 +87,7 @@ class ScriptedServer:
         return f"{self.url}/v1" if find_wire(wire).name.startswith("openai") else self.url
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=1 << 30)
+        app = web.Application(client_max_size=1 << 30, middlewares=[self._turn_away])
         for prefix in self.prefixes:
             for path, wire in _PATHS.items():
                 app.router.add_post(prefix + path, self._handler(wire))
@@ -116,7 +122,7 @@ class ScriptedServer:
         await self.stop()
 
     def _script_of(self, lines: Sequence[Line], loop_last: bool) -> Script:
-        return Script(lines, loop_last)
+        return Script(_checked(lines), loop_last)
 
     def _handler(self, wire: str) -> Callable[[web.Request], Any]:
         async def handle(http: web.Request) -> web.StreamResponse:
@@ -128,12 +134,36 @@ class ScriptedServer:
                 self._check(wire, request, body)
                 reply = self._reply(sent, request, http)
             except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client is told
-                return self._refuse(wire, _as_refusal(error), sent)
+                refused = _as_refusal(error)
+                if sent is None:
+                    self._stray(http, refused.status, str(refused))
+                return self._refuse(wire, refused, sent)
             if self._wrap is not None:
                 reply.chunks = self._wrap(reply.chunks)
             return await self._send(http, reply, sent)
 
         return handle
+
+    @web.middleware
+    async def _turn_away(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """What leads nowhere is told where it should have gone."""
+        try:
+            return await handler(request)
+        except web.HTTPMethodNotAllowed:
+            status, words = 405, "a model is asked with POST"
+        except web.HTTPNotFound:
+            bases = f"{self.url}/v1 for clients of OpenAI, {self.url} for others"
+            status, words = 404, f"there is no such path; the base URL is {bases}"
+        self._stray(request, status, words)
+        told = f"{request.method} {request.path}: {words}"
+        return web.json_response(refusal("openai-chat", status, told), status=status)
+
+    def _stray(self, http: web.Request, status: int, words: str) -> None:
+        self.strays.append(Stray(http.method, http.path, status, words))
+        if self._on_stray is not None:
+            self._on_stray(self.strays[-1])
 
     def _decode(self, wire: str, http: web.Request, data: bytes) -> tuple[Request, Object]:
         if self._api_key and _key(http) != self._api_key:
@@ -161,7 +191,8 @@ class ScriptedServer:
         """Refused as the provider would."""
         if self._models and request.model not in self._models:
             raise ProviderError(f"the model {request.model!r} does not exist", status=404)
-        if self._strict and (problems := check_request(wire, body)):
+        check = check_request if self._strict else check_shape
+        if problems := check(wire, body):
             raise ProviderError("; ".join(problems), status=400)
 
     def _reply(self, sent: Sent, request: Request, http: web.Request) -> Reply:
@@ -227,6 +258,7 @@ class ScriptedServer:
         body = json.dumps(refusal(wire, error.status, str(error))).encode()
         if sent is not None:
             sent.status = error.status
+            sent.refused = "" if sent.fault else str(error)
             sent.data += body
             self._end(sent)
         return web.Response(body=body, status=error.status, headers=headers, content_type="application/json")
@@ -236,6 +268,7 @@ class ScriptedServer:
         ids = self._models or tuple(self._scripts) or ("scripted",)
         data = [{"id": id, "object": "model", "type": "model", "created": 0, "owned_by": "unbroken"} for id in ids]
         models = [{"name": f"models/{id}"} for id in ids]
+        self._stray(http, 200, "the list of models")
         return web.json_response({"object": "list", "data": data, "models": models, "has_more": False})
 
 
@@ -269,6 +302,17 @@ _PATHS = {
     "/{version:v1|v1beta|v1alpha}/models/{model}:{method:generateContent|streamGenerateContent}": "gemini",
 }
 assert set(_PATHS.values()) == set(WIRES)
+
+
+def _checked(lines: Sequence[Line]) -> Sequence[Line]:
+    """A mistake of the script is told to who writes it, not to the client."""
+    if isinstance(lines, str):
+        raise UserError(f"the script {lines!r} is a text: give a list of answers")
+    for number, line in enumerate(lines, 1):
+        if not callable(line) and not all(isinstance(step, get_args(Step)) for step in steps_of(line)):
+            what = "give a text, a step, a list of these, or a function of the request"
+            raise UserError(f"answer {number} of the script is {line!r}: {what}")
+    return lines
 
 
 def _as_array(chunks: Chunks) -> Chunks:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Request, ToolMessage
 from unbroken.models.script import Answer, Call, Say, steps_of
-from unbroken.testing.faults import Outcome
+from unbroken.testing.faults import Mode, Outcome
 from unbroken.testing.faulty import FaultyServer, story
 from unbroken.testing.matrix import Case, Ended, unheard
 from unbroken.testing.scenario import ASKED, CALLS, tell
@@ -28,6 +28,13 @@ KEY = "not-a-key"
 TIMEOUT = 30.0
 AT_ONCE = 2
 """Programs that run at the same time."""
+
+_BASE_URLS = {
+    "openai-chat": "OPENAI_BASE_URL",
+    "openai-responses": "OPENAI_BASE_URL",
+    "anthropic-messages": "ANTHROPIC_BASE_URL",
+    "gemini": "GOOGLE_GEMINI_BASE_URL",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +50,51 @@ class Target:
     command: str
     timeout: float = TIMEOUT
 
-    async def play(self, case: Case) -> Ended:
-        async with FaultyServer(_tell, fault=case.fault, on_sent=unheard) as server:
-            exit = await self._run(case, server)
-            outcome = _judge(case, server, exit)
-        expected = "gave up" if case.expected.startswith("typed:") else "answered"
-        happened = () if server.broken else ("the fault did not happen",)
-        refused = [sent for sent in server.sent if sent.status >= 400 and not sent.fault]
-        note = f"a request was refused: {bytes(refused[0].data).decode('utf-8', 'replace')}" if refused else exit.words
-        return Ended(case, outcome, expected, happened, "" if outcome == "answered" else note)
-
-    async def _run(self, case: Case, server: FaultyServer) -> _Exit:
-        base_url = server.base_url(case.wire)
-        filled = {"base_url": base_url, "model": MODEL, "prompt": ASKED}
-        words = [_fill(word, filled) for word in shlex.split(self.command)]
+    def __post_init__(self) -> None:
+        try:
+            words = shlex.split(self.command)
+        except ValueError as error:
+            said = str(error).lower()
+            raise UserError(f"--target {self.command}: {said}; quote it as in a shell") from None
         if not words:
             raise UserError("--target is empty: give the command that runs your program")
+
+    async def rehearse(self, wire: str) -> Mode:
+        """One run in which nothing breaks. Gives how the program asks; who fails already here cannot be judged."""
+        async with FaultyServer(_tell, on_sent=unheard) as server:
+            exit = await self._run(wire, "", server)
+            outcome = _judge(server, exit)
+        if not server.requests:
+            raise UserError(f"--target asked nothing{_instead(wire, server, exit)}")
+        if server.wires[0] != wire:
+            raise UserError(f"--target asks on {server.wires[0]}, not on {wire}: give --wire {server.wires[0]}")
+        if outcome != "answered":
+            note = _note(server, exit)
+            raise UserError(
+                f"--target fails where nothing is broken: {outcome}{f': {note}' if note else ''}; "
+                f"docs/faults.md says what is expected of it"
+            )
+        return "streamed" if server.sent[0].stream else "whole"
+
+    async def play(self, case: Case) -> Ended:
+        async with FaultyServer(_tell, fault=case.fault, on_sent=unheard) as server:
+            exit = await self._run(case.wire, case.fault.name, server)
+            outcome = _judge(server, exit, again=case.fault.keeps_answer)
+        expected = "gave up" if case.expected.startswith("typed:") else "answered"
+        happened = () if server.broken else ("the fault did not happen",)
+        return Ended(case, outcome, expected, happened, "" if outcome == "answered" else _note(server, exit))
+
+    async def _run(self, wire: str, fault: str, server: FaultyServer) -> _Exit:
+        base_url = server.base_url(wire)
+        filled = {"base_url": base_url, "model": MODEL, "prompt": ASKED}
+        words = [_fill(word, filled) for word in shlex.split(self.command)]
         try:
             process = await asyncio.create_subprocess_exec(
                 *words,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **_environment(case, base_url)},
+                env={**os.environ, **_environment(wire, fault, base_url)},
                 start_new_session=True,
             )
         except OSError as error:
@@ -99,17 +128,15 @@ def _fill(word: str, filled: dict[str, str]) -> str:
     return word
 
 
-def _environment(case: Case, base_url: str) -> dict[str, str]:
+def _environment(wire: str, fault: str, base_url: str) -> dict[str, str]:
     keys = ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE")
     return {
         **{f"{name}_API_KEY": KEY for name in keys},
-        "OPENAI_BASE_URL": base_url,
+        **dict.fromkeys(_BASE_URLS.values(), base_url),
         "OPENAI_API_BASE": base_url,
-        "ANTHROPIC_BASE_URL": base_url,
-        "GOOGLE_GEMINI_BASE_URL": base_url,
         "NO_PROXY": "127.0.0.1",
-        "UNBROKEN_FAULT": case.fault.name,
-        "UNBROKEN_WIRE": case.wire,
+        "UNBROKEN_FAULT": fault,
+        "UNBROKEN_WIRE": wire,
         "UNBROKEN_MODEL": MODEL,
         "UNBROKEN_PROMPT": ASKED,
         "PYTHONIOENCODING": "utf-8",
@@ -121,13 +148,14 @@ def _tell(request: Request) -> Answer:
     return tell(request) if offered >= {call.name for call in CALLS} else story(request)
 
 
-def _judge(case: Case, server: FaultyServer, exit: _Exit) -> Outcome:
+def _judge(server: FaultyServer, exit: _Exit, again: bool = False) -> Outcome:
+    """`again` says that the model calls once more, because it was told that a call cannot run."""
     if exit.code is None:
         return "hung"
-    if exit.code != 0:
-        return "gave up"
     if not server.requests:
         return "asked nothing"
+    if exit.code != 0:
+        return "gave up"
     asked, last = server.requests[0], server.requests[-1]
     if not asked.tools:
         return "offered no tools"
@@ -137,8 +165,7 @@ def _judge(case: Case, server: FaultyServer, exit: _Exit) -> Outcome:
     names = Counter(call.name for call in calls if call.id in returned)
     if any(names[name] < count for name, count in Counter(wanted).items()):
         return "lost calls"
-    # Who is told that a call cannot run is called again, with all of them.
-    if not case.fault.keeps_answer and names != Counter(wanted):
+    if not again and names != Counter(wanted):
         return "repeated calls"
     if [call.id for call in calls] != returned:
         return "results out of order"
@@ -147,6 +174,19 @@ def _judge(case: Case, server: FaultyServer, exit: _Exit) -> Outcome:
     if not answer or answer.strip() not in exit.out:
         return "no answer"
     return "text twice" if any(text and exit.out.count(text.strip()) > 1 for text in texts) else "answered"
+
+
+def _note(server: FaultyServer, exit: _Exit) -> str:
+    refused = [sent for sent in server.sent if sent.refused]
+    return f"a request was refused: {refused[0].refused}" if refused else exit.words
+
+
+def _instead(wire: str, server: FaultyServer, exit: _Exit) -> str:
+    """What a program did that asked nothing."""
+    if stray := next((stray for stray in server.strays if stray.status >= 400), None):
+        return f" on {wire}: its {stray.method} {stray.path} was answered {stray.status}: {stray.words}"
+    said = exit.words if exit.code is None else f"exit code {exit.code}{f', {exit.words}' if exit.words else ''}"
+    return f": {said}; the address is in {_BASE_URLS[wire]}, and {{base_url}} in CMD"
 
 
 def _said(server: FaultyServer, number: int) -> str:

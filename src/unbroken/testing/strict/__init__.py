@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from unbroken.messages import Json
 from unbroken.testing.strict import anthropic, gemini, openai_chat, openai_responses
+from unbroken.testing.strict.shape import check_shape
 from unbroken.wires import find_wire
 from unbroken.wires.values import Object, as_dict
 
@@ -23,8 +24,10 @@ CHECKS: dict[str, Callable[[Object], list[str]]] = {
 
 def check_request(wire: str, body: Json) -> list[str]:
     """Everything for which a provider of this wire would refuse the request, each in one line. Empty: it takes it."""
-    check = CHECKS[find_wire(wire).name]
-    return check(as_dict(body)) if isinstance(body, dict) else ["the body is not a JSON object"]
+    name = find_wire(wire).name
+    if not isinstance(body, dict):
+        return ["the body is not a JSON object"]
+    return check_shape(name, as_dict(body)) or CHECKS[name](as_dict(body))
 
 
-__all__ = ["CHECKS", "check_request"]
+__all__ = ["CHECKS", "check_request", "check_shape"]

@@ -21,9 +21,7 @@ def check(body: Object) -> list[str]:
     problems += _check_tools(body)
     problems += _check_blocks("system", dicts(body.get("system")), {"text"})
     messages = dicts(body.get("messages"))
-    if not messages:
-        problems.append("messages: none")
-    elif messages[0].get("role") != "user":
+    if messages[0].get("role") != "user":
         problems.append("messages[0]: the first message must be the user's")
     chain = Chain(problems, unique=True)
     for n, message in enumerate(messages):
@@ -36,7 +34,7 @@ def check(body: Object) -> list[str]:
         chain.other(where)
         chain.calls(where, [as_text(block.get("id")) for block in blocks if block.get("type") == "tool_use"])
     chain.other("the end")
-    last = messages[-1] if messages else {}
+    last = messages[-1]
     if last.get("role") == "assistant" and as_text(last.get("content")) != as_text(last.get("content")).rstrip():
         problems.append("the last message of the assistant ends in white space")
     if json.dumps(body).count('"cache_control":') > _MARKS:

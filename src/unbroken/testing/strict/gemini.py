@@ -13,9 +13,7 @@ _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 def check(body: Object) -> list[str]:
     problems = _check_tools(body)
     contents = dicts(body.get("contents"))
-    if not contents:
-        problems.append("contents: none")
-    elif contents[0].get("role") not in ("user", None):
+    if contents[0].get("role") not in ("user", None):
         problems.append("contents[0]: the first turn must be the user's")
     calls: list[Object] = []
     for n, content in enumerate(contents):

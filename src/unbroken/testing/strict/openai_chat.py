@@ -16,8 +16,6 @@ def check(body: Object) -> list[str]:
     if "stream_options" in body and not body.get("stream"):
         problems.append("stream_options: only for a stream")
     messages = dicts(body.get("messages"))
-    if not messages:
-        problems.append("messages: none")
     chain = Chain(problems)
     for n, message in enumerate(messages):
         where, role = f"messages[{n}]", message.get("role")

@@ -26,8 +26,6 @@ def check(body: Object) -> list[str]:
         return problems
     items = dicts(body.get("input"))
     stored = bool(body.get("previous_response_id") or body.get("conversation"))
-    if not items and not stored and not body.get("prompt"):
-        problems.append("input: nothing")
     for n, item in enumerate(items):
         problems += _check_item(f"input[{n}]", item)
     return problems + _check_reasoning(items) + _check_chain(items, stored)
