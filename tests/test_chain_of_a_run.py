@@ -368,7 +368,5 @@ def test_without_tools_nobody_is_asked_to_call_one() -> None:
 
 def test_messages_of_a_provider_are_no_history_and_the_way_out_is_named() -> None:
     raw: Any = [{"role": "user", "content": "Hi"}]
-    with pytest.raises(
-        UserError, match=r"history= holds no message at 0, .* type dict.*decode_request"
-    ):
+    with pytest.raises(UserError, match=r"history= holds no message at 0, .* type dict.*decode_request"):
         play(Agent(ScriptedModel("Hi.")), history=raw)

@@ -174,10 +174,10 @@ def _short(text: str) -> str:
 
 
 def _closing(response: Response, pretty: bool) -> str:
-    tokens = (
-        f", {response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out" if response.usage else ""
-    )
-    finish = f"finish: {response.finish}{tokens}"
+    said = [f"finish: {response.finish}"] if response.finish is not None else []
+    if response.usage:
+        said.append(f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out")
+    finish = ", ".join(said) or "no finish reason"
     verdict = response.verdict
     if verdict.whole:
         return f"[green]whole[/]  [dim]{escape(finish)}[/]" if pretty else clean(f"whole; {finish}")

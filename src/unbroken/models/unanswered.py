@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from aiohttp import (
     ClientConnectorCertificateError,
+    ClientConnectorError,
     ClientHttpProxyError,
     ClientPayloadError,
     ClientProxyConnectionError,
@@ -69,8 +70,26 @@ def not_in_time(asked: Asked, url: URL, timeouts: Timeouts, waiting_for: str) ->
 
 
 def in_words(asked: Asked, error: Exception) -> str:
-    text = error.message if isinstance(error, ClientResponseError) else str(error)
+    match error:
+        case ClientResponseError():
+            text = error.message
+        case ClientConnectorError() if not isinstance(error, ClientConnectorCertificateError):
+            text = str(error.os_error)  # its own words have "ssl:default" in them, also where there is none
+        case ClientPayloadError():
+            text = _of_the_system(error) or "the body is not what its head says"
+        case _:
+            text = str(error)
     return asked.masked(" ".join(text.split()))[:200] or type(error).__name__
+
+
+def _of_the_system(error: BaseException) -> str:
+    """What the system said, behind a library's words about its own parser."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError) and behind.strerror:
+            return behind.strerror
+        behind = behind.__cause__ or behind.__context__
+    return ""
 
 
 def cause_of(error: Exception) -> Exception | None:
