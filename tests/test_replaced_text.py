@@ -574,3 +574,8 @@ def test_calls_that_are_cut_break_nothing() -> None:
     finished = [event for event in events if isinstance(event, CallFinished)]
     assert [event.text for event in finished][-1] == "seen 1"
     assert [call.text for call in Collected.of(events).calls] == ["seen 1"]
+
+
+def test_a_retry_elsewhere_says_so() -> None:
+    failed = RequestRetried("r", 0, 3, 0.0, 1, "unavailable", "busy", 0.0, "a:x", True)
+    assert retrying(failed) == "the provider is not available (busy); asking another model…"

@@ -64,6 +64,8 @@ class RequestRetried(Event):
     wait: float = 0.0
     model: str = ""
     """Who failed."""
+    elsewhere: bool = False
+    """Another model is asked next."""
 
 
 @dataclass(slots=True)

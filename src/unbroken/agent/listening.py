@@ -93,8 +93,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         if usage or heard.anything:
                             run.spend(usage or run.estimate(heard.received()))
                         usage = None
-                        run.attempt_failed(verdict, wait, len(heard.calls))
-                        run.fallback_used = run.fallback_used or elsewhere
+                        run.attempt_failed(verdict, wait, elsewhere, len(heard.calls))
                     case Restarted():
                         loud = False
                         heard.restart()

@@ -133,11 +133,12 @@ class Run:
         asked = next((message.text for message in reversed(self.transcript.messages) if isinstance(message, User)), "")
         return CONTINUE["zh" if plan.language == "zh" else language_of(said or asked)]
 
-    def attempt_failed(self, verdict: Verdict, wait: float, calls: int) -> None:
+    def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int) -> None:
         """A response broke, or there was none, and it is asked for again; `calls` of it were complete."""
         self.attempts += 1
+        self.fallback_used = self.fallback_used or elsewhere
         self.verdicts.append(replace(verdict, turn=self.voice.turn))
-        self.voice.say(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model)
+        self.voice.say(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
         made, returned = self.chain()
         if verdict.bytes_seen:
             broken = calls + len(verdict.open_calls)

@@ -64,7 +64,7 @@ def retrying(event: RequestRetried) -> str:
     what = BROKEN.get(event.kind, "there was no whole answer")
     why = f" ({one_line(_SAID_ALREADY.sub('', event.reason), 56)})" if event.reason else ""
     wait = f" in {event.wait:.0f} s" if event.wait >= 0.5 else ""
-    return f"{what}{why}; asking again{wait}…"
+    return f"{what}{why}; asking {'another model' if event.elsewhere else 'again'}{wait}…"
 
 
 def _count(number: int, what: str) -> str:
