@@ -24,12 +24,13 @@ from unbroken.models.script import End, Fail, Raw
 from unbroken.probing import QUESTIONS, Report, probe
 from unbroken.probing.calling import mangled
 from unbroken.probing.wording import COUNT, WORDS
-from unbroken.testing import Call, Cut, ErrorInside, Pause, ScriptedServer, Uses, serve
+from unbroken.testing import Break, Call, Cut, ErrorInside, FaultyServer, Pause, ScriptedServer, Uses, serve, story
 from unbroken.testing.server import Chunks
 from unbroken.wires import WIRES
 
 NUMBERS = " ".join(map(str, range(1, 101)))
 USES = Uses(20, 9)
+AT_ONCE = (0.0, 0.0)
 Behaviour = Callable[[Request, dict[str, Any]], Said | None]
 """What a server does otherwise; None: this request is answered well."""
 
@@ -101,7 +102,7 @@ def behaving(behaviour: Behaviour | None = None, **options: Any) -> Any:
 
 def probed(server: ScriptedServer, wire: str = "openai-chat", provider: str = "compatible") -> Report:
     model = connect(f"{provider}:m", base_url=server.base_url(wire), wire=wire, api_key="key", total=20)
-    return asyncio.run(probe(model.model))
+    return asyncio.run(probe(model.model, waits=AT_ONCE))
 
 
 def judged(report: Report) -> dict[str, str]:
@@ -352,6 +353,135 @@ def test_a_limit_of_requests_is_waited_for() -> None:
     assert judged(find(limited)) == {}
 
 
+# What may pass
+
+
+def unavailable() -> Said:
+    return Fail(ProviderError("overloaded", status=503))
+
+
+PASSING: dict[str, Callable[[], Said]] = {
+    "503": unavailable,
+    "408": lambda: Fail(ProviderError("too slow", status=408)),
+    "409": lambda: Fail(ProviderError("conflict", status=409)),
+    "425": lambda: Fail(ProviderError("too early", status=425)),
+    "no answer": lambda: Fail(ProviderError("gone")),
+    "a lost connection": lambda: ["Let me", Break("gone")],
+    "a page": lambda: Raw(b"<html>Bad gateway</html>"),
+    "an empty body": lambda: Raw(b""),
+    "an empty answer": list,
+}
+
+
+@pytest.mark.parametrize("failure", PASSING.values(), ids=PASSING)
+@pytest.mark.parametrize("healthy_after", [1, 2])
+def test_a_failure_that_passes_is_no_refusal_and_leaves_nothing_in_the_row(
+    failure: Callable[[], Said], healthy_after: int
+) -> None:
+    failed: dict[str, int] = {}
+
+    def stumbles(_: Request, body: dict[str, Any]) -> Said | None:
+        key = json.dumps(body)
+        failed[key] = failed.get(key, 0) + 1
+        return failure() if failed[key] % (healthy_after + 1) else None
+
+    report = find(stumbles)
+    assert judged(report) == {}
+    assert report.quirks == {}
+
+
+@pytest.mark.parametrize("fault", ["reset", "status_503", "html_page"])
+def test_a_broken_provider_is_found_as_the_same_one_is_when_it_is_well(fault: str) -> None:
+    async def report(model: str) -> Report:
+        async with FaultyServer(story) as server:
+            base_url = server.base_url() if not model else f"{server.url}/fault/{model}/v1"
+            return await probe(connect("compatible:m", base_url=base_url).model, waits=AT_ONCE)
+
+    broken, healthy = asyncio.run(report(fault)), asyncio.run(report(""))
+    assert judged(broken) == judged(healthy)
+    assert broken.quirks == healthy.quirks
+    count = [sum(answer.requests for answer in each.answers) for each in (broken, healthy)]
+    assert count[0] > count[1]
+
+
+FEATURES: dict[str, Callable[[Request, dict[str, Any]], bool]] = {
+    "limit": lambda request, body: "max_tokens" in body and "1 to 100" in str(body) and not request.stream,
+    "stream": lambda request, body: request.stream and not request.tools,
+    "required": lambda request, body: request.choice == "required" and "hello" in str(body),
+    "one": lambda request, body: isinstance(request.choice, OneTool) and len(request.tools) > 1,
+    "none": lambda request, body: request.choice == "none" and not isinstance(request.messages[-1], ToolMessage),
+    "parallel_off": lambda request, body: request.parallel is False,
+    "strict": lambda request, body: '"strict"' in json.dumps(body),
+    "results": lambda request, body: isinstance(request.messages[-1], ToolMessage) and not request.choice,
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_that_always_fails_while_plain_answers_come_is_broken_and_no_quirk(name: str) -> None:
+    report = find(lambda request, body: unavailable() if FEATURES[name](request, body) else None)
+    found = judged(report)
+    assert found[name] == "broken"
+    assert "overloaded" in words(report, name)
+    assert report.quirks == {}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_that_fails_where_plain_answers_fail_too_is_unclear(name: str) -> None:
+    plain: list[Request] = []
+
+    def bad_line(request: Request, body: dict[str, Any]) -> Said | None:
+        if "pong" in str(body):
+            plain.append(request)
+            return unavailable() if len(plain) > 1 else None
+        return unavailable() if FEATURES[name](request, body) else None
+
+    report = find(bad_line)
+    assert judged(report)[name] == "unclear"
+    assert report.quirks == {}
+    assert report.judgement == "unclear"
+
+
+def test_streaming_that_loses_every_call_is_a_finding_unless_the_line_is_bad() -> None:
+    plain: list[Request] = []
+
+    def loses_streams(request: Request, _: dict[str, Any]) -> Said | None:
+        called = isinstance(request.messages[-1], ToolMessage)
+        return ["Let me", Break("gone")] if request.stream and request.tools and not called else None
+
+    def on_a_bad_line(request: Request, body: dict[str, Any]) -> Said | None:
+        if "pong" in str(body):
+            plain.append(request)
+            return unavailable() if len(plain) > 1 else None
+        return loses_streams(request, body)
+
+    good = find(loses_streams)
+    assert judged(good) == {"stream_tools": "bent"}
+    assert good.quirks == {"stream_with_tools": False}
+    bad = find(on_a_bad_line)
+    assert judged(bad)["stream_tools"] == "unclear"
+    assert bad.quirks == {}
+
+
+def test_credit_that_ends_midway_is_no_refusal_of_what_was_asked() -> None:
+    seen: list[Request] = []
+
+    def runs_dry(request: Request, _: dict[str, Any]) -> Said | None:
+        seen.append(request)
+        return Fail(ProviderError("no credit left", status=402)) if len(seen) > 5 else None
+
+    assert find(runs_dry).quirks == {}
+
+
+def test_silence_is_told_in_the_words_of_the_option() -> None:
+    with behaving(lambda request, body: [Pause(5), "…"]) as server:
+        done = invoke("probe", "--model", "m", "--base-url", server.base_url(), "--timeout", "0.2")
+    assert done.exit_code == 2
+    assert "was not done within 0.2 s" in done.stderr
+    assert "give it longer than --timeout 0.2" in done.stderr
+    assert "total" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_an_answer_that_takes_too_long_says_nothing_about_the_question() -> None:
     def dawdles(request: Request, _: dict[str, Any]) -> Said | None:
         return ["Well", Pause(0.5), "…"] if request.tools and request.tools[0].name == "ping" else None
@@ -377,7 +507,7 @@ def test_what_the_row_leaves_out_is_not_asked() -> None:
 
 def test_nobody_there_and_no_such_model_are_errors() -> None:
     with pytest.raises(Unreachable):
-        asyncio.run(probe(connect("compatible:m", base_url="http://127.0.0.1:9").model))
+        asyncio.run(probe(connect("compatible:m", base_url="http://127.0.0.1:9").model, waits=AT_ONCE))
     with serve(well, models=["other"]) as server, pytest.raises(ModelNotFound):
         probed(server)
     with serve(well, api_key="right") as server, pytest.raises(Unauthorized):

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from terminals import invoke
 
 from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import OneTool, Request, ToolSpec, User
@@ -174,6 +175,27 @@ def test_own_rows_are_named_among_those_that_there_are(file: Path) -> None:
 )
 def test_what_is_wrong_in_a_file_is_told_in_one_line(file: Path, text: str, message: str) -> None:
     assert message in refused(file, text)
+
+
+@pytest.mark.parametrize("command", [["run", "Hi."], ["probe"]])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [('base_ulr = "x"', "did you mean `base_url`? There are: like, "), ("base_url = 3", "`base_url` has to be a text")],
+)
+def test_the_command_line_names_the_keys_of_the_file_as_they_are(
+    file: Path, line: str, message: str, command: list[str]
+) -> None:
+    file.write_text(f"[providers.mine]\n{line}\n")
+    provider = ["--provider", "mine", "--model", "m"] if command == ["probe"] else ["--model", "mine:m"]
+    done = invoke(*command, *provider)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert "--base-url" not in done.stderr
+
+
+def test_an_address_that_is_missing_is_still_asked_for_by_its_option(file: Path) -> None:
+    file.write_text("[providers.mine]\n")
+    assert "give --base-url" in invoke("run", "Hi.", "--model", "mine:m").stderr
 
 
 @pytest.mark.parametrize("line", ['api_key = "sk-secret-1"', 'keys = ["sk-secret-1"]', 'base_url = "sk-secret-1 x"'])

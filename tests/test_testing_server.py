@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import urllib.request
+import weakref
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -317,3 +319,17 @@ def test_the_server_also_stands_on_virtual_time() -> None:
             return text, loop.time() >= 120.0
 
     assert run_virtual(main) == ("At last.", True)
+
+
+def test_a_server_that_was_stopped_is_not_kept() -> None:
+    """With all that it has kept of each request: many of them would fill the memory of a long test."""
+
+    async def lived() -> weakref.ref[ScriptedServer]:
+        async with ScriptedServer("Hi.") as server, aiohttp.ClientSession() as client:
+            async with client.get(f"{server.url}/nowhere") as response:
+                assert response.status == 404
+            return weakref.ref(server)
+
+    server = asyncio.run(lived())
+    gc.collect()
+    assert server() is None

@@ -14,6 +14,7 @@ from unbroken.agent.limits import StopReason
 from unbroken.cli.options import Setup
 from unbroken.cli.show import clean
 from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
+from unbroken.models.rows import own_file
 
 ANSWERED, MISUSED, FAILED, STOPPED, WAITING, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
@@ -51,12 +52,19 @@ def tell_error(error: UnbrokenError, setup: Setup) -> int:
     if setup.debug:
         traceback.print_exception(error, file=sys.stderr)
     message = str(error)
-    for spelled, option in _OPTIONS.items():
-        message = message.replace(spelled, option)
+    if not _is_about_own_rows(message):
+        for spelled, option in _OPTIONS.items():
+            message = message.replace(spelled, option)
     if setup.api_key_env and isinstance(error, Unauthorized):
         message = re.sub(r"(?<=check )[A-Z0-9_]+(?=, and)", setup.api_key_env, message)
     tell(message)
     return code_of(error)
+
+
+def _is_about_own_rows(message: str) -> bool:
+    """There `base_url` is a key of the file, and no option helps."""
+    file = own_file()
+    return file is not None and message.startswith(str(file))
 
 
 @contextmanager

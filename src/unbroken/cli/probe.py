@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from json import dumps
 from typing import Annotated, Protocol, cast
 
@@ -22,7 +23,7 @@ from unbroken.cli import options
 from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, tell, tell_error
 from unbroken.cli.screen import is_terminal
 from unbroken.cli.wording import one_line, seconds
-from unbroken.errors import UnbrokenError, UserError
+from unbroken.errors import TimedOut, UnbrokenError, UserError
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
 from unbroken.models.rows import Row, write_row
@@ -37,6 +38,8 @@ _MARKS: dict[Judgement, tuple[str, str]] = {
     "unclear": ("?", "blue"),
 }
 _LONGEST = 300
+_TIMES = re.compile(r"\b(?:total|first_byte|idle|connect_timeout)=(?=\d)")
+"""What `connect` calls the times that come of --timeout."""
 
 
 def probe_command(
@@ -60,10 +63,16 @@ def probe_command(
         asked = _connect(provider, model, base_url, wire, api_key_env, timeout)
         screen.head(asked)
         try:
-            report = asyncio.run(probe(asked, begun=screen.begun, told=screen.told))
+            report = asyncio.run(probe(asked, begun=screen.begun, told=lambda answer: screen.told(_in_options(answer))))
         finally:
             screen.stop()
+        report = replace(report, answers=tuple(map(_in_options, report.answers)))
         screen.end(report, report.row(base_url, api_key_env))
+    except TimedOut as error:
+        longer = f"; if the server is only slow, give it longer than --timeout {timeout:g}"
+        words = _TIMES.sub("", str(error)).removesuffix("; a slow model needs a larger first_byte")
+        tell_error(TimedOut(words + longer), options.Setup())
+        raise typer.Exit(MISUSED) from None
     except UnbrokenError as error:
         tell_error(error, options.Setup(api_key_env=api_key_env))
         raise typer.Exit(MISUSED) from None
@@ -91,6 +100,10 @@ def _connect(provider: str, model: str, base_url: str, wire: str, api_key_env: s
         total=timeout,
     )
     return guarded.model
+
+
+def _in_options(answer: Answer) -> Answer:
+    return replace(answer, finding=replace(answer.finding, words=_TIMES.sub("", answer.finding.words)))
 
 
 class _Screen(Protocol):

@@ -1,7 +1,8 @@
 """Who asks: one request to the bare model, and everything that came back as one `Reply`, errors included.
 
 It keeps the quirks that were found so far, so that each question is asked as the row will ask, and what earlier answers
-showed (`Known`), so that a question can build on them.
+showed (`Known`), so that a question can build on them. A failure that may pass (a lost connection, a 503, an HTML page)
+is asked about again; if it stays, `Failing` is raised, so that no question takes it for a refusal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 
 from unbroken.deltas import Ended, TextDelta, UsageReported
-from unbroken.errors import ProviderError, RateLimited, StreamError, TimedOut, UnbrokenError, UserError
+from unbroken.errors import (
+    ContextTooLong,
+    ProviderError,
+    RateLimited,
+    RequestRefused,
+    StreamError,
+    TimedOut,
+    Unavailable,
+    UnbrokenError,
+    Unreachable,
+    UserError,
+)
 from unbroken.messages import (
     Assistant,
     Choice,
@@ -28,14 +40,22 @@ from unbroken.messages import (
 )
 from unbroken.models.http import HTTPModel
 from unbroken.models.quirks import Quirks
+from unbroken.probing.wording import PONG
 from unbroken.verdicts import Verdict
 
 TOKENS = 400
 """What an answer may take where little is asked for: some models think before they say one word."""
 MORE = 2000
 """So many, once, if those were not enough."""
-WAITS = 3
+WAITS = (0.25, 1.0)
+"""Seconds before a second and a third try at what failed and may pass."""
 LONGEST_WAIT = 20.0
+STEADY = 3
+"""So many plain answers one after another, and what fails beside them does not fail by chance."""
+BAD_LINE = 2
+"""So many questions that were answered only when asked again, and nothing that fails is blamed on what was asked."""
+
+_PASSING = (RateLimited, Unavailable, Unreachable, TimedOut, StreamError)
 
 
 class TooSlow(Exception):
@@ -44,6 +64,16 @@ class TooSlow(Exception):
     def __init__(self, error: TimedOut) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class Failing(Exception):
+    """No whole answer, also when asked again, and no refusal: of itself it says nothing about what was asked."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.problem)
+        self.reply = reply
+        self.advice = ""
+        """What else can be done, if it is the feature that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +106,23 @@ class Reply:
             return next((f"call of `{call.name}`: {call.problem}" for call in self.calls if call.problem), "")
         return f"{self.verdict.kind}: {self.verdict.reason}"
 
+    @property
+    def refused(self) -> bool:
+        """The server read the request and wants no such: the one problem that says something about what was asked."""
+        error = self.error
+        return isinstance(error, RequestRefused) and not self.too_long and 400 <= error.status < 500
+
+    @property
+    def too_long(self) -> bool:
+        return isinstance(self.error, ContextTooLong) or (self.verdict is not None and self.verdict.kind == "too_long")
+
+    @property
+    def may_pass(self) -> bool:
+        """Another try may give a better one."""
+        if self.error is not None:
+            return isinstance(self.error, _PASSING)
+        return self.verdict is None or (not self.cut and not self.verdict.whole and self.verdict.retryable)
+
 
 @dataclass(slots=True)
 class Known:
@@ -97,7 +144,12 @@ class Asker:
     known: Known = field(default_factory=Known)
     temperature: float | None = 0.0
     """The same answer each time, where it may be asked for."""
+    waits: tuple[float, ...] = WAITS
     requests: int = 0
+    failures: int = 0
+    """Answers that failed and might have passed."""
+    recovered: int = 0
+    """Questions that failed, and then got their answer."""
 
     def __post_init__(self) -> None:
         self.quirks = self.model.endpoint.quirks
@@ -119,7 +171,7 @@ class Asker:
         extra: Mapping[str, Json] | None = None,
     ) -> Reply:
         """One answer. If nothing came of it because its tokens were used up, it is asked once more with more of them;
-        `tokens` 0 sets no limit."""
+        `tokens` 0 sets no limit. A problem that it has is a refusal: else `Failing` is raised."""
         request = Request(
             (User.of(asked),) if isinstance(asked, str) else asked,
             tools,
@@ -129,16 +181,30 @@ class Asker:
             stream=stream,
             extra=extra or {},
         )
-        model = copy(self.model)
-        model.endpoint = replace(model.endpoint, quirks=quirks or self.quirks)
+        model = self._with(quirks or self.quirks)
         limit = Sampling(max_tokens=tokens or None, temperature=self.temperature)
         reply = await self._ask(model, replace(request, sampling=limit))
         nothing = not reply.text and not any(call.complete for call in reply.calls)
         if 0 < tokens < MORE and reply.cut and nothing:
             limit = replace(limit, max_tokens=MORE)
             more = await self._ask(model, replace(request, sampling=limit))
-            return reply if more.error else more
+            reply = reply if more.error else more
+        if reply.problem and not reply.refused:
+            raise Failing(reply)
         return reply
+
+    async def is_steady(self, stream: bool = False) -> bool:
+        """Does the plainest of questions always get its answer, and did no other question need another try?"""
+        return self.recovered < BAD_LINE and await self.answers(STEADY, stream)
+
+    async def answers(self, times: int = 1, stream: bool = False) -> bool:
+        """Does the plainest of questions get its answer, so many times and at the first try?"""
+        sampling = Sampling(temperature=self.temperature)
+        request, model = Request((User.of(PONG),), sampling=sampling, stream=stream), self._with(self.quirks)
+        try:
+            return not any([(await self._ask_once(model, request)).problem for _ in range(times)])
+        except TooSlow:
+            return False
 
     async def ask_for_call(self, asked: str, *tools: ToolSpec, stream: bool = False, tokens: int = TOKENS) -> Reply:
         """An answer with a call in it: forced where that works, then only asked for."""
@@ -155,14 +221,24 @@ class Asker:
             return [None]
         return [OneTool(name) if isinstance(forces, OneTool) else forces, None]
 
+    def _with(self, quirks: Quirks) -> HTTPModel:
+        model = copy(self.model)
+        model.endpoint = replace(model.endpoint, quirks=quirks)
+        return model
+
     async def _ask(self, model: HTTPModel, request: Request) -> Reply:
-        for wait in range(WAITS):
+        reply = await self._ask_once(model, request)
+        for wait in self.waits:
+            if not reply.may_pass:
+                break
+            self.failures += 1
+            after = reply.error.retry_after if isinstance(reply.error, ProviderError) else None
+            await asyncio.sleep(wait if after is None else min(LONGEST_WAIT, after))
+            # A limit was kept to, and an empty answer is the model's: neither is a bad line.
+            blamed = bool(reply.problem) and not isinstance(reply.error, RateLimited)
             reply = await self._ask_once(model, request)
-            if not isinstance(reply.error, RateLimited) or wait == WAITS - 1:
-                return reply
-            after = reply.error.retry_after
-            await asyncio.sleep(min(LONGEST_WAIT, 2.0**wait if after is None else after))
-        raise AssertionError("the last try was returned")
+            self.recovered += blamed and not reply.problem
+        return reply
 
     async def _ask_once(self, model: HTTPModel, request: Request) -> Reply:
         self.requests += 1
@@ -184,8 +260,10 @@ class Asker:
         except (ProviderError, StreamError, UserError) as raised:
             error = raised
         message, verdict = (ended.message, ended.verdict) if ended else (None, None)
-        if isinstance(error, TimedOut) and error.total:
+        if isinstance(error, TimedOut):
             raise TooSlow(error)
         if verdict is not None and verdict.kind == "late":
-            raise TooSlow(TimedOut(verdict.reason))
+            error = TimedOut(verdict.reason)
+            error.total = True
+            raise TooSlow(error)
         return Reply("".join(texts), len(texts), message, usage, verdict, error)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from unbroken.messages import OneTool
-from unbroken.probing.asker import Asker, Reply
+from unbroken.probing.asker import Asker, Failing, Reply
 from unbroken.probing.choosing import leaks
 from unbroken.probing.findings import Finding, Judgement, bent, broken, unclear, works
 from unbroken.probing.wording import (
@@ -32,15 +32,21 @@ Look: TypeAlias = Callable[[bool], Awaitable[Finding]]
 
 async def ask_tools(asker: Asker) -> Finding:
     """Asked for in words first: a choice may be what is refused."""
-    refused = ""
+    refused, failing = "", None
     for choice in (None, "required", OneTool(GET_WEATHER.name)):
-        reply = await asker.ask(WEATHER, GET_WEATHER, choice=choice)
+        try:
+            reply = await asker.ask(WEATHER, GET_WEATHER, choice=choice)
+        except Failing as failed:
+            if failed.reply.calls:
+                raise
+            failing = failing or failed
+            continue
         refused = refused or reply.problem
         if reply.calls and not reply.problem:
             asker.known.called = reply
             return await _spelled(asker, reply)
-        if choice is None and reply.problem and reply.calls:
-            return broken(reply.problem)
+    if failing is not None:
+        raise failing
     return broken(refused) if refused else unclear(_NO_CALL)
 
 
@@ -85,14 +91,24 @@ async def ask_streamed(asker: Asker) -> Finding:
 
     if not asker.quirks.stream_with_tools:
         return bent("asked whole, as its row says")
-    finding = await look(True)
+    finding = await _either(asker, look)
+    if finding.judgement != "unclear":
+        return finding
     # Once more: the model may just have done otherwise this time.
-    return finding if finding.judgement == "works" else await _either(asker, look, ("broken", "unclear"))
+    return await _either(asker, look, ("broken", "unclear"))
 
 
 async def _either(asker: Asker, look: Look, blamed: tuple[Judgement, ...] = ("broken",)) -> Finding:
     """Streamed; where that is to blame and whole is not, the row can help."""
-    finding = await look(True)
+    try:
+        finding = await look(True)
+    except Failing as failed:
+        # The line may just be bad: streaming is to blame if whole answers come at once, again and again.
+        failures = asker.failures
+        whole = asker.quirks.stream_with_tools and (await look(False)).judgement == "works"
+        if not whole or asker.failures > failures or not await asker.is_steady():
+            raise
+        return bent(f"only when streamed: {failed}; so it is asked whole", stream_with_tools=False)
     if finding.judgement not in blamed or not asker.quirks.stream_with_tools:
         return finding
     if (await look(False)).judgement != "works":

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from unbroken.messages import Choice, OneTool
 from unbroken.models.quirks import ChoiceKind
-from unbroken.probing.asker import Asker, Reply
+from unbroken.probing.asker import Asker, Failing, Reply
 from unbroken.probing.findings import Finding, bent, broken, unclear, works
 from unbroken.probing.wording import GET_TIME, GET_WEATHER, HELLO, SEVERAL, WEATHER
 
@@ -24,7 +24,7 @@ async def ask_required(asker: Asker) -> Finding:
         asker.known.forces = "required"
         asker.known.called = asker.known.called or reply
         return works()
-    return _without(asker, "required", reply)
+    return await _without(asker, "required", reply)
 
 
 async def ask_one(asker: Asker) -> Finding:
@@ -35,7 +35,7 @@ async def ask_one(asker: Asker) -> Finding:
         asker.known.forces = asker.known.forces or OneTool("")
         asker.known.called = asker.known.called or reply
         return works()
-    finding = _without(asker, "one", reply)
+    finding = await _without(asker, "one", reply)
     if finding.quirks and asker.known.forces == "required":
         return replace(finding, words=f"{finding.words}; that tool alone is offered instead")
     return finding
@@ -46,7 +46,7 @@ async def ask_none(asker: Asker) -> Finding:
         return bent(_BY_THE_ROW)
     reply = await asker.ask(WEATHER, GET_WEATHER, choice="none")
     if reply.problem:
-        return _without(asker, "none", reply)
+        return await _without(asker, "none", reply)
     if not reply.calls:
         return works()
     if await leaks(asker, reply, "none"):
@@ -55,9 +55,13 @@ async def ask_none(asker: Asker) -> Finding:
     return bent("ignored: it calls all the same; a system line says instead that nothing will run", choices=choices)
 
 
-def _without(asker: Asker, kind: ChoiceKind, reply: Reply) -> Finding:
+async def _without(asker: Asker, kind: ChoiceKind, reply: Reply) -> Finding:
     if reply.cut:
         return unclear("the model met its token limit")
+    if not reply.problem and not reply.text and not reply.calls:
+        return unclear("the answer is empty")
+    if reply.problem and not await asker.answers():
+        return unclear(f"{reply.problem}; but now it refuses a plain question too")
     what = f"refused: {reply.problem}" if reply.problem else "ignored"
     return bent(what, choices=asker.quirks.choices - {kind})
 
@@ -86,5 +90,8 @@ async def leaks(asker: Asker, reply: Reply, choice: Choice | None = None) -> boo
     if asker.wire != "openai-chat" or not any("minted id" in call.notes for call in reply.calls):
         return False
     function = {"name": GET_WEATHER.name, "description": GET_WEATHER.description, "parameters": GET_WEATHER.parameters}
-    again = await asker.ask(WEATHER, choice=choice, extra={"tools": [{"type": "function", "function": function}]})
+    try:
+        again = await asker.ask(WEATHER, choice=choice, extra={"tools": [{"type": "function", "function": function}]})
+    except Failing:
+        return False
     return not again.problem and not again.calls and GET_WEATHER.name in again.text

@@ -16,8 +16,8 @@ from unbroken.models.http import HTTPModel
 from unbroken.models.providers import find_provider
 from unbroken.models.quirks import Quirks
 from unbroken.models.rows import Row
-from unbroken.probing.asker import Asker, TooSlow
-from unbroken.probing.findings import Answer, Judgement, unclear
+from unbroken.probing.asker import WAITS, Asker, Failing, TooSlow
+from unbroken.probing.findings import Answer, Finding, Judgement, broken, unclear
 from unbroken.probing.questions import QUESTIONS, Question
 
 _WORST_FIRST: tuple[Judgement, ...] = ("broken", "bent", "unclear", "works")
@@ -86,10 +86,12 @@ async def probe(
     *,
     begun: Callable[[Question], None] = lambda _: None,
     told: Callable[[Answer], None] = lambda _: None,
+    waits: tuple[float, ...] = WAITS,
 ) -> Report:
-    """Ask it all. `begun` hears of each question before it is asked, `told` what came of it. Raises a `ProviderError`
-    if there is nobody to ask."""
-    asker, clock = Asker(model), current_clock()
+    """Ask it all. `begun` hears of each question before it is asked, `told` what came of it; `waits` are
+    the seconds before each further try at what failed and may pass. Raises a `ProviderError` if there is nobody to
+    ask."""
+    asker, clock = Asker(model, waits=waits), current_clock()
     answers: list[Answer] = []
     without_tools = ""
     for question in questions:
@@ -100,7 +102,10 @@ async def probe(
         except TooSlow as slow:
             if not answers:
                 raise slow.error from None
-            finding = unclear(f"no answer within {model.timeouts.total:g} s: give it more time")
+            within = f"no answer within {model.timeouts.total:g} s" if slow.error.total else str(slow.error)
+            finding = unclear(f"{within}: give it more time")
+        except Failing as failed:
+            finding = await _blamed(asker, failed)
         asker.quirks = replace(asker.quirks, **finding.quirks)
         if question.name == "tools" and finding.judgement == "broken":
             without_tools = "not asked: tool calls do not work"
@@ -109,6 +114,15 @@ async def probe(
         told(answer)
     changed = _changed(model.endpoint.quirks, asker.quirks)
     return Report(model.name, shown(model.endpoint.stream_url), model.wire, tuple(answers), changed)
+
+
+async def _blamed(asker: Asker, failed: Failing) -> Finding:
+    """The feature is to blame if everything else works; else it may be the line, which is in no row."""
+    if failed.reply.too_long:
+        return unclear(str(failed))
+    if await asker.is_steady() or await asker.is_steady(stream=True):
+        return broken(f"{failed}{failed.advice}")
+    return unclear(f"{failed}; a plain question fails at times too: ask on a better line")
 
 
 def _changed(before: Quirks, after: Quirks) -> dict[str, Any]:

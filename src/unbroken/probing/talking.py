@@ -14,7 +14,7 @@ from unbroken.errors import (
     Unreachable,
 )
 from unbroken.messages import System, User
-from unbroken.probing.asker import Asker
+from unbroken.probing.asker import Asker, Failing, Reply
 from unbroken.probing.findings import Finding, bent, broken, unclear, works
 from unbroken.probing.wording import COUNT, PONG
 
@@ -27,18 +27,27 @@ _UNLIMITED = 150
 
 async def ask_text(asker: Asker) -> Finding:
     """Raises if there is nobody to ask."""
-    reply = await asker.ask(PONG, tokens=0)
+    reply = await _plain(asker)
     if isinstance(reply.error, RequestRefused):
         asker.temperature = None  # OpenAI's reasoning models take none
-        reply = await asker.ask(PONG, tokens=0)
+        reply = await _plain(asker)
     if isinstance(reply.error, _HOPELESS):
         raise reply.error
     if not reply.problem:
         return works() if reply.text else unclear("the answer is empty")
-    streamed = await asker.ask(PONG, tokens=0, stream=True)
+    streamed = await _plain(asker, stream=True)
     if streamed.problem:
         raise reply.error or ProviderError(f"{asker.model.name} gave no answer, whole or streamed: {reply.problem}")
+    if not reply.refused and not await asker.is_steady(stream=True):
+        return unclear(f"{reply.problem}; streamed it answers at times: ask on a better line")
     return broken(f"streamed it answers, whole it does not: {reply.problem}")
+
+
+async def _plain(asker: Asker, stream: bool = False) -> Reply:
+    try:
+        return await asker.ask(PONG, tokens=0, stream=stream)
+    except Failing as failed:
+        return failed.reply
 
 
 async def ask_limit(asker: Asker) -> Finding:
@@ -63,6 +72,8 @@ async def ask_limit(asker: Asker) -> Finding:
         return bent("accepted and ignored: answers may be longer than asked for")
     if ignored:
         return bent("max_tokens is refused, max_completion_tokens is ignored", rename=renamed)
+    if not await asker.answers():
+        return unclear(f"{refused}; but now it refuses a plain question too")
     if asker.wire == _CHAT:
         return bent(f"refused by any name, so it is left out: {refused}", drop=quirks.drop | {"max_tokens"})
     return broken(refused)
@@ -77,7 +88,11 @@ async def ask_system(asker: Asker) -> Finding:
 
 
 async def ask_stream(asker: Asker) -> Finding:
-    reply = await asker.ask(COUNT, stream=True)
+    try:
+        reply = await asker.ask(COUNT, stream=True)
+    except Failing as failed:
+        failed.advice = "; connect with stream=False"
+        raise
     found = works()
     if reply.problem and asker.wire == _CHAT and "stream_options" not in asker.quirks.drop:
         drop = asker.quirks.drop | {"stream_options"}
@@ -98,7 +113,7 @@ async def ask_stream(asker: Asker) -> Finding:
 async def ask_usage(asker: Asker) -> Finding:
     reply = asker.known.streamed
     if reply is None:
-        return unclear("not asked: streaming does not work")
+        return unclear("not asked: there is no streamed answer")
     if reply.usage is None:
         return bent("none is sent: Unbroken estimates tokens, and marks them so")
     if not reply.usage.input_tokens or not reply.usage.output_tokens:

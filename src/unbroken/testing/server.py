@@ -11,7 +11,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -87,11 +87,13 @@ class ScriptedServer:
         return f"{self.url}/v1" if find_wire(wire).name.startswith("openai") else self.url
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=1 << 30, middlewares=[self._turn_away])
+        app = web.Application(client_max_size=1 << 30)
         for prefix in self.prefixes:
             for path, wire in _PATHS.items():
                 app.router.add_post(prefix + path, self._handler(wire))
             app.router.add_get(prefix + "/{version:v1|v1beta|v1alpha}/models", self._list_models)
+        # No middleware: aiohttp remembers those for ever, and with them the server and all that it has kept.
+        app.router.add_route("*", "/{anything:.*}", self._turn_away)
         # A response that stalls is over when its client has gone.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         self._stopping = asyncio.Event()
@@ -144,16 +146,11 @@ class ScriptedServer:
 
         return handle
 
-    @web.middleware
-    async def _turn_away(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _turn_away(self, request: web.Request) -> web.Response:
         """What leads nowhere is told where it should have gone."""
-        try:
-            return await handler(request)
-        except web.HTTPMethodNotAllowed:
+        if request.method != "POST" and request.path.endswith(_ENDINGS):
             status, words = 405, "a model is asked with POST"
-        except web.HTTPNotFound:
+        else:
             bases = f"{self.url}/v1 for clients of OpenAI, {self.url} for others"
             status, words = 404, f"there is no such path; the base URL is {bases}"
         self._stray(request, status, words)
@@ -302,6 +299,7 @@ _PATHS = {
     "/{version:v1|v1beta|v1alpha}/models/{model}:{method:generateContent|streamGenerateContent}": "gemini",
 }
 assert set(_PATHS.values()) == set(WIRES)
+_ENDINGS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
 
 
 def _checked(lines: Sequence[Line]) -> Sequence[Line]:
