@@ -52,8 +52,8 @@ class Guarded(Generic[M_co]):
     so that an answer which took long before it broke is mended too. `fallback` are the models to go on with when one
     has failed for good. `stream_with_tools=False` asks without streaming whenever tools are offered. Waits are
     `first_wait`, twice that, and so on, each shortened by up to a half by `jitter` (a function that gives a number from
-    0 to 1); a provider's own Retry-After counts before them, and where it is longer than what is left of `seconds` there
-    is no next try.
+    0 to 1); a provider's own Retry-After counts before them, and where it is longer than what is left of `seconds`
+    there is no next try.
     """
 
     def __init__(
