@@ -121,7 +121,7 @@ class Guarded(Generic[M_co]):
             passed_on = False
             ended: Ended | None = None
             error: Exception | None = None
-            ready: list[str] = []
+            ready: tuple[str, ...] = ()
             stream, left = model.stream(request), True
             try:
                 async for delta in stream:
@@ -133,7 +133,7 @@ class Guarded(Generic[M_co]):
                         if story is not None or not ended.verdict.whole:
                             break
                     elif kind is CallReady:
-                        ready.append(cast("CallReady", delta).call.id)
+                        ready = (*ready, cast("CallReady", delta).call.id)
                     passed_on = passed_on or kind is not UsageReported
                     yield delta
                 else:

@@ -127,6 +127,7 @@ class HTTPModel:
             if log is not None:
                 log.fail(error)
             raise
+        del body  # it is sent, and may be long
         content, feed, time = response.content, decoder.feed, loop.time
         patience.reads(content)
         read = content.readany if log is None else log.reading(content.readany)

@@ -29,7 +29,7 @@ from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, qu
 from unbroken.tools.context import CallContext
 from unbroken.tools.entry import Entry
 from unbroken.tools.order import Front, Way
-from unbroken.tools.orphans import Orphans
+from unbroken.tools.orphans import NO_ORPHANS, Orphans
 from unbroken.tools.overdue import GRACE, Watch
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.twins import find_twins
@@ -68,6 +68,44 @@ class Batch:
     share one execution, unless the tool says no.
     """
 
+    __slots__ = (
+        "_adopted",
+        "_asking",
+        "_busy",
+        "_busy_keys",
+        "_caller",
+        "_clock",
+        "_context",
+        "_crash",
+        "_ended_before",
+        "_entries",
+        "_first_submitted",
+        "_front",
+        "_halted",
+        "_held_back",
+        "_in_order",
+        "_left",
+        "_loop",
+        "_observer",
+        "_on_approval",
+        "_orphans",
+        "_prepare",
+        "_resting",
+        "_schedule",
+        "_sealed",
+        "_share_all",
+        "_some_wait",
+        "_stop_on_failure",
+        "_taken_out",
+        "_tasks",
+        "_timer",
+        "_waiter",
+        "_watch",
+        "_withdrawn",
+        "failed",
+        "out_of_time",
+    )
+
     def __init__(
         self,
         schedule: Schedule,
@@ -101,7 +139,7 @@ class Batch:
         self._first_submitted: dict[str, Entry] = {}
         self._taken_out: dict[int, Entry] = {}
         self._withdrawn: list[Entry] = []
-        self._orphans = Orphans()
+        self._orphans = NO_ORPHANS
         self._adopted = False
         self._held_back: dict[Entry, None] = {}
         """Reads that are complete and could not start yet, while the message is being written."""
@@ -117,9 +155,11 @@ class Batch:
         self._halted = ""
         self._busy = 0
         """Tasks that will still say something."""
-        self._idle = asyncio.Event()
+        self._resting = False
+        """Nothing is left to wait for."""
+        self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._watch = Watch(self._loop, self._give_up_overdue)
+        self._watch: Watch | None = None
         self.failed = False
         """A call that was executed failed."""
         self.out_of_time = False
@@ -133,7 +173,8 @@ class Batch:
         """Cancels what still runs, and waits for its end in any case: a task group of its own kind, because one call
         may be cancelled without the others, and nothing that happens here may be wrapped in a group of exceptions."""
         self._left = True
-        self._watch.end()
+        if self._watch is not None:
+            self._watch.end()
         if self._timer is not None:
             self._timer.cancel()
         cancelled: asyncio.CancelledError | None = None
@@ -179,6 +220,8 @@ class Batch:
 
     def restart(self) -> None:
         """The message broke off and comes again, from its beginning: what has started may be adopted there."""
+        if self._orphans is NO_ORPHANS:
+            self._orphans = Orphans()
         for entry in self._entries.values():
             if entry.stopped:
                 self._withdrawn.append(entry)
@@ -287,7 +330,9 @@ class Batch:
                 self._share(original, sharer, original.result)
         self._in_order = list(self._entries.values())
         self._advance()
-        await self._idle.wait()
+        if not self._resting:
+            self._waiter = self._loop.create_future()
+            await self._waiter
         if self._crash is not None:
             raise self._crash
         return [entry.result for entry in self._entries.values()]
@@ -370,7 +415,12 @@ class Batch:
                         entry.state = "pending"
                     elif prepared.tool.function is None:
                         entry.state = "pending"
-        self._idle.set()
+        self._rest()
+
+    def _rest(self) -> None:
+        self._resting = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _start_what_is_free(self) -> None:
         starting: list[Entry] = []
@@ -457,7 +507,7 @@ class Batch:
             self._launch(entry, self._run(entry.prepared.call, context))
             tool = entry.prepared.tool
             if tool is not None and tool.timeout is not None and tool.signature.is_async:
-                self._watch.expect(entry, tool.timeout * (1 + tool.retries) + GRACE)
+                self._expect_end(entry, tool.timeout * (1 + tool.retries) + GRACE)
 
     def _launch(self, entry: Entry, work: Any) -> None:
         self._busy += 1
@@ -479,7 +529,7 @@ class Batch:
             self._take_end(entry, task)
         except BaseException as error:
             self._crash = error  # nobody hears what a callback raises; whoever waits for the batch does
-            self._idle.set()
+            self._rest()
             raise
 
     def _take_end(self, entry: Entry, task: asyncio.Task[Any]) -> None:
@@ -502,7 +552,7 @@ class Batch:
         elif task.exception() is not None:
             self._left = True
             self._crash = task.exception()  # it is raised to whoever waits for the batch
-            self._idle.set()
+            self._rest()
         elif entry.state == "asking":
             entry.state = "waiting"
             self._some_wait = True
@@ -526,10 +576,16 @@ class Batch:
         if entry.task is not None and not entry.task.done():
             entry.stopped = reason
             entry.task.cancel()
-            self._watch.expect(entry, GRACE)
+            self._expect_end(entry, GRACE)
+
+    def _expect_end(self, entry: Entry, seconds: float) -> None:
+        if self._watch is None:
+            self._watch = Watch(self._loop, self._give_up_overdue)
+        self._watch.expect(entry, seconds)
 
     def _give_up_overdue(self) -> None:
         """A call that was told to end and does not is answered, and left behind."""
+        assert self._watch is not None
         known = (*self._entries.values(), *self._orphans, *self._withdrawn)
         for entry in self._watch.overdue([entry for entry in known if entry.task in self._tasks]):
             assert entry.task is not None

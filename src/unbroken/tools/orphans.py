@@ -15,6 +15,8 @@ from unbroken.tools.order import disturbs
 class Orphans:
     """By name and arguments: the first that started of each."""
 
+    __slots__ = ("_entries",)
+
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
 
@@ -52,3 +54,7 @@ class Orphans:
                     prepared.nth += 1
                 else:
                     yield place, self._entries.pop(prepared.fingerprint)
+
+
+NO_ORPHANS = Orphans()
+"""For the many messages that never break off: nothing is ever added to it."""

@@ -17,6 +17,8 @@ GRACE = 5.0
 class Watch:
     """`ring` is called when the first of the calls may be overdue."""
 
+    __slots__ = ("_loop", "_next", "_ring")
+
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop
         self._ring = ring
