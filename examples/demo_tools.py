@@ -54,7 +54,8 @@ async def search_code(text: str) -> str:
     await asyncio.sleep(0.5 * PACE)
     source = ROOT / "src"
     found = [str(file.relative_to(source)) for file in sorted(source.rglob("*.py")) if text in file.read_text("utf-8")]
-    return f"in {len(found)} files: {', '.join(found[:5])}" if found else "nowhere"
+    files = "file" if len(found) == 1 else "files"
+    return f"in {len(found)} {files}: {', '.join(found[:5])}" if found else "nowhere"
 
 
 @tool
