@@ -73,8 +73,9 @@ def steady(text: str) -> str:
     return re.sub(r"[\d,]+ (?=files|lines)", "0 ", re.sub(r"\d+\.\d+ s\b", "0.00 s", text))
 
 
-def test_both_readmes_show_the_same_commands_and_code() -> None:
-    english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
+@pytest.mark.parametrize("page", ["README", "docs/chain"])
+def test_both_languages_of_a_page_show_the_same_commands_and_code(page: str) -> None:
+    english, chinese = ROOT / f"{page}.md", ROOT / f"{page}.zh-CN.md"
     for language in ("python", "console"):
         assert blocks(english, language) == blocks(chinese, language)
 
