@@ -370,3 +370,10 @@ def test_messages_of_a_provider_are_no_history_and_the_way_out_is_named() -> Non
     raw: Any = [{"role": "user", "content": "Hi"}]
     with pytest.raises(UserError, match=r"history= holds no message at 0, .* type dict.*decode_request"):
         play(Agent(ScriptedModel("Hi.")), history=raw)
+
+
+def test_a_history_of_which_nothing_is_left_is_an_empty_one() -> None:
+    orphan = ToolMessage((ToolResult("gone", (), name="look"),))
+    assert play(Agent(ScriptedModel("Hi.")), history=[orphan]).text == "Hi."
+    with pytest.raises(UserError, match="there is nothing to answer"):
+        run_virtual(Agent(ScriptedModel("Hi.")).run(history=[orphan]))

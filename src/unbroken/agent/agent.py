@@ -323,7 +323,7 @@ def _refuse_foreign(history: Sequence[Message]) -> None:
 
 def _transcript(messages: Sequence[Message]) -> Transcript:
     """Also of a history whose last round has only some of its results."""
-    last = messages[-1]
+    last = messages[-1] if messages else None
     if not isinstance(last, ToolMessage) or validate_tool_chain(messages):
         return Transcript(messages)
     transcript = Transcript(messages[:-1])
