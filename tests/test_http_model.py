@@ -277,6 +277,22 @@ def test_a_connection_that_is_kept_alive_for_ever_is_silent_in_the_end() -> None
     assert verdict(deltas).kind == "silent"
 
 
+def test_a_whole_body_that_comes_slowly_is_not_only_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unbroken.models.http.ALIVE", 0.001)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        body = b'{"choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
+        for place in range(0, len(body), 20):
+            await response.write(body[place : place + 20])
+            await asyncio.sleep(0.02)
+        return response
+
+    deltas, _ = play(handler, stream=False, idle=5)
+    assert (text(deltas), verdict(deltas).kind) == ("Hello", "whole")
+
+
 def test_silence_in_the_middle_ends_the_response_with_its_cause() -> None:
     deltas, _ = play_hanging(CHAT[:2], idle=0.05)
     assert text(deltas).startswith("Hello")

@@ -153,8 +153,8 @@ class HTTPModel:
                     yield delta
                 if not decoder.terminal:
                     patience.since = now = time()
-                    if deltas:
-                        said_at = now
+                    if deltas or not _only_alive(chunk):
+                        said_at = now  # a long event, or a whole body, says nothing before its end
                     elif now - said_at > self._longest_alive:
                         lost, patience.expired = TimeoutError(), "idle"
                         break
@@ -323,6 +323,11 @@ class HTTPModel:
                 return f"the time was up: total={self.timeouts.total} s", "late"
             case _:
                 return f"the connection was lost: {in_words(self._asked(key), error)}", "lost"
+
+
+def _only_alive(chunk: bytes) -> bool:
+    """Blank lines, a comment, a ping: the server is there, and has nothing to say."""
+    return chunk.isspace() or chunk.lstrip().startswith((b":", b"event: ping"))
 
 
 def _end(decoder: Decoder, cause: str, how: How) -> list[Delta]:
