@@ -99,6 +99,16 @@ class Restarted:
     dropped: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class Received:
+    """Bytes of the body as they came, whole events of them; only where a request is verbatim. What was read of them
+    stands in the deltas just before."""
+
+    data: bytes
+    last: bool = False
+    """The terminal sign is in it, or was before: whether the response is whole, `Ended` will say."""
+
+
 Delta: TypeAlias = (
     TextDelta
     | ReasoningDelta
@@ -112,4 +122,5 @@ Delta: TypeAlias = (
     | Ended
     | AttemptFailed
     | Restarted
+    | Received
 )

@@ -231,6 +231,21 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Verbatim:
+    """A request as a client of `wire` spelled it. A model of that wire sends `body` as it is, but for model and stream,
+    and passes on the answer's bytes (`Received`) beside what is read of them.
+
+    It counts as long as the request has these very `messages`: who changes them means something else.
+    """
+
+    wire: str
+    body: Mapping[str, Json]
+    messages: tuple[Message, ...]
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the client, for the provider: which of the wire's betas it speaks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One question to a model. `None` means: leave it to the provider's default.
 
@@ -256,6 +271,14 @@ class Request:
     """Ids of calls that are used already, though their messages are not sent: a new call gets none of them."""
     pieces: bool = True
     """Are pieces of a call's arguments wanted as they come? Who only runs calls has no use for half of one."""
+    verbatim: Verbatim | None = None
+
+    def spelled_for(self, wire: str) -> Verbatim | None:
+        """The request as a client spelled it, if a model of this wire can be sent just that."""
+        spelled = self.verbatim
+        if spelled is None or spelled.wire != wire or spelled.messages is not self.messages:
+            return None
+        return spelled
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

@@ -47,6 +47,7 @@ def connect(
     seconds: float | None = SECONDS,
     fallback: Sequence[Model | str] = (),
     stream_with_tools: bool | None = None,
+    recover: bool | None = None,
     raw_log: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Guarded[HTTPModel]:
@@ -57,10 +58,11 @@ def connect(
     async) that gives one for each request; without it the provider's variable is read. Time-outs are in seconds, None
     waits for ever. A response that fails or breaks is asked for again: `attempts`, `seconds` and `fallback` (models, or
     their names) are those of `Guarded`; `attempts=1` asks once. `stream_with_tools=False` asks without streaming
-    whenever tools are offered. `raw_log` is a file to which requests and responses are appended as they are, without
-    secrets; `unbroken decode` reads it. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an
-    effort), cache, headers, query, extra (merged into each body), organization, project, location, api_version; a
-    request's own come first.
+    whenever tools are offered; `recover` says whether calls that leaked into the text are found (on openai-chat),
+    where the provider's row should not decide. `raw_log` is a file to which requests and responses are appended as they
+    are, without secrets; `unbroken decode` reads it. `settings` are temperature, top_p, max_tokens, stop, seed,
+    reasoning (an effort), cache, headers, query, extra (merged into each body), organization, project, location,
+    api_version; a request's own come first.
     """
     name, _, model_name = str(model).partition(":")
     if not model_name or name in ("http", "https"):
@@ -69,8 +71,9 @@ def connect(
             f"or compatible:MODEL with base_url= for any OpenAI-compatible server"
         )
     known = read_settings(settings, _PARAMETERS)
-    if stream_with_tools is not None and not isinstance(stream_with_tools, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-        raise UserError(f"stream_with_tools={stream_with_tools!r}: it is True or False")
+    for switch, value in (("stream_with_tools", stream_with_tools), ("recover", recover)):
+        if value is not None and not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError(f"{switch}={value!r}: it is True or False")
     provider = find_provider(name)
     given = base_url or _from_environment(provider.base_url_variables)
     own_server = bool(given and provider.base_url)
@@ -89,6 +92,8 @@ def connect(
     endpoint = replace(_endpoint(provider, base, name, model_name, known), key_header=header, key_prefix=prefix)
     if stream_with_tools is not None:
         endpoint = replace(endpoint, quirks=replace(endpoint.quirks, stream_with_tools=stream_with_tools))
+    if recover is not None:
+        endpoint = replace(endpoint, quirks=replace(endpoint.quirks, prose=recover))
     log = None if raw_log is None else RawLog(raw_log)
     http = HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log)
     if isinstance(fallback, str):

@@ -9,7 +9,7 @@ request, and then closed without an answer, gets it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from inspect import isawaitable
 from math import inf
 from typing import Self
@@ -20,13 +20,14 @@ from multidict import CIMultiDict
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
-from unbroken.deltas import Delta, Ended
+from unbroken.deltas import Delta, Ended, Received
 from unbroken.errors import ProviderError, StreamError, Unauthorized
-from unbroken.messages import Request
+from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import find_proxy, shown
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.failures import Asked, read_failure
+from unbroken.models.passing import Passing
 from unbroken.models.patience import Patience
 from unbroken.models.quirks import fit_body, fit_request
 from unbroken.models.rawlog import Logged, RawLog
@@ -97,6 +98,12 @@ class HTTPModel:
     def wire(self) -> str:
         return self.endpoint.wire
 
+    @property
+    def passes_bodies(self) -> bool:
+        """May a body of its wire go out as somebody else spelled it? Not where settings of its own belong into it, or
+        where calls are looked for in the text of the answer."""
+        return self.settings.leave_bodies_alone and not self._recovers and self._streams
+
     async def aclose(self) -> None:
         """Nothing to do: connections belong to the loop and close with it. Here so that any model may be closed."""
 
@@ -106,23 +113,37 @@ class HTTPModel:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    async def headers(self) -> CIMultiDict[str]:
+        """What goes with each request to this provider, its key among it: for requests that are none of ours."""
+        key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
+        headers = CIMultiDict(self._headers_for(False, key, {}))
+        headers.pop("Content-Type", None)
+        return headers
+
     def write(self, request: Request) -> tuple[Request, bytes]:
         """The request as this provider is asked, and its body. Pure; what `stream` sends."""
         endpoint = self.endpoint
         request = with_settings(request, self.settings, endpoint.model, endpoint.wire, self._streams)
         request = fit_request(request, endpoint.quirks)
+        spelled = request.spelled_for(endpoint.wire)
+        if spelled is not None:
+            return request, dumps(_as_spelled(spelled.body, request))
         return request, dumps(fit_body(self._wire.encode_request(request), request, endpoint.quirks))
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
         request, body = self.write(request)
-        names = [tool.name for tool in request.tools] if self._recovers and request.tools else None
+        spelled = request.spelled_for(self.endpoint.wire)
+        passing = Passing(request.stream) if spelled is not None else None
+        recovers = self._recovers and passing is None  # what is passed on as it came is not changed
+        names = [tool.name for tool in request.tools] if recovers and request.tools else None
         decoder = Decoder(self.endpoint.wire, names, request)
         loop = asyncio.get_running_loop()
         deadline = inf if self.timeouts.total is None else loop.time() + self.timeouts.total
         key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
         log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
         try:
-            response, patience = await self._post(request.stream, key, body, deadline, log)
+            headers = self._headers_for(request.stream, key, spelled.headers if spelled is not None else {})
+            response, patience = await self._post(request.stream, headers, key, body, deadline, log)
         except BaseException as error:
             if log is not None:
                 log.fail(error)
@@ -151,6 +172,8 @@ class HTTPModel:
                     break  # beyond a limit: `end` says so in its verdict
                 for delta in deltas:
                     yield delta
+                if passing is not None and (whole := passing.feed(chunk)):
+                    yield Received(whole, decoder.terminal)
                 if not decoder.terminal:
                     patience.since = now = time()
                     if deltas or not _only_alive(chunk):
@@ -172,9 +195,12 @@ class HTTPModel:
             if log is not None:
                 log.fail(failure)
             raise failure from cause_of(lost)
+        last = passing.rest() if passing is not None else b""
         for delta in _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished"))):
             if isinstance(delta, Ended) and not delta.verdict.whole:
                 delta.verdict = self._asked(key).masked_verdict(delta.verdict)
+            if last and isinstance(delta, Ended):
+                yield Received(last, last=True)
             yield delta
 
     def _grace(self, decoder: Decoder) -> float:
@@ -195,16 +221,25 @@ class HTTPModel:
             secrets=(key, *self._secrets),
         )
 
+    def _headers_for(self, stream: bool, key: str, more: Mapping[str, str]) -> CIMultiDict[str]:
+        headers = self._stream_headers if stream else self._whole_headers
+        if more or (key is not self._key and key):
+            headers = CIMultiDict(headers)
+            headers.update(more)
+            if key:
+                headers[self.endpoint.key_header] = self.endpoint.key_prefix + key
+        return headers
+
     async def _post(
-        self, stream: bool, key: str, body: bytes, deadline: float, log: Logged | None
+        self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
     ) -> tuple[ClientResponse, Patience]:
         """Send it and wait for the head of the answer; with it comes how long its body may be waited for."""
         try:
-            answer = await self._post_once(stream, key, body, deadline)
+            answer = await self._post_once(stream, headers, body, deadline)
             if answer is None:
                 if log is not None:
                     log.resent()
-                answer = await self._post_once(stream, key, body, deadline, fresh=True)
+                answer = await self._post_once(stream, headers, body, deadline, fresh=True)
         except (ClientError, OSError) as error:  # a TimeoutError is an OSError
             lost = error
         else:
@@ -220,16 +255,12 @@ class HTTPModel:
         raise self._failed(key, lost, late) from cause_of(lost)
 
     async def _post_once(
-        self, stream: bool, key: str, body: bytes, deadline: float, fresh: bool = False
+        self, stream: bool, headers: CIMultiDict[str], body: bytes, deadline: float, fresh: bool = False
     ) -> tuple[ClientResponse, Patience] | None:
         """None if it went to a kept connection that was dead. `fresh`: not to a kept one, when one is dead so may all
         be."""
         session = await open_session()
         endpoint, timeouts = self.endpoint, self.timeouts
-        headers = self._stream_headers if stream else self._whole_headers
-        if key is not self._key and key:
-            headers = CIMultiDict(headers)
-            headers[endpoint.key_header] = endpoint.key_prefix + key
         patience = Patience(asyncio.get_running_loop(), timeouts.connect, deadline, self._soonest)
         exchange = Exchange(patience, timeouts.first_byte, fresh)
         token = current.set(exchange)
@@ -323,6 +354,18 @@ class HTTPModel:
                 return f"the time was up: total={self.timeouts.total} s", "late"
             case _:
                 return f"the connection was lost: {in_words(self._asked(key), error)}", "lost"
+
+
+def _as_spelled(body: Mapping[str, Json], request: Request) -> dict[str, Json]:
+    """A client's body for this model, streamed or not. Where the wire has both in the address, the body has neither."""
+    spelled = {**body}
+    if "model" in body:
+        spelled["model"] = request.model
+    if "contents" not in body and request.stream != bool(body.get("stream")):
+        spelled["stream"] = request.stream
+    if not request.stream:
+        spelled.pop("stream_options", None)
+    return spelled
 
 
 def _only_alive(chunk: bytes) -> bool:

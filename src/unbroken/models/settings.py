@@ -39,6 +39,11 @@ class Settings:
     """Azure: the dated version of its older interface, by deployment."""
 
     @property
+    def leave_bodies_alone(self) -> bool:
+        """Nothing is said here that would change the body of a request."""
+        return self.samples_as_asked and self.reasoning is None and not self.cache and not self.extra
+
+    @property
     def samples_as_asked(self) -> bool:
         """Nothing is said here about sampling."""
         return self.max_tokens is self.temperature is self.top_p is self.seed is None and not self.stop
@@ -126,6 +131,7 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         wire=request.wire if request.wire == wire else "",
         taken=request.taken,
         pieces=request.pieces,
+        verbatim=request.verbatim,
     )
 
 
