@@ -96,16 +96,29 @@ class ResponseEncoder(Protocol):
 
     def feed(self, delta: Delta) -> bytes: ...
 
-    def body(self) -> bytes:
-        """After the last delta: the same response as one whole body."""
+    def follow(self, data: bytes) -> None:
+        """Whole events of this wire that were passed on to the client as they came: what is written from now on goes
+        on from there, in the same response, and a call of which only a part has passed is written from that part on.
+        One that does not go on so makes the end that of a cut answer. Cheap: it may be told of every read."""
         ...
+
+    def body(self) -> bytes:
+        """After the last delta: the same response as one whole body. Not after `follow`."""
+        ...
+
+
+class MakeEncoder(Protocol):
+    """`created` is when the response was made, in seconds since 1970, and `include_usage` whether the client of a
+    stream wants to know what it cost; both only where the wire has it."""
+
+    def __call__(self, model: str, id: str, *, created: int = 0, include_usage: bool = True) -> ResponseEncoder: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
     name: str
     decoder: Callable[[Receiver], ResponseDecoder]
-    encoder: Callable[[str, str], ResponseEncoder]
+    encoder: MakeEncoder
     """Made with the model's name and an id for the response."""
     encode_request: Callable[[Request], dict[str, Json]]
     decode_request: Callable[[dict[str, Json]], Request]

@@ -7,25 +7,39 @@ response that failed ends with an error in the client's wire, never as if all we
 
 from __future__ import annotations
 
-from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Ended, Restarted
+from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Ended, Restarted, TextDelta
+from unbroken.messages import ToolCall
 from unbroken.wires import find_wire
 from unbroken.wires.wire import ResponseEncoder, Wire
 
 
 class ResponseWriter:
-    """`wire` is the client's; `id` names the response there."""
+    """`wire` is the client's; `id` names the response there, `created` (seconds since 1970) is its time. A client of
+    openai-chat that did not ask for usage gets none in a stream: `include_usage=False`."""
 
-    def __init__(self, wire: Wire | str, model: str, id: str) -> None:
+    def __init__(self, wire: Wire | str, model: str, id: str, *, created: int = 0, include_usage: bool = True) -> None:
         self._wire = find_wire(wire) if isinstance(wire, str) else wire
         self._model = model
         self._id = id
+        self._created = created
+        self._include_usage = include_usage
         self._encoder = self._new_encoder()
         self._waiting: dict[int, CallReady | None] = {}
         """Calls that have begun and were not written, in the order of their beginning."""
         self._said: list[Delta] = []
         self._calls: dict[int, CallReady] = {}
+        self.handed: list[ToolCall] = []
+        """The calls that were written."""
+
+    def follow(self, data: bytes) -> None:
+        """Whole events that were passed on to the client as they came: what is written from now on goes on from
+        there. What was in them is not fed; the body does not have it."""
+        self._encoder.follow(data)
 
     def feed(self, delta: Delta) -> bytes:
+        if isinstance(delta, TextDelta):
+            self._said.append(delta)
+            return self._encoder.feed(delta)
         match delta:
             case CallOpened(index, _, _):
                 self._waiting.setdefault(index, None)
@@ -33,7 +47,7 @@ class ResponseWriter:
             case CallReady(call):
                 self._calls[call.index] = delta
                 if call.index not in self._waiting:
-                    return self._encoder.feed(delta)
+                    return self._hand(delta)
                 self._waiting[call.index] = delta
                 return self._write_next()
             case CallSpoiled(call):
@@ -47,7 +61,7 @@ class ResponseWriter:
                 held = [ready for ready in self._waiting.values() if ready is not None]
                 self._waiting.clear()
                 self._said.append(delta)
-                return b"".join(self._encoder.feed(ready) for ready in held) + self._encoder.feed(delta)
+                return b"".join(map(self._hand, held)) + self._encoder.feed(delta)
             case _:
                 self._said.append(delta)
         return self._encoder.feed(delta)
@@ -67,7 +81,7 @@ class ResponseWriter:
         return encoder.body()
 
     def _new_encoder(self) -> ResponseEncoder:
-        return self._wire.encoder(self._model, self._id)
+        return self._wire.encoder(self._model, self._id, created=self._created, include_usage=self._include_usage)
 
     def _forget(self, index: int) -> bytes:
         self._waiting.pop(index, None)
@@ -81,5 +95,9 @@ class ResponseWriter:
             if ready is None:
                 break
             del self._waiting[index]
-            written += self._encoder.feed(ready)
+            written += self._hand(ready)
         return written
+
+    def _hand(self, ready: CallReady) -> bytes:
+        self.handed.append(ready.call)
+        return self._encoder.feed(ready)

@@ -5,50 +5,66 @@ from __future__ import annotations
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
 from unbroken.verdicts import Meaning
+from unbroken.wires.anthropic.parts import NAME
+from unbroken.wires.anthropic.passed import MessagesPassed, PassedBlock
 from unbroken.wires.anthropic.requests import encode_call
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import outgoing_arguments
+from unbroken.wires.refusals import error_event, refusal, status_of
 from unbroken.wires.values import Object
 
 
 class MessagesEncoder:
-    """A call is written whole, when it is ready: a client never sees half of one."""
+    """A call is written whole, when it is ready: a client never sees half of one.
 
-    def __init__(self, model: str = "", id: str = "msg_0") -> None:
+    This wire says neither when a response was made nor, by a client's choice, what it cost: `created` and
+    `include_usage` change nothing.
+    """
+
+    def __init__(self, model: str = "", id: str = "msg_0", *, created: int = 0, include_usage: bool = True) -> None:
         self._head: Object = {"id": id, "type": "message", "role": "assistant", "model": model}
         self._content: list[Object] = []
         self._texts: list[str] = []
+        self._index = -1
+        """Of the last block that was begun, here or in what was passed."""
         self._open = ""
         """The kind of the block that is being written, which is also the name of its field."""
+        self._before_text = b""
+        """What stands before the text of a delta while a block of text is open."""
         self._started = False
-        self._usage = Usage()
+        self._passed = MessagesPassed()
+        self._torn: dict[str, str] = {}
+        """Calls that had to be closed before they were known to be whole, and what the client has of their input."""
+        self._usage: Usage | None = None
         self._stop_reason = ""
         self._error: Object | None = None
 
+    def follow(self, data: bytes) -> None:
+        self._before_text = b""
+        self._passed.add(data)
+
     def feed(self, delta: Delta) -> bytes:
+        if self._before_text and isinstance(delta, TextDelta) and delta.text:
+            self._texts.append(delta.text)
+            return self._before_text + dumps(delta.text) + b"}}\n\n"
+        if self._passed.catch_up():
+            self._go_on()
         match delta:
             case TextDelta(text):
                 return self._grow("text", text) if text else b""
             case ReasoningDelta(text):
                 return self._grow("thinking", text) if text else b""
             case CallReady(call):
-                return self._start() + self._end_block() + self._call(call)
+                return self._call(call)
             case UsageReported(usage):
                 self._usage = usage
                 return b""
             case Ended(verdict) if verdict.failed:
-                self._error = {"type": "error", "error": {"type": "api_error", "message": verdict.reason}}
-                return _event(self._error)
+                failure = (NAME, status_of(verdict.kind), verdict.reason, verdict.kind)
+                self._error = refusal(*failure)
+                return b"" if self._passed.done else error_event(*failure)
             case Ended(verdict):
-                calls = any(block["type"] == "tool_use" for block in self._content)
-                self._stop_reason = _stop_reason(verdict.told, calls)
-                last: Object = {"stop_reason": self._stop_reason, "stop_sequence": None}
-                return (
-                    self._start()
-                    + self._end_block()
-                    + _event({"type": "message_delta", "delta": last, "usage": _encode_usage(self._usage)})
-                    + _event({"type": "message_stop"})
-                )
+                return self._end(verdict.told)
             case _:
                 return b""
 
@@ -58,14 +74,22 @@ class MessagesEncoder:
         self._end_block()
         reason = self._stop_reason or "end_turn"
         body = {**self._head, "content": self._content, "stop_reason": reason, "stop_sequence": None}
-        return dumps({**body, "usage": _encode_usage(self._usage)})
+        return dumps({**body, "usage": _encode_usage(self._usage or Usage())})
+
+    def _go_on(self) -> None:
+        passed = self._passed
+        self._started = self._started or passed.started
+        self._index = max(self._index, passed.blocks - 1)
+        if passed.open is not None:
+            self._open = passed.open.kind
+            self._content.append({})
 
     def _start(self) -> bytes:
         if self._started:
             return b""
         self._started = True
         message: Object = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
-        message["usage"] = {**_encode_usage(self._usage), "output_tokens": 0}
+        message["usage"] = {**_encode_usage(self._usage or Usage()), "output_tokens": 0}
         return _event({"type": "message_start", "message": message})
 
     def _grow(self, field: str, text: str) -> bytes:
@@ -78,34 +102,75 @@ class MessagesEncoder:
             before += self._begin_block(block)
             self._open = field
         self._texts.append(text)
+        if field == "text":
+            self._before_text = self._delta({"type": "text_delta", "text": ""}).removesuffix(b'""}}\n\n')
         return before + self._delta({"type": f"{field}_delta", field: text})
 
     def _call(self, call: ToolCall) -> bytes:
         block = encode_call(call)
         raw = dumps(block["input"]).decode() if call.kind == "custom" else outgoing_arguments(call)
-        written = self._begin_block({**block, "input": {}})
+        if (half := self._passed.open) is not None and half.kind == "tool_use" and half.id == call.id:
+            return self._rest_of(half, raw)
+        if (said := self._torn.get(call.id)) is not None:
+            if said == raw or not (said or call.arguments):  # one without arguments is only sure at the end
+                self._passed.calls.add(call.id)
+                del self._torn[call.id]
+            return b""
+        if call.id in self._passed.calls:
+            return b""
+        written = self._start() + self._end_block() + self._begin_block({**block, "input": {}})
         self._content[-1] = block
         return written + self._delta({"type": "input_json_delta", "partial_json": raw}) + self._stop_block()
 
+    def _rest_of(self, half: PassedBlock, raw: str) -> bytes:
+        said = raw if half.whole else "".join(half.pieces)
+        if not raw.startswith(said):
+            return self._end_block()
+        self._passed.calls.add(half.id)
+        rest = raw[len(said) :]
+        more = self._delta({"type": "input_json_delta", "partial_json": rest}) if rest else b""
+        return more + self._end_block()
+
+    def _end(self, told: Meaning) -> bytes:
+        passed = self._passed
+        ending = self._start() + self._end_block()
+        calls = bool(passed.calls) or any(block.get("type") == "tool_use" for block in self._content)
+        # Nothing takes back a call that the client has seen half of: it is told that the answer was cut.
+        self._stop_reason = _stop_reason("length" if self._torn and told == "done" else told, calls)
+        if passed.done:
+            return b""
+        if not passed.finished:
+            last: Object = {"stop_reason": self._stop_reason, "stop_sequence": None}
+            # The input was counted at the beginning, which has passed: nothing is known here that would be truer.
+            usage = {"output_tokens": passed.output_tokens} if passed.started else _encode_usage(Usage())
+            usage = usage if self._usage is None else _encode_usage(self._usage)
+            ending += _event({"type": "message_delta", "delta": last, "usage": usage})
+        return ending + _event({"type": "message_stop"})
+
     def _begin_block(self, block: Object) -> bytes:
         self._content.append(block)
-        index = len(self._content) - 1
-        return _event({"type": "content_block_start", "index": index, "content_block": block})
+        self._index += 1
+        return _event({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _delta(self, delta: Object) -> bytes:
-        return _event({"type": "content_block_delta", "index": len(self._content) - 1, "delta": delta})
+        return _event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def _end_block(self) -> bytes:
-        """End the text or thinking that is being written, if any."""
+        """End the block that is open, if any."""
         if not self._open:
             return b""
-        self._content[-1][self._open] = "".join(self._texts)
+        half, self._passed.open = self._passed.open, None
+        if half is None:
+            self._content[-1][self._open] = "".join(self._texts)
+        elif half.kind == "tool_use" and half.id not in self._passed.calls:
+            self._torn[half.id] = "".join(half.pieces)
         self._texts.clear()
         self._open = ""
+        self._before_text = b""
         return self._stop_block()
 
     def _stop_block(self) -> bytes:
-        return _event({"type": "content_block_stop", "index": len(self._content) - 1})
+        return _event({"type": "content_block_stop", "index": self._index})
 
 
 def _event(event: Object) -> bytes:

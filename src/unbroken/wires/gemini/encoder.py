@@ -7,25 +7,49 @@ from typing import Any
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Usage
 from unbroken.wires.gemini.contents import encode_arguments
+from unbroken.wires.gemini.media import NAME
 from unbroken.wires.gemini.parts import Parts
+from unbroken.wires.gemini.passed import GeminiPassed
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.refusals import error_event, refusal, status_of
 from unbroken.wires.values import Object
 
 
 class GeminiEncoder:
-    """A call is written whole, when it is ready, with its id: a client never sees half of one."""
+    """A call is written whole, when it is ready, with its id: a client never sees half of one.
 
-    def __init__(self, model: str = "", id: str = "response-0") -> None:
+    This wire says neither when a response was made nor, by a client's choice, what it cost: `created` and
+    `include_usage` change nothing.
+    """
+
+    def __init__(
+        self, model: str = "", id: str = "response-0", *, created: int = 0, include_usage: bool = True
+    ) -> None:
         self._head: Object = {"modelVersion": model, "responseId": id}
+        self._around_text = b"", b""
+        """What stands before and after the text of a chunk; known after the first one."""
+        self._passed = GeminiPassed()
         self._parts = Parts()
         self._usage: Usage | None = None
         self._finish = "STOP"
         self._error: Object | None = None
 
+    def follow(self, data: bytes) -> None:
+        self._around_text = b"", b""
+        self._passed.add(data)
+
     def feed(self, delta: Delta) -> bytes:
+        before, after = self._around_text
+        if before and isinstance(delta, TextDelta):
+            self._parts.text(delta.text)
+            return before + dumps(delta.text) + after
+        if self._passed.catch_up():
+            self._head = {**self._head, **self._passed.head}
         match delta:
             case TextDelta(text):
                 self._parts.text(text)
+                before, _, after = self._chunk([{"text": ""}]).partition(b'""')
+                self._around_text = before, after
                 return self._chunk([{"text": text}])
             case ReasoningDelta(text):
                 self._parts.text(text, thought=True)
@@ -33,16 +57,18 @@ class GeminiEncoder:
             case CallReady(call):
                 part = {"functionCall": {"id": call.id, "name": call.name, "args": encode_arguments(call)}}
                 self._parts.add(part)
-                return self._chunk([part])
+                return b"" if self._passed.has(call) else self._chunk([part])
             case UsageReported(usage):
                 self._usage = usage
                 return b""
             case Ended(verdict) if verdict.failed:
-                self._error = {"error": {"code": 502, "message": verdict.reason, "status": "UNAVAILABLE"}}
-                return b"data: " + dumps(self._error) + b"\n\n"
+                failure = (NAME, status_of(verdict.kind), verdict.reason, verdict.kind)
+                self._error = refusal(*failure)
+                return b"" if self._passed.finished else error_event(*failure)
             case Ended(verdict):
-                self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(verdict.told, "STOP")
-                return self._chunk([], self._finish)
+                told = "length" if self._passed.half and verdict.told == "done" else verdict.told
+                self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(told, "STOP")
+                return b"" if self._passed.finished else self._chunk([], self._finish)
             case _:
                 return b""
 

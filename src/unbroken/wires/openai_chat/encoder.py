@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import Usage
+from unbroken.messages import ToolCall, Usage
 from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_chat.history import encode_call
+from unbroken.wires.openai_chat.passed import ChatPassed, PassedCall
+from unbroken.wires.refusals import error_event, refusal, status_of
 from unbroken.wires.values import Object
+
+_AFTER_TEXT = b'},"finish_reason":null}]}\n\n'
 
 
 class ChatEncoder:
@@ -19,11 +23,14 @@ class ChatEncoder:
     """
 
     def __init__(
-        self, model: str = "", id: str = "chatcmpl-0", created: int = 0, *, include_usage: bool = True
+        self, model: str = "", id: str = "chatcmpl-0", *, created: int = 0, include_usage: bool = True
     ) -> None:
         self.include_usage = include_usage
         self._begun = False
         self._head: Object = {"id": id, "created": created, "model": model}
+        self._before_text = b""
+        """What stands before the text of a chunk, once nothing but the text changes."""
+        self._passed = ChatPassed()
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[Object] = []
@@ -31,30 +38,38 @@ class ChatEncoder:
         self._finish = ""
         self._error: Object | None = None
 
+    def follow(self, data: bytes) -> None:
+        self._before_text = b""
+        self._passed.add(data)
+
     def feed(self, delta: Delta) -> bytes:
+        if self._before_text and isinstance(delta, TextDelta):
+            self._text.append(delta.text)
+            return self._before_text + dumps(delta.text) + _AFTER_TEXT
+        if self._passed.catch_up():
+            self._begun = self._begun or self._passed.role
+            self._head = {**self._head, **self._passed.head}
         match delta:
             case TextDelta(text):
                 self._text.append(text)
-                return self._chunk({"content": text})
+                chunk = self._chunk({"content": text})
+                empty = self._event({"choices": [{"index": 0, "delta": {"content": ""}}]})
+                self._before_text = empty.removesuffix(b'""}}]}\n\n')
+                return chunk
             case ReasoningDelta(text):
                 self._reasoning.append(text)
                 return self._chunk({"reasoning_content": text})
             case CallReady(call):
-                encoded = encode_call(call)
-                self._calls.append(encoded)
-                return self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **encoded}]})
+                return self._call(call)
             case UsageReported(usage):
                 self._usage = usage
                 return b""
             case Ended(verdict) if verdict.failed:
-                self._error = {"error": {"message": verdict.reason, "type": "server_error", "code": verdict.kind}}
-                return b"data: " + dumps(self._error) + b"\n\n"
+                failure = ("openai-chat", status_of(verdict.kind), verdict.reason, verdict.kind)
+                self._error = refusal(*failure)
+                return b"" if self._passed.done else error_event(*failure)
             case Ended(verdict):
-                self._finish = _finish(verdict.told, bool(self._calls))
-                last = self._chunk({}, self._finish)
-                if self._usage is not None and self.include_usage:
-                    last += self._event({"choices": [], "usage": _encode_usage(self._usage)})
-                return last + b"data: [DONE]\n\n"
+                return self._end(verdict.told)
             case _:
                 return b""
 
@@ -71,6 +86,36 @@ class ChatEncoder:
         if self._usage is not None:
             body["usage"] = _encode_usage(self._usage)
         return dumps(body)
+
+    def _call(self, call: ToolCall) -> bytes:
+        encoded = encode_call(call)
+        passed = self._passed.find(call)
+        if passed is not None:
+            return self._rest_of(passed, encoded)
+        self._calls.append(encoded)
+        index = self._passed.next_index + len(self._calls) - 1
+        return self._chunk({"tool_calls": [{"index": index, **encoded}]})
+
+    def _rest_of(self, passed: PassedCall, encoded: Object) -> bytes:
+        kind, field = ("custom", "input") if passed.custom else ("function", "arguments")
+        said, whole = "".join(passed.pieces), encoded.get(kind, {}).get(field, "")
+        passed.torn = not whole.startswith(said) and not passed.whole
+        if passed.whole or passed.torn or said == whole:
+            return b""
+        passed.pieces = [whole]
+        return self._chunk({"tool_calls": [{"index": passed.index, kind: {field: whole[len(said) :]}}]})
+
+    def _end(self, told: Meaning) -> bytes:
+        passed = self._passed
+        if told == "done" and any(call.cut for call in passed.calls):
+            told = "length"  # nothing takes back what the client has seen of it
+        self._finish = _finish(told, bool(self._calls or passed.calls))
+        if passed.done:
+            return b""
+        last = b"" if passed.finished else self._chunk({}, self._finish)
+        if self._usage is not None and self.include_usage and not passed.usage:
+            last += self._event({"choices": [], "usage": _encode_usage(self._usage)})
+        return last + b"data: [DONE]\n\n"
 
     def _chunk(self, delta: Object, finish: str | None = None) -> bytes:
         if not self._begun:  # the clients of OpenAI take the role from the first chunk, and one of them insists on it

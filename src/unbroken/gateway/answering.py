@@ -1,0 +1,400 @@
+"""One request of a client, from its body to the last byte of its answer.
+
+The order: what the history means (`kept`, `serial`), what is wrong with it (`transcript`), who is asked and with what
+(`upstreams`), what the client hears of the answer (`speaking`), what has to be kept of it (`kept`). Each is decided
+elsewhere; here it is only done, and counted. HTTP stays outside: an answer goes into an `Outlet`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, cast
+
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
+from unbroken.gateway.book import Book
+from unbroken.gateway.doors import MESSAGES_FIELD, RESPONSES, Door, new_id, read_request, wants_usage
+from unbroken.gateway.kept import Kept
+from unbroken.gateway.serial import AskModel, HandOut, decide, fold_turns
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.speaking import Speaker, StreamSpeaker, WholeSpeaker
+from unbroken.gateway.turns import Turn, chain, turn_key
+from unbroken.gateway.upstreams import Upstream
+from unbroken.messages import (
+    Assistant,
+    Json,
+    Message,
+    Request,
+    System,
+    ToolCall,
+    Usage,
+    Verbatim,
+)
+from unbroken.models.model import closing
+from unbroken.transcript import HistoryEdit, repair
+from unbroken.verdicts import Verdict
+from unbroken.wires.chain import HISTORIES, repair_raw
+from unbroken.wires.ids import RULES, fit
+from unbroken.wires.values import Object, as_dict, as_text
+from unbroken.wires.writer import ResponseWriter
+
+log = logging.getLogger("unbroken.gateway")
+
+REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
+
+
+class Outlet(Protocol):
+    """Where an answer goes: headers once, then bytes as they come."""
+
+    async def begin(self, stream: bool, headers: Mapping[str, str]) -> None: ...
+
+    async def send(self, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came in: read, admitted, and for a model that there is."""
+
+    door: Door
+    body: Object
+    data: bytes
+    """The same as bytes."""
+    upstream: Upstream
+    scope: str = ""
+    """Whose it is: what one key's models said is not found by another."""
+    serial: bool = False
+    """By its profile or its alias the client can take one call at a time."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Those that are meant for the provider."""
+
+    @property
+    def wire(self) -> str:
+        return self.door.wire
+
+
+@dataclass(slots=True)
+class Account:
+    """What became of it, for metrics and for people."""
+
+    began: float
+    stream: bool = False
+    usage: Usage | None = None
+    first_after: float | None = None
+    """Seconds from the request to the first thing that the model said."""
+    calls: tuple[str, ...] = ()
+    handed: str = ""
+    """`2/3`: the second of three calls was handed out."""
+    repairs: tuple[str, ...] = ()
+    restarts: list[str] = field(default_factory=list[str])
+    """What broke, each time that the model was asked again."""
+    error: str = ""
+    """How an answer failed that had begun."""
+
+
+class Answering:
+    def __init__(self, settings: GatewaySettings, kept: Kept, book: Book, now: Callable[[], float]) -> None:
+        self._settings = settings
+        self._kept = kept
+        self._book = book
+        self._metrics = book.metrics
+        self._now = now
+
+    async def answer(self, asked: Asked, out: Outlet, account: Account) -> None:
+        request = read_request(asked.door, asked.body)
+        account.stream = request.stream
+        said = request.messages
+        parent = as_text(asked.body.get("previous_response_id")) if asked.wire == RESPONSES else ""
+        if parent:
+            request = await self._go_on_from(asked, request, parent)
+        serial = asked.serial or request.parallel is False
+        folds = fold_turns(request.messages, await self._kept.find(asked.scope, request.messages))
+        holds = await self._kept.holds(fold.turn for fold in folds if fold.turn.held and fold.missing)
+        decision = decide(
+            request.messages,
+            folds,
+            holds,
+            self._now(),
+            ends_in_result=_ends_in_result(asked),
+            on_tool_error=self._settings.on_tool_error,
+        )
+        answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire))
+        match decision:
+            case HandOut(turn):
+                await self._kept.touch(turn)
+                self._metrics.released(asked.upstream.alias)
+                self._book.hold(turn.key, len(turn.message.calls) - decision.position - 1)
+                await self._hand_out(answer, decision)
+            case AskModel():
+                await self._kept.close(decision.closed)
+                for turn in decision.closed:
+                    self._book.hold(turn.key, 0)
+                await self._ask(answer, decision)
+
+    async def _go_on_from(self, asked: Asked, request: Request, parent: str) -> Request:
+        before = await self._kept.conversation(asked.scope, parent)
+        if before is None:
+            raise InvalidRequest(
+                f"previous_response_id `{parent}` is not kept here: it is unknown, too old, or was made with "
+                f"store=false; send the whole conversation in `input`"
+            )
+        systems = tuple(message for message in request.messages[:1] if isinstance(message, System))
+        rest = request.messages[len(systems) :]
+        extra = {name: value for name, value in request.extra.items() if name != "previous_response_id"}
+        return replace(request, messages=(*systems, *before, *rest), extra=extra)
+
+    # A call that was held
+
+    async def _hand_out(self, answer: _Answer, next: HandOut, text: str = "") -> None:
+        """`text`: what was said before it, for a request that comes once more."""
+        turn, total = next.turn, len(next.turn.message.calls)
+        account = answer.account
+        account.handed = f"{next.position + 1}/{total}"
+        account.calls = (next.call.name,)
+        log.info("serial_hold session=%s calls=%d handed=%d", turn.key[-8:], total, next.position + 1)
+        speaker = answer.speaker(raw=False, settings=self._settings, now=self._now())
+        await answer.begin({TURN: f"handed {account.handed}"})
+        if text:
+            await answer.send(speaker.feed(TextDelta(text)))
+        await answer.send(speaker.feed(UsageReported(Usage())))
+        await self._keep_response(answer, Assistant(text, (next.call,)))
+        await answer.send(speaker.end(Ended(Verdict("whole")), next.call))
+
+    # The model
+
+    async def _ask(self, answer: _Answer, decision: AskModel) -> None:
+        asked, account = answer.asked, answer.account
+        if answer.serial and (turn := await self._kept.asked_before(asked.scope, asked.data)) is not None:
+            await self._hand_out(answer, HandOut(turn, 0), turn.text)
+            return
+        request, edits = self._mended(answer, decision)
+        account.repairs = tuple(_names(edits))
+        if edits:
+            if self._settings.strict:
+                raise InvalidRequest(f"the history is broken, and this gateway is strict: {_in_words(edits)}")
+            for name, times in Counter(_name(edit) for edit in edits).items():
+                self._metrics.repaired(name, times)
+        headers = {REPAIRS: ", ".join(account.repairs)} if edits else {}
+        speaker = answer.speaker(raw=request.verbatim is not None, settings=self._settings, now=self._now())
+        ended = Ended(Verdict("unfinished", "the model stopped without an end"))
+        begun = False
+        try:
+            async with closing(asked.upstream.model.stream(request)) as deltas:
+                async for delta in deltas:
+                    if isinstance(delta, Ended):
+                        ended = delta
+                        break
+                    self._count(answer, delta)
+                    if data := speaker.feed(delta):
+                        if not begun:
+                            begun = True
+                            await answer.begin(headers)
+                        await answer.send(data)
+        except UnbrokenError as error:
+            if not begun:
+                raise
+            ended = Ended(_as_verdict(error))
+        last = await self._conclude(answer, speaker, ended, headers)
+        if not begun:
+            if ended.verdict.failed:
+                raise ChainBroken(ended.verdict.reason, (ended.verdict,))
+            await answer.begin(headers)
+        await answer.send(last)
+
+    def _count(self, answer: _Answer, delta: Delta) -> None:
+        account, alias = answer.account, answer.asked.upstream.alias
+        if isinstance(delta, AttemptFailed):
+            account.restarts.append(delta.verdict.kind)
+            self._metrics.restarted(alias, delta.verdict.kind)
+            if delta.elsewhere:
+                self._metrics.fallback(alias)
+        elif isinstance(delta, UsageReported):
+            account.usage = delta.usage
+        elif account.first_after is None and isinstance(delta, (TextDelta, ReasoningDelta, CallReady)):
+            account.first_after = time.perf_counter() - account.began
+
+    def _mended(self, answer: _Answer, decision: AskModel) -> tuple[Request, Sequence[HistoryEdit]]:
+        """The request that the model is asked with; as the client spelled it where nothing has to change."""
+        asked, request = answer.asked, answer.request
+        upstream = asked.upstream
+        as_it_is = (
+            upstream.passes(asked.wire)
+            and not decision.restored
+            and not answer.parent
+            and (not answer.serial or request.parallel is False)
+        )
+        if as_it_is:
+            name = MESSAGES_FIELD[asked.wire]
+            raw = asked.body.get(name)
+            edits: Sequence[HistoryEdit] = ()
+            body = asked.body
+            if isinstance(raw, list):
+                whole = not asked.body.get("conversation")
+                mended, edits = repair_raw(asked.wire, cast("list[Json]", raw), whole=whole)
+                if edits:
+                    body = {**body, name: mended}
+                    request = replace(read_request(asked.door, body), stream=request.stream)
+            spelled = Verbatim(asked.wire, body, request.messages, asked.headers)
+            return replace(request, verbatim=spelled, pieces=False), edits
+        messages, edits = repair(decision.messages)
+        messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
+        parallel = False if answer.serial else request.parallel
+        return replace(request, messages=messages, parallel=parallel, pieces=False), edits
+
+    async def _conclude(self, answer: _Answer, speaker: Speaker, ended: Ended, headers: dict[str, str]) -> bytes:
+        """The end of the answer, after what has to be kept of it is kept."""
+        asked, account = answer.asked, answer.account
+        alias = asked.upstream.alias
+        if account.usage is not None:
+            self._metrics.tokens(alias, account.usage)
+        message = ended.message or Assistant(speaker.text)
+        if ended.verdict.failed:
+            self._metrics.upstream_error(alias, ended.verdict.kind)
+            account.error = ended.verdict.reason
+            return speaker.end(ended)
+        calls = tuple(call for call in message.calls if not call.problem)
+        account.calls = tuple(call.name for call in calls)
+        holds = answer.serial and len(calls) > 1
+        handed = answer.handed(calls[0]) if answer.serial and calls else None
+        last = speaker.end(ended, handed)
+        turn = answer.turn(message, calls, holds, speaker.text)
+        if turn is not None:
+            await self._kept.keep(
+                asked.scope, turn, asked.data if holds else b"", self._settings.retry_window if holds else 0.0
+            )
+            self._metrics.kept("held" if holds else "turn")
+        if holds and turn is not None:
+            account.handed = f"1/{len(calls)}"
+            headers[TURN] = f"handed {account.handed}"
+            self._metrics.held(alias, len(calls) - 1)
+            self._book.hold(turn.key, len(calls) - 1)
+            log.info("serial_hold session=%s calls=%d handed=1", turn.key[-8:], len(calls))
+        given = (handed,) if handed is not None else tuple(map(answer.handed, calls))
+        await self._keep_response(answer, Assistant(speaker.text, given), speaker.head)
+        return last
+
+    async def _keep_response(self, answer: _Answer, message: Assistant, head: bytes = b"") -> None:
+        """For who goes on by `previous_response_id`. `head`: the provider's own bytes, where the client has its id."""
+        asked = answer.asked
+        if asked.wire != RESPONSES or asked.body.get("store") is False:
+            return
+        id = _id_in(head) or answer.id
+        systems = 1 if asked.body.get("instructions") else 0
+        await self._kept.keep_response(asked.scope, id, answer.parent, (*answer.said[systems:], message))
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What belongs to one answer on its way out."""
+
+    asked: Asked
+    request: Request
+    said: tuple[Message, ...]
+    """What this request itself brought, without what it stands on."""
+    parent: str
+    serial: bool
+    out: Outlet
+    account: Account
+    id: str
+
+    def speaker(self, raw: bool, settings: GatewaySettings, now: float) -> Speaker:
+        asked, wire = self.asked, self.asked.wire
+        writer = ResponseWriter(
+            wire,
+            asked.upstream.alias,
+            self.id,
+            created=int(now),
+            include_usage=wants_usage(asked.door, asked.body),
+        )
+        if self.request.stream:
+            return StreamSpeaker(wire, writer, raw=raw, serial=self.serial, on_diverge=settings.on_diverge)
+        return WholeSpeaker(wire, writer, raw=raw, serial=self.serial)
+
+    async def begin(self, headers: Mapping[str, str]) -> None:
+        await self.out.begin(self.request.stream, headers)
+
+    async def send(self, data: bytes) -> None:
+        if data:
+            await self.out.send(data)
+
+    def handed(self, call: ToolCall) -> ToolCall:
+        """The call under the id that the client's wire can carry."""
+        rule = RULES.get(self.asked.wire)
+        return call if rule is None else replace(call, id=fit(call.id, rule))
+
+    def turn(self, message: Assistant, calls: tuple[ToolCall, ...], holds: bool, shown: str) -> Turn | None:
+        """What has to be kept: None if the client's history will say it all."""
+        asked, request = self.asked, self.request
+        handed = tuple(map(self.handed, calls))
+        renamed = any(call.id != own.id for call, own in zip(handed, calls, strict=True))
+        if not holds and message.native is None and not renamed:
+            return None
+        if message.native is not None and not message.native.source:
+            message = replace(message, native=replace(message.native, source=asked.upstream.origin))
+        given = Assistant(shown, handed[:1] if holds else handed)
+        key = turn_key(asked.scope, chain((*request.messages, given)))
+        return Turn(
+            key,
+            replace(message, calls=calls),
+            tuple(call.id for call in handed),
+            holds,
+            None if shown == message.text else shown,
+        )
+
+
+_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]+)"')
+
+
+def _id_in(head: bytes) -> str:
+    """The id of a response, which stands in its first event and before all other ids."""
+    found = _RESPONSE_ID.search(head)
+    return found[1].decode() if found else ""
+
+
+def _as_verdict(error: UnbrokenError) -> Verdict:
+    """How an answer failed that had begun: what is left to say in its stream."""
+    kind = error.verdicts[-1].kind if error.verdicts and error.verdicts[-1].failed else "error"
+    return Verdict(kind, str(error))
+
+
+def _ends_in_result(asked: Asked) -> bool:
+    """Does the client's last message bring a result? Text that only comes with one is no new question."""
+    raw = asked.body.get(MESSAGES_FIELD[asked.wire])
+    history = HISTORIES[asked.wire]
+    for message in reversed(cast("list[Json]", raw) if isinstance(raw, list) else []):
+        if as_dict(message).get("role") in ("system", "developer"):
+            continue
+        return any(piece.kind == "result" for piece in history.pieces(message))
+    return False
+
+
+def _without_foreign(message: Message, origin: str) -> Message:
+    """What one provider has signed is refused by another."""
+    native = message.native if isinstance(message, Assistant) else None
+    if native is None or native.source in ("", origin):
+        return message
+    return replace(cast("Assistant", message), native=None)
+
+
+def _name(edit: HistoryEdit) -> str:
+    return f"{type(edit).__name__.lower()}-{edit.reason}"
+
+
+def _names(edits: Sequence[HistoryEdit]) -> list[str]:
+    return list(dict.fromkeys(map(_name, edits)))
+
+
+def _in_words(edits: Sequence[HistoryEdit]) -> str:
+    words = {
+        "drop-orphan": "a result answers no call",
+        "drop-doubled": "a call has two results",
+        "insert-missing": "a call has no result",
+        "move-misplaced": "a result does not follow its call",
+        "rename-doubled": "two calls share one id",
+        "rename-nameless": "a call has no id",
+    }
+    return "; ".join(f"{words.get(_name(edit), _name(edit))} ({edit.id})" for edit in edits[:5])

@@ -1,0 +1,393 @@
+"""`Gateway`: the ASGI application. Which path is what, who may ask, and every failure in the client's own shape.
+
+How a request is answered is in `answering`; what HTTP needs is in `edge`. Nothing here knows a provider.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from urllib.parse import parse_qs
+
+from unbroken.gateway.openapi import openapi
+
+from unbroken import __version__
+from unbroken.errors import ModelNotFound, UnbrokenError
+from unbroken.gateway.answering import Account, Answering, Asked
+from unbroken.gateway.arrays import ArrayFrames
+from unbroken.gateway.book import Book
+from unbroken.gateway.counting import count_tokens
+from unbroken.gateway.doors import GEMINI, PASSED_ON, Door, find_door, model_of, read_body, wire_of
+from unbroken.gateway.edge import (
+    EVENTS,
+    JSON,
+    ClientGone,
+    Receive,
+    Refused,
+    Response,
+    Scope,
+    Send,
+    read_headers,
+    watching,
+)
+from unbroken.gateway.edge import read_body as receive_body
+from unbroken.gateway.failures import Failure, failure_of
+from unbroken.gateway.kept import Kept
+from unbroken.gateway.keys import GatewayKey, KeyRing
+from unbroken.gateway.limits import KeyLimits
+from unbroken.gateway.passing import pass_through
+from unbroken.gateway.profiles import find_profile
+from unbroken.gateway.recent import RecentRequest
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.status import GatewayStatus, StoreStatus, status_json, status_page
+from unbroken.gateway.stores import Store, StoreUnavailable, open_store
+from unbroken.gateway.upstreams import Upstream, open_upstreams
+from unbroken.models import close_session
+from unbroken.wires.jsontext import dumps
+from unbroken.wires.refusals import error_event, refusal
+
+log = logging.getLogger("unbroken.gateway")
+
+GONE = 499
+"""The status under which a request is counted whose client went away."""
+
+
+class Gateway:
+    """Give it to any ASGI server. Opens its models when made, its store when the server starts."""
+
+    def __init__(
+        self, settings: GatewaySettings, store: Store | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self.settings = settings
+        self.upstreams = open_upstreams(settings.upstreams)
+        self.store = store or open_store(
+            settings.store, max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
+        )
+        self._now = now
+        self._keys = KeyRing(settings.keys_file) if settings.keys else None
+        self._limits = KeyLimits()
+        self._book = Book(self.upstreams.values(), settings.hold_timeout, now)
+        kept = Kept(self.store, settings.ttl, settings.hold_timeout, now)
+        self._answering = Answering(settings, kept, self._book, now)
+        self._pages: dict[str, Callable[[Response], Awaitable[None]]] = {
+            "/healthz": self._say_healthy,
+            "/readyz": self._say_ready,
+            "/v1/models": self._list_models,
+            "/v1beta/models": self._list_models,
+            "/openapi.json": self._describe,
+            "/": self._show_status,
+            "/status.json": self._tell_status,
+            "/metrics": self._tell_metrics,
+        }
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+        await close_session()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            raise RuntimeError(f"the gateway speaks HTTP, not {scope['type']}")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.store.ping()
+                except StoreUnavailable as error:
+                    log.warning("the store cannot be used yet: %s", error)
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        response = Response(send, self.settings.write_timeout)
+        door = find_door(path)
+        wire = door.wire if door is not None else wire_of(path)
+        try:
+            if door is not None:
+                await self._open(door, scope, receive, response)
+            elif (page := self._pages.get(path)) is not None:
+                await self._open_page(page, scope, response)
+            elif path.startswith("/v1/"):
+                await self._pass(scope, receive, response)
+            else:
+                raise Refused(404, f"there is no path {path[:200]}: GET / says what there is")
+        except ClientGone:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest
+            await self._refuse(response, wire, _logged(error))
+
+    # Pages
+
+    async def _open_page(self, page: Callable[[Response], Awaitable[None]], scope: Scope, response: Response) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise Refused(405, f"{scope['path']} is read with GET")
+        if scope["path"] not in ("/", "/healthz", "/readyz", "/openapi.json"):
+            self._admit(read_headers(scope), scope)
+        await page(response)
+
+    async def _say_healthy(self, response: Response) -> None:
+        await response.whole(200, b'{"status":"ok"}')
+
+    async def _say_ready(self, response: Response) -> None:
+        """Ready means that turns can be kept; models are asked when somebody asks for them."""
+        try:
+            await self.store.ping()
+        except StoreUnavailable as error:
+            await response.whole(503, dumps({"status": "not ready", "reason": str(error)}))
+            return
+        await response.whole(200, b'{"status":"ready"}')
+
+    async def _list_models(self, response: Response) -> None:
+        """In the shapes of all wires at once: OpenAI and Anthropic read `data`, Gemini `models`."""
+        aliases = list(self.upstreams)
+        data = [
+            {
+                "id": alias,
+                "object": "model",
+                "type": "model",
+                "display_name": alias,
+                "created": int(self._book.started),
+                "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._book.started)),
+                "owned_by": "unbroken",
+            }
+            for alias in aliases
+        ]
+        methods = ["generateContent", "streamGenerateContent", "countTokens"]
+        models = [
+            {"name": f"models/{alias}", "displayName": alias, "supportedGenerationMethods": methods}
+            for alias in aliases
+        ]
+        ends = {"first_id": aliases[0] if aliases else None, "last_id": aliases[-1] if aliases else None}
+        await response.whole(200, dumps({"object": "list", "data": data, "models": models, "has_more": False, **ends}))
+
+    async def _describe(self, response: Response) -> None:
+        await response.whole(200, dumps(openapi()))
+
+    async def _show_status(self, response: Response) -> None:
+        # With keys, only who has one sees more than the empty page.
+        body, headers = status_page(await self._status(), shows=self._keys is None)
+        await response.whole(200, body, headers, b"text/html; charset=utf-8")
+
+    async def _tell_status(self, response: Response) -> None:
+        await response.whole(200, status_json(await self._status()), {"cache-control": "no-store"})
+
+    async def _tell_metrics(self, response: Response) -> None:
+        body, content_type = self._book.metrics.render()
+        await response.whole(200, body, content_type=content_type.encode())
+
+    async def _status(self) -> GatewayStatus:
+        kind = self.settings.store.partition(":")[0]
+        try:
+            stats = await self.store.stats()
+            store = StoreStatus(kind, stats.entries, stats.bytes)
+        except StoreUnavailable as error:
+            store = StoreStatus(kind, problem=str(error))
+        held, since = self._book.held()
+        return GatewayStatus(
+            version=__version__,
+            now=self._now(),
+            started=self._book.started,
+            upstreams=self._book.upstreams(),
+            store=store,
+            in_flight=self._book.in_flight,
+            held_turns=held,
+            held_since=since,
+            recent=self._book.recent.latest(),
+            keys=self._keys is not None,
+            workers=self.settings.workers,
+        )
+
+    # Questions
+
+    async def _open(self, door: Door, scope: Scope, receive: Receive, response: Response) -> None:
+        if scope["method"] != "POST":
+            raise Refused(405, f"{scope['path']} is asked with POST")
+        began, at = time.perf_counter(), self._now()
+        headers = read_headers(scope)
+        account = Account(began)
+        alias, key, failure, upstream = "", None, None, None
+        self._book.begin()
+        outlet = _Outlet(response, as_array=_wants_array(door, scope))
+        try:
+            with ExitStack() as admitted:
+                key = self._admit(headers, scope)
+                if key is not None and (refused := admitted.enter_context(self._limits.admit(key))) is not None:
+                    raise _TooMany(refused.words, refused.retry_after)
+                data = await receive_body(headers, receive, self.settings.max_body, self.settings.body_timeout)
+                body = read_body(data)
+                upstream = self._find(model_of(door, body), key)
+                alias = upstream.alias
+                async with watching(receive):
+                    asked = self._asked(door, body, data, upstream, key, headers)
+                    if door.wanted == "count":
+                        await count_tokens(asked, response)
+                    else:
+                        await self._answering.answer(asked, outlet, account)
+                        await outlet.end()
+        except ClientGone:
+            failure = Failure(GONE, "the client went away")
+        except Exception as error:  # noqa: BLE001 - as in `_serve`
+            failure = _logged(error)
+            await outlet.fail(door.wire, failure)
+        finally:
+            self._book.end(
+                RecentRequest(
+                    at=at,
+                    client_wire=door.wire,
+                    alias=alias,
+                    status=failure.status if failure is not None else response.status or GONE,
+                    seconds=time.perf_counter() - began,
+                    key=key.name if key is not None else "",
+                    upstream_wire=upstream.wire if upstream is not None else "",
+                    streamed=account.stream,
+                    first_token=account.first_after,
+                    calls=account.calls,
+                    handed=account.handed,
+                    repairs=account.repairs,
+                    restarts=tuple(account.restarts),
+                    error=failure.words if failure is not None else account.error,
+                    input_tokens=account.usage.input_tokens if account.usage is not None else 0,
+                    output_tokens=account.usage.output_tokens if account.usage is not None else 0,
+                ),
+                upstream_failed=bool(account.error) or (failure is not None and failure.upstream),
+            )
+
+    def _asked(
+        self,
+        door: Door,
+        body: dict[str, object],
+        data: bytes,
+        upstream: Upstream,
+        key: GatewayKey | None,
+        headers: Mapping[str, str],
+    ) -> Asked:
+        name = key.name if key is not None else ""
+        profile = find_profile(self.settings.clients, name, headers)
+        return Asked(
+            door,
+            body,
+            data,
+            upstream,
+            scope=name,
+            serial=profile.serial if profile is not None else upstream.serial,
+            headers={name: headers[name] for name in PASSED_ON if name in headers},
+        )
+
+    async def _pass(self, scope: Scope, receive: Receive, response: Response) -> None:
+        """Whatever else a client of OpenAI asks for goes to a provider of its wire, and its answer back."""
+        headers = read_headers(scope)
+        with ExitStack() as admitted:
+            key = self._admit(headers, scope)
+            if key is not None and (refused := admitted.enter_context(self._limits.admit(key))) is not None:
+                raise _TooMany(refused.words, refused.retry_after)
+            data = await receive_body(headers, receive, self.settings.max_body, self.settings.body_timeout)
+            allowed = [each for each in self.upstreams.values() if key is None or key.allows(each.alias)]
+            async with watching(receive):
+                await pass_through(scope, headers, data, allowed, response)
+
+    def _find(self, model: str, key: GatewayKey | None) -> Upstream:
+        upstream = self.upstreams.get(model)
+        if upstream is not None and (key is None or key.allows(model)):
+            return upstream
+        allowed = [alias for alias in self.upstreams if key is None or key.allows(alias)]
+        raise ModelNotFound(f"there is no model `{model[:100]}` here; there are: {', '.join(allowed)}", status=404)
+
+    def _admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
+        if self._keys is None:
+            return None
+        secret = _secret(headers, scope)
+        if not secret:
+            raise Refused(401, "this gateway wants a key: send it as `Authorization: Bearer …` or as your client does")
+        key = self._keys.find(secret)
+        if key is None:
+            raise Refused(401, "this gateway does not know the key that was sent: `unbroken keys create` makes one")
+        return key
+
+    async def _refuse(self, response: Response, wire: str, failure: Failure) -> None:
+        if response.status:
+            return  # a page that broke off; nothing more can be said
+        body = dumps(refusal(wire, failure.status, failure.words, failure.kind))
+        await response.whole(failure.status, body, failure.headers)
+
+
+class _TooMany(Refused):
+    def __init__(self, words: str, retry_after: float) -> None:
+        super().__init__(429, words)
+        self.retry_after = retry_after
+
+
+class _Outlet:
+    """An answer as HTTP: a stream as it comes, or one body with its length."""
+
+    def __init__(self, response: Response, as_array: bool) -> None:
+        self._response = response
+        self._stream = False
+        self._frames = ArrayFrames() if as_array else None
+        self._headers: Mapping[str, str] = {}
+        self._body = b""
+
+    async def begin(self, stream: bool, headers: Mapping[str, str]) -> None:
+        self._stream = stream
+        self._headers = headers
+        if stream:
+            await self._response.begin(200, JSON if self._frames is not None else EVENTS, headers, None)
+
+    async def send(self, data: bytes) -> None:
+        if not self._stream:
+            self._body += data
+            return
+        if self._frames is not None:
+            data = self._frames.feed(data)
+        await self._response.send(data)
+
+    async def end(self) -> None:
+        if self._stream:
+            await self._response.send(self._frames.end() if self._frames is not None else b"", more=False)
+        else:
+            await self._response.whole(200, self._body, self._headers)
+
+    async def fail(self, wire: str, failure: Failure) -> None:
+        """Before anything was sent: an HTTP error. After that: an error in the stream, as its wire has it."""
+        if not self._response.status:
+            body = dumps(refusal(wire, failure.status, failure.words, failure.kind))
+            await self._response.whole(failure.status, body, failure.headers)
+        elif self._stream:
+            await self.send(error_event(wire, failure.status, failure.words, failure.kind))
+            await self.end()
+
+
+def _secret(headers: Mapping[str, str], scope: Scope) -> str:
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and given.strip():
+        return given.strip()
+    if found := headers.get("x-api-key") or headers.get("x-goog-api-key") or headers.get("api-key"):
+        return found.strip()
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    return query.get("key", [""])[0]
+
+
+def _wants_array(door: Door, scope: Scope) -> bool:
+    """Without `alt=sse`, Gemini streams one JSON array."""
+    return door.wire == GEMINI and bool(door.streams) and b"alt=sse" not in scope.get("query_string", b"")
+
+
+def _logged(error: Exception) -> Failure:
+    failure = failure_of(error)
+    if isinstance(error, _TooMany):
+        failure.headers["retry-after"] = str(max(1, round(error.retry_after)))
+    if not isinstance(error, UnbrokenError | Refused):
+        log.error("answering a request failed", exc_info=error)
+    elif failure.upstream:
+        log.warning("a model failed: %s", failure.words)
+    return failure

@@ -1,0 +1,91 @@
+"""What the gateway has done since it began, for its status page and its metrics. In this process; nothing is stored."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from unbroken.gateway.metrics import GatewayMetrics
+from unbroken.gateway.recent import Recent, RecentRequest
+from unbroken.gateway.status import UpstreamStatus
+from unbroken.gateway.upstreams import Upstream
+
+MOST_HELD = 10_000
+
+
+@dataclass(slots=True)
+class _Tally:
+    requests: int = 0
+    errors: int = 0
+    last_error: str = ""
+    last_error_at: float | None = None
+
+
+class Book:
+    """`now` is wall time; `hold_timeout` tells when a held turn is no longer waited for."""
+
+    def __init__(self, upstreams: Iterable[Upstream], hold_timeout: float, now: Callable[[], float]) -> None:
+        self._upstreams = list(upstreams)
+        self._tallies = {upstream.alias: _Tally() for upstream in self._upstreams}
+        self._hold_timeout = hold_timeout
+        self._held: OrderedDict[str, float] = OrderedDict()
+        """Held turns of which calls wait to be handed out, and since when."""
+        self._now = now
+        self.metrics = GatewayMetrics(self._tallies)
+        self.recent = Recent()
+        self.started = now()
+        self.in_flight = 0
+
+    def begin(self) -> None:
+        self.in_flight += 1
+        self.metrics.in_flight(1)
+
+    def end(self, request: RecentRequest, upstream_failed: bool) -> None:
+        self.in_flight -= 1
+        self.metrics.in_flight(-1)
+        self.metrics.request(request.alias, request.client_wire, request.upstream_wire, request.status, request.seconds)
+        if request.first_token is not None:
+            self.metrics.first_token(request.alias, request.first_token)
+        self.recent.add(request)
+        tally = self._tallies.get(request.alias)
+        if tally is None:
+            return
+        tally.requests += 1
+        if upstream_failed:
+            tally.errors += 1
+            tally.last_error = request.error
+            tally.last_error_at = request.at
+
+    def hold(self, turn: str, waiting: int) -> None:
+        """So many calls of this turn wait to be handed out."""
+        self._held.pop(turn, None)
+        if waiting:
+            self._held[turn] = self._now()
+            while len(self._held) > MOST_HELD:
+                self._held.popitem(last=False)
+        self.metrics.held_open(self.held()[0])
+
+    def held(self) -> tuple[int, float | None]:
+        """How many turns wait, and since when the oldest does."""
+        over = self._now() - self._hold_timeout
+        while self._held and next(iter(self._held.values())) < over:
+            self._held.popitem(last=False)
+        return len(self._held), next(iter(self._held.values()), None)
+
+    def upstreams(self) -> tuple[UpstreamStatus, ...]:
+        return tuple(self._status(upstream) for upstream in self._upstreams)
+
+    def _status(self, upstream: Upstream) -> UpstreamStatus:
+        tally = self._tallies[upstream.alias]
+        return UpstreamStatus(
+            upstream.alias,
+            upstream.model.name,
+            upstream.wire,
+            upstream.serial,
+            upstream.fallback,
+            tally.requests,
+            tally.errors,
+            tally.last_error,
+            tally.last_error_at,
+        )

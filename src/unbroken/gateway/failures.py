@@ -1,0 +1,61 @@
+"""An error of ours as what a client of any wire is told: status, words, what kind, and when to come back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unbroken.errors import (
+    ContextTooLong,
+    MissingKey,
+    ProviderError,
+    StreamError,
+    TimedOut,
+    UnbrokenError,
+    UserError,
+)
+from unbroken.gateway.edge import Refused
+from unbroken.gateway.stores import StoreUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    status: int
+    words: str
+    kind: str = ""
+    """As `wires.refusals` has it."""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    upstream: bool = False
+    """It is the model's, not the client's and not ours."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    match error:
+        case Refused():
+            return Failure(error.status, str(error))
+        case ContextTooLong():
+            return Failure(400, str(error), "too_long", upstream=True)
+        case ProviderError():
+            wait = error.retry_after
+            # Whole seconds, and not fewer than asked for: clients read no others.
+            headers = {} if wait is None else {"retry-after": str(max(0, -int(-wait // 1)))}
+            return Failure(_status(error), str(error), headers=headers, upstream=True)
+        case StreamError():
+            kind = error.verdicts[-1].kind if error.verdicts else ""
+            return Failure(502, str(error), kind, upstream=True)
+        case StoreUnavailable():
+            return Failure(503, str(error))
+        case MissingKey():  # of the provider, and nobody who asks can do anything about it
+            return Failure(502, str(error), upstream=True)
+        case UserError():
+            return Failure(400, str(error))
+        case UnbrokenError():
+            return Failure(502, str(error), upstream=True)
+        case _:
+            return Failure(500, "the gateway failed, its log says why")
+
+
+def _status(error: ProviderError) -> int:
+    """The provider's own, which a client of its wire knows what to do with; one of ours where there was none."""
+    if isinstance(error, TimedOut):
+        return 504
+    return error.status if 400 <= error.status < 600 else 502

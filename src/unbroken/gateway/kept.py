@@ -1,0 +1,207 @@
+"""What the gateway remembers of models' answers: turns found again in a client's history, holds, whole conversations.
+
+Between the pure parts (`turns`, `serial`) and a store. A store that is away costs memory, not answers: nothing is found
+then, nothing is kept, and it is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar, cast
+
+from unbroken.errors import UserError
+from unbroken.gateway.stores.store import Store, StoreUnavailable
+from unbroken.gateway.turns import (
+    VERSION,
+    Hold,
+    Turn,
+    asked_key,
+    call_key,
+    chains,
+    hold_key,
+    is_telling,
+    read_hold,
+    read_turn,
+    read_value,
+    response_key,
+    turn_key,
+    write_hold,
+    write_turn,
+)
+from unbroken.messages import Assistant, Message
+from unbroken.transcript import from_json, to_json
+from unbroken.wires.jsontext import dumps
+
+log = logging.getLogger("unbroken.gateway")
+
+AT_HAND = 8 << 20
+"""Bytes of turns that are kept at hand, so that a long history costs no reads."""
+LONGEST_LINE = 1000
+"""Responses that may stand on one another by `previous_response_id`."""
+
+T = TypeVar("T")
+
+
+class Kept:
+    """`ttl` and `hold_timeout` in seconds; `now` is wall time, which replicas and restarts share."""
+
+    def __init__(self, store: Store, ttl: float, hold_timeout: float, now: Callable[[], float]) -> None:
+        self.store = store
+        self._ttl = ttl
+        self._hold_timeout = hold_timeout
+        self._now = now
+        self._at_hand = _AtHand(AT_HAND)
+
+    async def find(self, scope: str, messages: Sequence[Message]) -> dict[int, Turn]:
+        """For each position at which a turn that is kept may begin, that turn."""
+        spoken = [at for at, message in enumerate(messages) if isinstance(message, Assistant)]
+        if not spoken:
+            return {}
+        found: dict[int, Turn] = {}
+        by_id = {at: key for at in spoken if (key := _telling_key(scope, messages[at]))}
+        pointers = await self._look(list(by_id.values()))
+        turns = await self._turns([key for key in pointers.values() if key])
+        for at, key in by_id.items():
+            if (turn := turns.get(pointers.get(key) or "")) is not None:
+                found[at] = turn
+        rest = [at for at in spoken if at not in found]
+        if rest:
+            digests = chains(messages)
+            keys = {at: turn_key(scope, digests[at]) for at in rest}
+            turns = await self._turns(list(keys.values()))
+            found |= {at: turn for at, key in keys.items() if (turn := turns.get(key)) is not None}
+        return found
+
+    async def holds(self, turns: Iterable[Turn]) -> dict[str, Hold | None]:
+        keys = list(dict.fromkeys(turn.key for turn in turns))
+        if not keys:
+            return {}
+        values = await self._try(self.store.get([hold_key(key) for key in keys]), [])
+        return {key: read_hold(value) for key, value in zip(keys, values, strict=False)}
+
+    async def keep(self, scope: str, turn: Turn, body: bytes = b"", retry_window: float = 0.0) -> bool:
+        """Before the client has the end of the answer: from then on it may ask for more. `body` is the request, for
+        one that comes once more within `retry_window`."""
+        turn = replace(turn, kept_until=self._now() + self._ttl)
+        entries = {turn.key: write_turn(turn)}
+        for id, call in zip(turn.ids, turn.message.calls, strict=True):
+            if is_telling(id, call.name):
+                entries[call_key(scope, id)] = turn.key.encode()
+        if turn.held:
+            entries[hold_key(turn.key)] = self._new_hold()
+        if not await self._put(entries, self._ttl):
+            return False
+        self._at_hand.add(turn.key, turn, len(entries[turn.key]))
+        if body and retry_window > 0:
+            await self._put({asked_key(scope, body): turn.key.encode()}, retry_window)
+        return True
+
+    async def asked_before(self, scope: str, body: bytes) -> Turn | None:
+        """The held turn that this very request was answered with a moment ago."""
+        value = (await self._try(self.store.get([asked_key(scope, body)]), [None]))[0]
+        if value is None:
+            return None
+        key = value.decode()
+        return (await self._turns([key])).get(key)
+
+    async def touch(self, turn: Turn) -> None:
+        """A call was handed out: it is waited for from now on."""
+        await self._put({hold_key(turn.key): self._new_hold()}, self._ttl)
+
+    async def close(self, turns: Iterable[Turn]) -> None:
+        entries = {hold_key(turn.key): write_hold(Hold(self._now(), closed=True)) for turn in turns}
+        if entries:
+            await self._put(entries, self._ttl)
+
+    async def keep_response(self, scope: str, id: str, parent: str, messages: Sequence[Message]) -> None:
+        """What was said from `parent` on, for who goes on by `previous_response_id`."""
+        saved = dumps({"v": VERSION, "parent": parent, "messages": to_json(messages)})
+        await self._put({response_key(scope, id): saved}, self._ttl)
+
+    async def conversation(self, scope: str, id: str) -> tuple[Message, ...] | None:
+        """All that was said up to the end of this response; None if it, or one before it, is not kept."""
+        parts: list[tuple[Message, ...]] = []
+        while id and len(parts) < LONGEST_LINE:
+            saved = read_value((await self.store.get([response_key(scope, id)]))[0])
+            if saved is None:
+                return None
+            try:
+                parts.append(from_json(saved["messages"]))
+            except UserError:
+                return None
+            id = saved["parent"]
+        return None if id else tuple(message for part in reversed(parts) for message in part)
+
+    def _new_hold(self) -> bytes:
+        return write_hold(Hold(self._now() + self._hold_timeout))
+
+    async def _look(self, keys: Sequence[str]) -> dict[str, str]:
+        values = await self._read(keys, lambda _, data: data.decode())
+        return {key: value for key, value in values.items() if value}
+
+    async def _turns(self, keys: Sequence[str]) -> dict[str, Turn]:
+        now = self._now()
+        turns = await self._read(keys, read_turn)
+        return {key: turn for key, turn in turns.items() if turn is not None and turn.kept_until > now}
+
+    async def _read(self, keys: Sequence[str], read: Callable[[str, bytes], T | None]) -> dict[str, T | None]:
+        """What is not there never will be: an answer is kept before its client has it."""
+        values: dict[str, T | None] = {}
+        unknown: list[str] = []
+        for key in dict.fromkeys(keys):
+            known, value = self._at_hand.get(key)
+            if known:
+                values[key] = cast("T | None", value)
+            else:
+                unknown.append(key)
+        if unknown:
+            for key, data in zip(unknown, await self._try(self.store.get(unknown), []), strict=False):
+                values[key] = value = None if data is None else read(key, data)
+                self._at_hand.add(key, value, len(data or b""))
+        return values
+
+    async def _put(self, entries: Mapping[str, bytes], ttl: float) -> bool:
+        async def put() -> bool:
+            await self.store.put(entries, ttl)
+            return True
+
+        return await self._try(put(), False)
+
+    async def _try(self, asked: Awaitable[T], otherwise: T) -> T:
+        try:
+            return await asked
+        except StoreUnavailable as error:
+            log.warning("the store cannot be used, going on without: %s", error)
+            return otherwise
+
+
+class _AtHand:
+    """The values that were used last, up to so many bytes. None is a value too."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self._values: OrderedDict[str, tuple[int, object]] = OrderedDict()
+
+    def get(self, key: str) -> tuple[bool, object]:
+        if key not in self._values:
+            return False, None
+        self._values.move_to_end(key)
+        return True, self._values[key][1]
+
+    def add(self, key: str, value: object, size: int) -> None:
+        size += 200  # the key, and what keeps it
+        old = self._values.pop(key, None)
+        self._bytes += size - (old[0] if old else 0)
+        self._values[key] = (size, value)
+        while self._bytes > self._most:
+            _, (gone, _) = self._values.popitem(last=False)
+            self._bytes -= gone
+
+
+def _telling_key(scope: str, message: Message) -> str:
+    calls = message.calls if isinstance(message, Assistant) else ()
+    return next((call_key(scope, call.id) for call in calls if is_telling(call.id, call.name)), "")

@@ -1,0 +1,232 @@
+"""Gateway keys: who may ask the gateway, for which models, how often. The file holds the SHA-256 of each and never the
+key itself: keys are 32 random bytes, which no table and no guessing finds again, so a plain hash is enough.
+
+`create_key` and `revoke_key` change the file, `KeyRing` reads it in a running gateway and notices when it has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from unbroken.clock import Clock, RealClock
+from unbroken.errors import UserError
+
+LOG = logging.getLogger("unbroken.gateway")
+
+PREFIX = "ub-"
+VERSION = 1
+LOOKED_AFTER = 1.0
+"""Seconds after which a running gateway looks at the file again."""
+PATIENCE = 5.0
+"""Seconds that one who changes the file waits for another."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_LONGEST = 512
+"""No key of ours is longer; what is, is not hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayKey:
+    """All that is known of a key but the key."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    """The models that it may ask for; empty: all."""
+    requests_per_minute: int | None = None
+    in_flight: int | None = None
+    """Requests at the same time."""
+    created: float = 0.0
+
+    def allows(self, alias: str) -> bool:
+        return not self.aliases or alias in self.aliases
+
+
+class KeyRing:
+    """The keys of a file, by their hash. A damaged file is an error at the start; later the keys that were good before
+    stay, and it is logged. A file that is not there has no keys."""
+
+    def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
+        self._path = Path(path)
+        self._clock = clock or RealClock()
+        self._looked = self._clock.elapsed()
+        self._state = self._stat()
+        self._keys = _read(self._path)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, secret: str) -> GatewayKey | None:
+        now = self._clock.elapsed()
+        if now - self._looked >= LOOKED_AFTER:
+            self._looked = now
+            self._look_again()
+        return self._keys.get(_hash(secret)) if len(secret) <= _LONGEST else None
+
+    def _look_again(self) -> None:
+        state = self._stat()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self._keys = _read(self._path)
+        except UserError as error:
+            LOG.error("the gateway keys stay as they were: %s", error)
+        else:
+            LOG.info("gateway keys read again: %d in %s", len(self._keys), self._path)
+
+    def _stat(self) -> tuple[int, int, int]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return 0, 0, 0
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def create_key(
+    path: str | Path, key: GatewayKey, *, now: Callable[[], float] = time.time, patience: float = PATIENCE
+) -> str:
+    """Adds a key of this name and these limits to the file, and gives the key itself: nobody can have it again."""
+    if not _NAME.fullmatch(key.name):
+        raise UserError(
+            "a key's name has letters, digits and . _ @ - only, 64 at most, and begins with one of the first"
+        )
+    for what, limit in (("requests per minute", key.requests_per_minute), ("requests in flight", key.in_flight)):
+        if limit is not None and limit < 1:
+            raise UserError(f"key `{key.name}` cannot be limited to {limit} {what}: give a number from 1, or none")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    with _changing(Path(path), patience) as keys:
+        if any(other.name == key.name for other in keys.values()):
+            raise UserError(f"there is a key `{key.name}` in {path} already: revoke it first, or choose another name")
+        keys[_hash(secret)] = replace(key, created=now())
+    return secret
+
+
+def revoke_key(path: str | Path, name: str, *, patience: float = PATIENCE) -> None:
+    with _changing(Path(path), patience) as keys:
+        found = next((digest for digest, key in keys.items() if key.name == name), None)
+        if found is None:
+            names = ", ".join(sorted(key.name for key in keys.values())) or "none"
+            raise UserError(f"there is no key `{name}` in {path}; there are: {names}")
+        del keys[found]
+
+
+def list_keys(path: str | Path) -> tuple[GatewayKey, ...]:
+    """In the order in which they were made."""
+    return tuple(_read(Path(path)).values())
+
+
+def _hash(secret: str) -> str:
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@contextmanager
+def _changing(path: Path, patience: float) -> Generator[dict[str, GatewayKey]]:
+    """The keys, to be changed; what they are at the end is written. The new file is also the lock: only one can create
+    it, and it is gone in the moment in which it takes the place of the old one."""
+    path = path.resolve()  # behind a link, the file itself is replaced
+    fresh = path.with_name(f"{path.name}.new")
+    file = _open_alone(fresh, path, patience)
+    try:
+        with os.fdopen(file, "w", encoding="utf-8") as body:
+            keys = _read(path)
+            yield keys
+            json.dump({"version": VERSION, "keys": [_as_json(*item) for item in keys.items()]}, body, indent=1)
+            body.write("\n")
+            body.flush()
+            os.fsync(body.fileno())
+            _keep_owner(path, fresh)
+        os.replace(fresh, path)
+    except OSError as error:
+        raise UserError(f"the keys in {path} cannot be changed: {error.strerror or error}") from None
+    finally:
+        with suppress(FileNotFoundError):
+            fresh.unlink()
+
+
+def _open_alone(fresh: Path, path: Path, patience: float) -> int:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            if time.monotonic() > until:
+                raise UserError(
+                    f"the keys in {path} are being changed by another command, or one was killed while it did: "
+                    f"remove {fresh.name} if there is none"
+                ) from None
+            time.sleep(0.01)
+        except OSError as error:
+            raise UserError(f"the keys in {path} cannot be changed: {error.strerror or error}") from None
+
+
+def _keep_owner(path: Path, fresh: Path) -> None:
+    """Root may make a key for a gateway that is not root, and has to be able to read it."""
+    with suppress(OSError, AttributeError):  # AttributeError: Windows has no owners of this kind
+        owner = path.stat()
+        os.chown(fresh, owner.st_uid, owner.st_gid)
+
+
+def _as_json(digest: str, key: GatewayKey) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "sha256": digest,
+        "aliases": list(key.aliases),
+        "requests_per_minute": key.requests_per_minute,
+        "in_flight": key.in_flight,
+        "created": key.created,
+    }
+
+
+def _read(path: Path) -> dict[str, GatewayKey]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UserError(f"the gateway keys in {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise _damaged(path, "it is no JSON") from None
+    if not isinstance(value, dict):
+        raise _damaged(path, "it is no JSON object")
+    file = cast("dict[str, Any]", value)
+    version = file.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise UserError(
+            f"the gateway keys in {path} were written by a newer Unbroken (version {version}): update this one"
+        )
+    if version != VERSION or not isinstance(file.get("keys"), list):
+        raise _damaged(path, "`version` or `keys` is missing")
+    return dict(_read_keys(path, cast("list[Any]", file["keys"])))
+
+
+def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, GatewayKey]]:
+    for at, item in enumerate(items):
+        match item:
+            case {
+                "name": str(name),
+                "sha256": str(digest),
+                "aliases": [*aliases],
+                "requests_per_minute": None | int() as per_minute,
+                "in_flight": None | int() as in_flight,
+                "created": int() | float() as created,
+            } if re.fullmatch(r"[0-9a-f]{64}", digest) and all(isinstance(alias, str) for alias in aliases):
+                yield digest, GatewayKey(name, tuple(aliases), per_minute, in_flight, created)
+            case _:
+                raise _damaged(path, f"key {at + 1} in it is not whole")
+
+
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(
+        f"the gateway keys in {path} are damaged: {what}; restore the file, or remove it and make new keys"
+    )

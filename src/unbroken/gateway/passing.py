@@ -1,0 +1,69 @@
+"""Other paths of OpenAI, passed through: embeddings, files, images. The provider is the one whose alias the body names,
+or the first whose wire has such paths. Nothing is read of a body but the model's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from unbroken.gateway.doors import CHAT, PASSED_ON, RESPONSES
+from unbroken.gateway.edge import Refused, Response, Scope
+from unbroken.gateway.upstreams import Upstream
+from unbroken.models import HTTPModel
+from unbroken.models.relaying import relayed
+from unbroken.wires.jsontext import Damaged, dumps, loads
+from unbroken.wires.values import as_dict, as_text
+
+_KEPT = ("content-type", "accept", *PASSED_ON)
+_RETURNED = ("content-disposition", "retry-after")
+
+
+async def pass_through(
+    scope: Scope, headers: Mapping[str, str], data: bytes, upstreams: Sequence[Upstream], response: Response
+) -> None:
+    path: str = scope["path"]
+    if "/../" in f"{path}/" or "//" in path or "\\" in path:
+        raise Refused(400, "the path is not one that can be passed on")
+    upstream, data = _choose(path, headers, data, upstreams)
+    query = scope.get("query_string", b"").decode("latin-1")
+    kept = {name: headers[name] for name in _KEPT if name in headers}
+    await ask_raw(upstream, scope["method"], path.removeprefix("/v1"), data, kept, response, query)
+
+
+async def ask_raw(
+    model: HTTPModel,
+    method: str,
+    path: str,
+    data: bytes,
+    headers: Mapping[str, str],
+    response: Response,
+    query: str = "",
+) -> None:
+    async with relayed(model, method, path, query, headers, data) as answer:
+        if 300 <= answer.status < 400:
+            raise Refused(502, "the provider points elsewhere, and redirects are not followed")
+        returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+        content_type = answer.headers.get("content-type", "application/json").encode("latin-1", "replace")
+        await response.begin(answer.status, content_type, returned, None)
+        async for chunk in answer.content.iter_any():
+            await response.send(chunk)
+        await response.send(b"", more=False)
+
+
+def _choose(
+    path: str, headers: Mapping[str, str], data: bytes, upstreams: Sequence[Upstream]
+) -> tuple[HTTPModel, bytes]:
+    speaking = [each for each in upstreams if each.http is not None and each.wire in (CHAT, RESPONSES)]
+    asked = ""
+    if headers.get("content-type", "").startswith("application/json") and data:
+        try:
+            body = as_dict(loads(data))
+        except Damaged:
+            raise Refused(400, "the body is not JSON") from None
+        asked = as_text(body.get("model"))
+        for each in speaking:
+            if each.alias == asked and each.http is not None:
+                return each.http, dumps({**body, "model": each.http.endpoint.model})
+    first = speaking[0].http if speaking else None
+    if first is None:
+        raise Refused(404, f"{path} is passed on to a provider that speaks OpenAI's wires, and there is none here")
+    return first, data

@@ -1,0 +1,203 @@
+"""Hold and release: several calls of one turn, handed to a client one at a time, and put together again. Pure.
+
+`decide` looks at a client's history and at the turns that were found for it, and says what to do: hand out the next
+call, or ask the model with the complete turn. Nothing is counted between requests (see `turns`); the only thing beside
+the history is a `Hold`: until when a turn's next call may be handed out, and whether its rest was given up.
+
+The cases, by the names that docs/gateway.md has for them:
+
+    retry         the same request again: the same call again
+    unknown id    a result of no call is no result: the repairs drop it, the model is asked
+    several       results that come together are taken together
+    out of order  results are put in call order
+    interrupted   the user speaks instead of returning a result: the rest is answered "not run", the model is asked
+    edited        a call that the client changed is the client's own: nothing more is handed out, nothing is put back
+    compacted     a turn that is no longer in the history is not rebuilt
+    undone        a history that goes back gets the same next call
+    branched      each branch is a history of its own
+    expired       a result that comes too late is plain history: what was not handed out never was
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from unbroken.gateway.settings import OnToolError
+from unbroken.gateway.turns import Hold, Turn, same_call
+from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult
+
+SPOKEN = "Error: not run: the conversation went on before its turn came"
+FAILED = "Error: not run: an earlier call of this message failed"
+
+
+@dataclass(frozen=True, slots=True)
+class HandOut:
+    """The call at `position` of `turn` is next."""
+
+    turn: Turn
+    position: int
+
+    @property
+    def call(self) -> ToolCall:
+        return replace(self.turn.message.calls[self.position], id=self.turn.ids[self.position])
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    messages: tuple[Message, ...]
+    """As the models said them themselves, every turn complete."""
+    closed: tuple[Turn, ...] = ()
+    """Turns whose rest is answered "not run" from now on."""
+    restored: tuple[Turn, ...] = ()
+    """Turns that stand in the history as their model said them."""
+
+
+Decision: TypeAlias = HandOut | AskModel
+
+
+@dataclass(slots=True)
+class Fold:
+    """All that a client's history has of one turn: its parts, their results, and what was said in between."""
+
+    turn: Turn
+    start: int
+    end: int = 0
+    text: str = ""
+    present: set[int] = field(default_factory=set[int])
+    """Positions of the calls that the client has."""
+    results: list[tuple[int, ToolResult]] = field(default_factory=list[tuple[int, ToolResult]])
+    between: list[Message] = field(default_factory=list[Message])
+
+    @property
+    def missing(self) -> list[int]:
+        return [at for at in range(len(self.turn.message.calls)) if at not in self.present]
+
+    @property
+    def answered(self) -> set[int]:
+        return {at for at, _ in self.results}
+
+
+def fold_turns(messages: Sequence[Message], turns: Mapping[int, Turn]) -> list[Fold]:
+    """The turns of a history; `turns` says at which positions one begins. One that the client changed is none."""
+    folds: list[Fold] = []
+    at = 0
+    while at < len(messages):
+        turn = turns.get(at)
+        fold = None if turn is None else _fold(messages, at, turn, turns)
+        if fold is not None:
+            folds.append(fold)
+        at = fold.end if fold is not None else at + 1
+    return folds
+
+
+def decide(
+    messages: Sequence[Message],
+    folds: Sequence[Fold],
+    holds: Mapping[str, Hold | None],
+    now: float,
+    *,
+    ends_in_result: bool,
+    on_tool_error: OnToolError = "continue",
+) -> Decision:
+    """What to do. `holds` are those of the folds that miss calls, by the turn's key; `ends_in_result` says whether the
+    client's last message brings a result: then whatever text stands beside it only comes with it."""
+    rebuilt: list[Message] = []
+    closed: list[Turn] = []
+    at = 0
+    for fold in folds:
+        rebuilt += messages[at : fold.start]
+        at = fold.end
+        turn, missing, text = fold.turn, fold.missing, ""
+        if turn.held and missing:
+            hold = holds.get(turn.key)
+            if hold is not None and hold.closed:
+                text = SPOKEN
+            elif hold is not None and now <= hold.until:
+                stop = on_tool_error == "stop" and any(_failed(result) for _, result in fold.results)
+                last = not any(isinstance(message, Assistant) for message in messages[fold.end :])
+                if last and ends_in_result and fold.present <= fold.answered and not stop:
+                    return HandOut(turn, missing[0])
+                text = FAILED if stop else SPOKEN
+                closed.append(turn)
+        rebuilt += _rebuild(fold, text)
+    rebuilt += messages[at:]
+    return AskModel(tuple(rebuilt), tuple(closed), tuple(fold.turn for fold in folds))
+
+
+def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[int, Turn]) -> Fold | None:
+    """The parts of a turn from `start` on; None if the first is no longer what the model said."""
+    fold = Fold(turn, start)
+    at, by_id = start, False
+    while at < len(messages) and turns.get(at, turn).key == turn.key:
+        part = messages[at]
+        positions = _positions(turn, part, fold.present, by_id)
+        if positions is None or not isinstance(part, Assistant):
+            break
+        by_id = by_id or not positions.keys().isdisjoint(turn.ids)
+        if at > fold.end > 0:
+            fold.between += messages[fold.end : at]
+        fold.present.update(positions.values())
+        fold.text = fold.text or part.text
+        at += 1
+        while at < len(messages) and isinstance(message := messages[at], ToolMessage):
+            fold.results += [_placed(turn, result, positions) for result in message.results]
+            at += 1
+        fold.end = at
+        if not turn.held:
+            break
+        while at < len(messages) and not isinstance(messages[at], (Assistant, ToolMessage)):
+            at += 1
+    return fold if fold.end else None
+
+
+def _positions(turn: Turn, part: Message, present: set[int], by_id: bool) -> dict[str, int] | None:
+    """For each call of this part, by the id that the client has for it, its position in the turn. A client that keeps
+    ids (`by_id`) is taken at its word; one that rewrites them is known by what it calls."""
+    if not isinstance(part, Assistant) or (present and not part.calls):
+        return None
+    positions: dict[str, int] = {}
+    taken = set(present)
+    for call in part.calls:
+        fits = [at for at, own in enumerate(turn.message.calls) if at not in taken and same_call(own, call)]
+        named = (at for at in fits if turn.ids[at] == call.id)
+        place = next(named, None if by_id or not fits else fits[0])
+        if place is None:
+            return None
+        taken.add(place)
+        positions[call.id] = place
+    return positions
+
+
+def _placed(turn: Turn, result: ToolResult, positions: Mapping[str, int]) -> tuple[int, ToolResult]:
+    """A result under the id that the model gave its call; a stray one comes last and keeps its id, for the repairs."""
+    at = positions.get(result.call_id)
+    if at is None and result.call_id in turn.ids:
+        at = turn.ids.index(result.call_id)
+    if at is None:
+        return len(turn.ids), result
+    own = turn.message.calls[at]
+    return at, replace(result, call_id=own.id, name=own.name)
+
+
+def _rebuild(fold: Fold, rest: str) -> list[Message]:
+    """The turn as its model said it. `rest`: what calls that were never handed out are answered with; if empty, they
+    are left out."""
+    turn, message = fold.turn, fold.turn.message
+    said = fold.text.strip()
+    if said and said != turn.text.strip():
+        message = replace(message, text=fold.text, native=None)  # the client's own words now, and nobody signed them
+    results = fold.results
+    if rest:
+        calls = message.calls
+        results = [*results, *((at, ToolResult.of(calls[at], rest, error=True)) for at in fold.missing)]
+    elif fold.missing:
+        message = replace(message, calls=tuple(call for at, call in enumerate(message.calls) if at in fold.present))
+    ordered = tuple(result for _, result in sorted(results, key=lambda entry: entry[0]))
+    return [message, *([ToolMessage(ordered)] if ordered else []), *fold.between]
+
+
+def _failed(result: ToolResult) -> bool:
+    """Not every wire has a place for it; then the text says so, as ours does and those of many tools."""
+    return result.error or result.text.lstrip().startswith("Error:")

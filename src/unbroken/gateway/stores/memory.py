@@ -1,0 +1,91 @@
+"""A store that dies with its process: for tests, for trying things, and for one worker that may forget.
+
+Belongs to one loop, so nothing is locked. Each entry stands in a dict in the order of its writing, which says what goes
+first when there is no room, and in a heap, which says what expires first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from unbroken.gateway.stores.store import StoreStats, StoreUnavailable, refuse_too_large, wall_time
+
+OVERHEAD = 400
+"""Bytes that Python takes for an entry beside its key and value."""
+_PORTION = 64
+"""Expired entries that one `put` removes at the least; it always removes more than it adds."""
+
+
+class MemoryStore:
+    def __init__(
+        self, *, max_bytes: int = 1 << 30, max_entry: int = 8 << 20, now: Callable[[], float] = wall_time
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._max_entry = max_entry
+        self._now = now
+        self._entries: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._expiring: list[tuple[float, str]] = []
+        """A heap. A pair whose entry is gone, or was written anew, stays until it comes up or there are too many."""
+        self._bytes = 0
+        self._closed = False
+
+    async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        self._refuse_closed()
+        now = self._now()
+        found = map(self._entries.get, keys)
+        return [entry[1] if entry is not None and entry[0] > now else None for entry in found]
+
+    async def put(self, entries: Mapping[str, bytes], ttl: float) -> None:
+        self._refuse_closed()
+        refuse_too_large(entries, self._max_entry)
+        now = self._now()
+        for key, value in entries.items():
+            self._remove(key)
+            self._entries[key] = (now + ttl, value)
+            self._bytes += _size(key, value)
+            heappush(self._expiring, (now + ttl, key))
+        self._expire(now, _PORTION + 2 * len(entries))
+        while self._bytes > self._max_bytes:
+            self._remove(next(iter(self._entries)))
+        self._compact()
+
+    async def stats(self) -> StoreStats:
+        self._refuse_closed()
+        self._expire(self._now(), 1000)
+        return StoreStats(len(self._entries), self._bytes)
+
+    async def ping(self) -> None:
+        self._refuse_closed()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._entries.clear()
+        self._expiring.clear()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("store `memory:` is closed")
+
+    def _remove(self, key: str) -> None:
+        if (entry := self._entries.pop(key, None)) is not None:
+            self._bytes -= _size(key, entry[1])
+
+    def _expire(self, now: float, portion: int) -> None:
+        for _ in range(portion):
+            if not self._expiring or self._expiring[0][0] > now:
+                return
+            expires, key = heappop(self._expiring)
+            entry = self._entries.get(key)
+            if entry is not None and entry[0] == expires:
+                self._remove(key)
+
+    def _compact(self) -> None:
+        if len(self._expiring) > 2 * len(self._entries) + 1000:
+            self._expiring = [(expires, key) for key, (expires, _) in self._entries.items()]
+            heapify(self._expiring)
+
+
+def _size(key: str, value: bytes) -> int:
+    return len(key) + len(value) + OVERHEAD

@@ -1,0 +1,72 @@
+"""Which store an address means. `redis` is an extra: what needs it is loaded when an address asks for it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from unbroken.errors import UserError
+from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.gateway.stores.sqlite import SQLiteStore
+from unbroken.gateway.stores.store import Store, wall_time
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive
+_KNOWN = "`memory:`, `sqlite:PATH` or `redis://HOST:PORT/DB`"
+
+
+def open_store(
+    url: str, *, max_bytes: int = 1 << 30, max_entry: int = 8 << 20, now: Callable[[], float] = wall_time
+) -> Store:
+    """`memory:`, `sqlite:PATH` (or just a path), `redis://`, `rediss://`, `valkey://`, `valkeys://`.
+
+    `max_bytes` is kept by throwing out what is oldest; Redis keeps its own limit (`maxmemory`). `max_entry` is the most
+    that one value may have. Raises `UserError` if the address says nothing or its file cannot be used; whether a server
+    is there shows at the first use, or at `ping`.
+    """
+    scheme, rest = _split(url)
+    # One entry must not push out all others.
+    own_limit = min(max_entry, max_bytes // 2)
+    match scheme:
+        case "memory" if rest in ("", "//"):
+            return MemoryStore(max_bytes=max_bytes, max_entry=own_limit, now=now)
+        case "sqlite":
+            return SQLiteStore(_path(rest), max_bytes=max_bytes, max_entry=own_limit, now=now)
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            return _redis().RedisStore(f"{scheme.replace('valkey', 'redis')}:{rest}", max_entry=max_entry)
+        case _:  # the rest of it may hold a password
+            raise UserError(f"store `{scheme}:` is of an unknown kind: give {_KNOWN}")
+
+
+def _split(url: str) -> tuple[str, str]:
+    if not url.strip():
+        raise UserError(f"the store has no address: give {_KNOWN}")
+    if url == "memory":
+        return "memory", ""
+    if (match := _SCHEME.fullmatch(url)) is None:
+        return "sqlite", url
+    return match[1].lower(), match[2]
+
+
+def _path(rest: str) -> str:
+    if rest.startswith("//"):
+        if not rest.startswith("///"):
+            raise UserError(f"store `sqlite:{rest}` names a machine: give `sqlite:PATH` or `sqlite:///PATH`")
+        rest = "/" + rest.lstrip("/")
+    if rest in ("", "/", ":memory:"):
+        raise UserError(f"store `sqlite:{rest}` names no file: give `sqlite:PATH`, or `memory:` for none")
+    return os.path.abspath(os.path.expanduser(rest))
+
+
+def _redis() -> ModuleType:
+    try:
+        return importlib.import_module("unbroken.gateway.stores.redis")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "redis":
+            raise
+        raise UserError("a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'") from None

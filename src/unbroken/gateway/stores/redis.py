@@ -1,0 +1,222 @@
+"""The store on a server of the Redis protocol (Redis, Valkey): for gateways on many machines.
+
+What is asked while an exchange is under way goes out together in the next one: one MULTI for all puts, one MGET for all
+gets. A command costs the client library ten times of what it costs the server. The limit of the whole is the server's
+own: set `maxmemory` and a policy that evicts (`volatile-ttl`, `allkeys-lru`); a full server that may not evict refuses
+to write. One server, or one address before several; not a cluster, whose nodes refuse a command across them.
+
+Who asks waits for two exchanges at the most. Connections that the server closed are opened again by the next command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ReadOnlyError
+
+from unbroken.errors import UserError
+from unbroken.gateway.stores.store import FORMAT, StoreStats, StoreUnavailable, refuse_too_large
+
+PREFIX = f"unbroken:{FORMAT}:".encode()
+_CONNECTING = 2.0
+_EXCHANGE = 3.0
+"""Seconds for a connection, and for an exchange with all that it takes."""
+_TOGETHER = 256
+_BYTES_TOGETHER = 16 << 20
+"""The most that goes out in one exchange."""
+_LONGEST = 100 * 365 * 24 * 3600.0
+"""Seconds: more milliseconds than this, and a server may not be able to count them."""
+
+
+@dataclass(slots=True, eq=False)
+class _Put:
+    entries: list[tuple[bytes, bytes]]
+    milliseconds: int
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True, eq=False)
+class _Get:
+    keys: list[bytes]
+    done: asyncio.Future[list[bytes | None]]
+
+
+_Job = TypeVar("_Job", _Put, _Get)
+
+
+class RedisStore:
+    """Raises `UserError` if the address cannot be read. Belongs to the loop in which it is first used."""
+
+    def __init__(self, url: str, *, max_entry: int = 8 << 20) -> None:
+        self._max_entry = max_entry
+        self._label, self._password = _read(url)
+        self._client: Any = _connect(url)  # its types are partial, and other ones from version to version
+        self._puts: deque[_Put] = deque()
+        self._gets: deque[_Get] = deque()
+        self._exchanging: asyncio.Task[None] | None = None
+        """Lives while something waits; awaited by `aclose`."""
+        self._closed = False
+
+    async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        self._refuse_closed()
+        if not keys:
+            return []
+        job = _Get([_encoded(key) for key in keys], asyncio.get_running_loop().create_future())
+        self._gets.append(job)
+        self._exchange()
+        return await job.done
+
+    async def put(self, entries: Mapping[str, bytes], ttl: float) -> None:
+        self._refuse_closed()
+        refuse_too_large(entries, self._max_entry)
+        if not entries:
+            return
+        rows = [(_encoded(key), value) for key, value in entries.items()]
+        job = _Put(rows, max(1, int(min(ttl, _LONGEST) * 1000)), asyncio.get_running_loop().create_future())
+        self._puts.append(job)
+        self._exchange()
+        await job.done
+
+    async def stats(self) -> StoreStats:
+        """Of the server's whole database, which may hold what is not ours: to count ours would take a walk over all."""
+        self._refuse_closed()
+        async with self._asking():
+            async with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.dbsize()
+                pipeline.info("memory")
+                entries, memory = await pipeline.execute()
+            return StoreStats(entries, memory["used_memory"])
+
+    async def ping(self) -> None:
+        self._refuse_closed()
+        async with self._asking():
+            await self._client.ping()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._exchanging is not None:
+            await self._exchanging
+        await self._client.aclose()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"store `{self._label}` is closed")
+
+    def _exchange(self) -> None:
+        if self._exchanging is None or self._exchanging.done():
+            self._exchanging = asyncio.create_task(self._exchange_all(), name="unbroken-store")
+
+    async def _exchange_all(self) -> None:
+        while self._puts or self._gets:
+            puts, gets = _take_puts(self._puts), _take(self._gets)
+            if puts:
+                await self._attempt(puts, self._put)
+            if gets:
+                await self._attempt(gets, self._get)
+
+    async def _attempt(self, jobs: list[_Job], work: Callable[[list[_Job]], Awaitable[list[Any]]]) -> None:
+        try:
+            async with self._asking():
+                outcomes = await work(jobs)
+        except StoreUnavailable as error:
+            for job in jobs:
+                if not job.done.done():
+                    job.done.set_exception(StoreUnavailable(str(error)))
+        else:
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                if not job.done.done():  # else who asked was cancelled
+                    job.done.set_result(outcome)
+
+    async def _put(self, puts: list[_Put]) -> list[None]:
+        rows = [(key, value, job.milliseconds) for job in puts for key, value in job.entries]
+        if len(rows) == 1:  # half the price of a transaction
+            key, value, milliseconds = rows[0]
+            await self._client.set(key, value, px=milliseconds)
+        else:
+            async with self._client.pipeline(transaction=True) as pipeline:
+                for key, value, milliseconds in rows:
+                    pipeline.set(key, value, px=milliseconds)
+                await pipeline.execute()
+        return [None] * len(puts)
+
+    async def _get(self, gets: list[_Get]) -> list[list[bytes | None]]:
+        values: Iterator[bytes | None] = iter(await self._client.mget([key for job in gets for key in job.keys]))
+        return [[next(values) for _ in job.keys] for job in gets]
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(_EXCHANGE):
+                yield
+        except TimeoutError:
+            raise StoreUnavailable(f"store `{self._label}` did not answer within {_EXCHANGE:g} s") from None
+        except Exception as error:  # noqa: BLE001 - foreign code; whatever came out of it, somebody waits for an answer
+            raise StoreUnavailable(
+                f"store `{self._label}` failed: {self._without_password(str(error) or type(error).__name__)}"
+            ) from None
+
+    def _without_password(self, text: str) -> str:
+        return text.replace(self._password, "***") if self._password else text
+
+
+def _take(waiting: deque[_Get]) -> list[_Get]:
+    return [waiting.popleft() for _ in range(min(len(waiting), _TOGETHER))]
+
+
+def _take_puts(waiting: deque[_Put]) -> list[_Put]:
+    taken: list[_Put] = []
+    size = 0
+    while waiting and len(taken) < _TOGETHER and size < _BYTES_TOGETHER:
+        taken.append(waiting.popleft())
+        size += sum(len(value) for _, value in taken[-1].entries)
+    return taken
+
+
+def _encoded(key: str) -> bytes:
+    return PREFIX + key.encode("utf-8", "surrogatepass")
+
+
+def _read(url: str) -> tuple[str, str]:
+    """What may be shown of an address, and its password. Nothing of one that cannot be read may be shown: what looks
+    like its port may be a part of a password."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 6379
+    except ValueError:
+        host, port, parts = "", 0, urlsplit("")
+    if not host or not re.fullmatch(r"/?\d*", parts.path) or parts.fragment:
+        raise _unreadable()
+    return f"{parts.scheme}://{host}:{port}/{parts.path.strip('/') or 0}", unquote(parts.password or "")
+
+
+def _connect(url: str) -> Any:
+    factory: Any = Redis
+    try:
+        client = factory.from_url(
+            url,
+            socket_connect_timeout=_CONNECTING,
+            socket_timeout=_EXCHANGE,
+            retry=Retry(NoBackoff(), 1),  # a connection that the server has closed shows only when it is used
+            retry_on_error=[ReadOnlyError],  # another server has become the one to write to
+        )
+        client.connection_pool.make_connection()  # which knows the options in the address
+    except (TypeError, ValueError):
+        raise _unreadable() from None
+    return client
+
+
+def _unreadable() -> UserError:
+    return UserError(
+        "the address of the store on Redis cannot be read: give `redis://[USER:PASSWORD@]HOST:PORT/DB`,"
+        " special characters of the password percent-encoded"
+    )

@@ -1,0 +1,215 @@
+"""A turn of a model as the gateway keeps it, and the keys under which it is found again. Pure; nothing is stored here.
+
+Strategy. A client gets a message in its own wire and sends it back with every later request, often without what its
+wire cannot carry. So what the model said is kept whole, once, and never changes: which of its calls were handed out is
+read off the client's history, not counted. That is why a client may retry, branch or go back, and why replicas need not
+agree on anything.
+
+A turn is found by the id of one of its calls, if that id tells something, else by the chained digest of all that was
+said up to and including the message. Ids that count from 0 in each answer are the same in many conversations: they tell
+nothing. The digest leaves out what clients lose or rewrite: ids, reasoning, system texts, white space at the ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import cast
+
+import orjson
+
+from unbroken.errors import CannotEncode, UserError
+from unbroken.messages import Assistant, Json, Media, Message, Part, System, ToolCall, ToolMessage, User
+from unbroken.transcript import from_json, to_json
+from unbroken.wires.jsontext import Damaged, dumps, loads
+
+VERSION = 1
+"""Of what is kept: another one is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a model said at one go."""
+
+    key: str
+    """Its name in the store."""
+    message: Assistant
+    """As the model said it: all calls, their own ids, what only its wire knows."""
+    ids: tuple[str, ...] = ()
+    """The ids by which the client knows the calls."""
+    held: bool = False
+    """The calls are handed out one at a time."""
+    shown: str | None = None
+    """The text that the client was given, where it is another (the answer broke off, and was said in other words)."""
+    kept_until: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return self.message.text if self.shown is None else self.shown
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How it stands with the calls of a turn that were not handed out yet."""
+
+    until: float
+    """When the call that was handed out last is waited for no more."""
+    closed: bool = False
+    """Nothing more is handed out: the rest was answered "not run"."""
+
+
+# What is kept, as bytes
+
+
+def write_turn(turn: Turn) -> bytes:
+    saved: dict[str, Json] = {"v": VERSION, "message": to_json([turn.message])[0], "until": turn.kept_until}
+    if turn.ids:
+        saved["ids"] = turn.ids
+    if turn.held:
+        saved["held"] = True
+    if turn.shown is not None:
+        saved["shown"] = turn.shown
+    return dumps(saved)
+
+
+def read_turn(key: str, data: bytes) -> Turn | None:
+    """None for what another version wrote, or what is damaged: state that is lost is survivable."""
+    saved = read_value(data)
+    if saved is None:
+        return None
+    try:
+        message = from_json([saved["message"]])[0]
+        return Turn(
+            key,
+            cast("Assistant", message),
+            tuple(saved.get("ids", ())),
+            bool(saved.get("held")),
+            saved.get("shown"),
+            float(saved["until"]),
+        )
+    except (UserError, KeyError, TypeError, ValueError):
+        return None
+
+
+def write_hold(hold: Hold) -> bytes:
+    return dumps({"v": VERSION, "until": hold.until, "closed": hold.closed})
+
+
+def read_hold(data: bytes | None) -> Hold | None:
+    saved = read_value(data)
+    return None if saved is None else Hold(saved["until"], bool(saved.get("closed")))
+
+
+def read_value(data: bytes | None) -> dict[str, Json] | None:
+    if data is None:
+        return None
+    try:
+        saved = loads(data)
+    except Damaged:
+        return None
+    value = cast("dict[str, Json]", saved) if isinstance(saved, dict) else {}
+    return value if value.get("v") == VERSION else None
+
+
+# Keys
+
+
+def turn_key(scope: str, chain: bytes) -> str:
+    return "turn:" + _named(scope, chain)
+
+
+def call_key(scope: str, id: str) -> str:
+    return "call:" + _named(scope, id.encode("utf-8", "surrogatepass"))
+
+
+def hold_key(turn: str) -> str:
+    return "hold:" + turn
+
+
+def asked_key(scope: str, body: bytes) -> str:
+    """For a request that comes once more, byte for byte."""
+    return "asked:" + _named(scope, body)
+
+
+def response_key(scope: str, id: str) -> str:
+    return "response:" + _named(scope, id.encode("utf-8", "surrogatepass"))
+
+
+def _named(scope: str, data: bytes) -> str:
+    return blake2b(data, digest_size=16, key=blake2b(scope.encode(), digest_size=32).digest()).hexdigest()
+
+
+_RUNS = re.compile(r"[A-Za-z0-9]+")
+
+
+def is_telling(id: str, name: str) -> bool:
+    """Is this id one that no other conversation has? `toolu_01AbCdEf…` is; `call_0`, `functions.search:0` are not."""
+    if name and name in id:
+        return False
+    runs = _RUNS.findall(id)
+    longest = max(runs, key=len, default="")
+    if sum(map(len, runs)) >= 24:  # a UUID, in whatever spelling
+        return True
+    return len(longest) >= 9 and not longest.isalpha() and not longest.isdigit()
+
+
+# Digests
+
+
+def chain(messages: Iterable[Message], start: bytes = b"") -> bytes:
+    """The chained digest of what was said."""
+    for message in messages:
+        start = link(start, message)
+    return start
+
+
+def chains(messages: Sequence[Message]) -> list[bytes]:
+    """For each message the digest of all up to and including it."""
+    digests: list[bytes] = []
+    last = b""
+    for message in messages:
+        last = link(last, message)
+        digests.append(last)
+    return digests
+
+
+def link(before: bytes, message: Message) -> bytes:
+    match message:
+        case System():
+            return before  # clients put the time of day into it
+        case User():
+            return _link(before, ["user", *map(_said, message.parts)])
+        case Assistant():
+            calls = [[call.name, call.raw if call.arguments is None else call.arguments] for call in message.calls]
+            return _link(before, ["assistant", message.text.strip(), calls])
+        case ToolMessage():
+            for result in message.results:  # one by one: clients send them together or apart
+                before = _link(before, ["result", *map(_said, result.content)])
+            return before
+
+
+def _said(part: Part) -> Json:
+    if isinstance(part, Media):
+        return [part.mime, part.url or part.data]
+    return part.text.strip()
+
+
+def _link(before: bytes, said: list[Json]) -> bytes:
+    try:
+        data = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer beyond 64 bits, half a surrogate pair
+        try:
+            data = dumps(said)
+        except CannotEncode:
+            data = repr(said).encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=16, key=before).digest()
+
+
+def same_call(one: ToolCall, other: ToolCall) -> bool:
+    if one.name != other.name:
+        return False
+    if one.arguments is None or other.arguments is None:
+        return one.raw == other.raw
+    return one.arguments == other.arguments

@@ -1,0 +1,132 @@
+"""The models behind the aliases: settings in, something with `stream` out. What can be wrong is said before the first
+request."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from unbroken.agent import Agent
+from unbroken.errors import MissingKey, UnbrokenError, UserError
+from unbroken.gateway.agents import AgentModel
+from unbroken.gateway.demo import DemoModel
+from unbroken.gateway.settings import UpstreamSettings
+from unbroken.models import Guarded, HTTPModel, Model, connect
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    alias: str
+    model: Model
+    wire: str
+    """Empty for a model that speaks none of ours: one of Python."""
+    origin: str
+    """Where its answers come from: what is signed there is understood there."""
+    serial: bool
+    http: HTTPModel | None = None
+    """The first model, if it is one behind HTTP."""
+    fallback: tuple[str, ...] = ()
+
+    def passes(self, wire: str) -> bool:
+        """May a body of this wire go out as it came in?"""
+        return self.http is not None and self.wire == wire and self.http.passes_bodies
+
+
+def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
+    """By alias; all mistakes in one error."""
+    rows = list(settings)
+    doubled = sorted({row.alias for row in rows if sum(other.alias == row.alias for other in rows) > 1})
+    if doubled:
+        raise UserError(f"two models have the alias `{doubled[0]}`: give each its own")
+    by_alias = {row.alias: row for row in rows}
+    upstreams: dict[str, Upstream] = {}
+    mistakes: list[UnbrokenError] = []
+    for row in rows:
+        try:
+            upstreams[row.alias] = _open(row, by_alias)
+        except UnbrokenError as error:
+            mistakes.append(type(error)(f"model `{row.alias}`: {error}") if len(rows) > 1 else error)
+    if len(mistakes) == 1:
+        raise mistakes[0]
+    if mistakes:
+        raise UserError("\n".join(map(str, mistakes)))
+    return upstreams
+
+
+def _open(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings]) -> Upstream:
+    model: Model = _model(row, rows, ())
+    first: Model = cast("Guarded[Model]", model).model if isinstance(model, Guarded) else model
+    http = first if isinstance(first, HTTPModel) else None
+    origin = http.origin if http is not None else f"{row.alias} here"
+    return Upstream(row.alias, cast("Model", model), http.wire if http is not None else "", origin, row.serial, http, row.fallback)
+
+
+def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
+    """`above`: the aliases whose fallback this is."""
+    if row.alias in above:
+        raise UserError(f"the fallbacks {' > '.join([*above, row.alias])} go round in a circle")
+    above = (*above, row.alias)
+    fallback = [_fallback(name, rows, above) for name in row.fallback]
+    if row.model == "demo" or row.model.startswith("python:"):
+        model: Model = DemoModel() if row.model == "demo" else _from_python(row.model)
+        return Guarded(model, fallback=fallback) if fallback else model
+    return connect(
+        row.model,
+        base_url=row.base_url or None,
+        api_key=_key(row),
+        wire=row.wire or None,
+        fallback=fallback,
+        recover=row.recover,
+        **row.options,
+    )
+
+
+def _fallback(name: str, rows: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
+    row = rows.get(name)
+    return connect(name, recover=False) if row is None else _model(row, rows, above)
+
+
+def _from_python(name: str) -> Model:
+    module, _, function = name.removeprefix("python:").partition(":")
+    if not module or not function:
+        raise UserError(f"`{name}` names no function: write python:module:function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: the module may lie beside the configuration
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except Exception as error:  # the module is the user's own, anything may come of it
+        raise UserError(f"`{name}` gave no model: {type(error).__name__}: {error}") from error
+    if isinstance(made, Agent):
+        return AgentModel(made)
+    if not hasattr(made, "stream"):
+        raise UserError(f"`{name}` gave {made!r}, which is neither a model nor an Agent")
+    return cast("Model", made)
+
+
+def _key(row: UpstreamSettings) -> str | Callable[[], str] | None:
+    if row.api_key_file:
+        path = Path(row.api_key_file).expanduser()
+        _read_key(path)
+        return partial(_read_key, path)  # for each request: a key that is changed there counts at once
+    if row.api_key_env:
+        key = os.environ.get(row.api_key_env, "").strip()
+        if not key:
+            raise MissingKey(f"the variable {row.api_key_env} is to hold a key and is not set: set it")
+        return key
+    return None
+
+
+def _read_key(path: Path) -> str:
+    try:
+        key = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingKey(f"reading the key file {path} failed: {error}") from None
+    if not key:
+        raise MissingKey(f"the key file {path} is empty: write the key into it")
+    return key

@@ -1,0 +1,211 @@
+"""For the tests of the gateway: a gateway over real HTTP before a scripted upstream, and a plain client of any wire.
+
+The client is as stubborn as a real one: it sends its whole history each time, in its own wire's spelling, and keeps
+nothing but what that wire carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import aiohttp
+import uvicorn
+
+from unbroken.decoding import Decoder
+from unbroken.decoding.decoder import Response
+from unbroken.gateway.app import Gateway
+from unbroken.gateway.protocol import BoundedConfig, BoundedProtocol
+from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken.gateway.stores import Store
+from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+from unbroken.testing import Call, Say, ScriptedServer, Step, Uses
+from unbroken.wires import WIRES, find_wire
+from unbroken.wires.jsontext import dumps, loads
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+PROVIDERS = {
+    "openai-chat": "openai-chat",
+    "openai-responses": "openai-responses",
+    "anthropic-messages": "anthropic",
+    "gemini": "gemini",
+}
+PATHS = {
+    "openai-chat": "/v1/chat/completions",
+    "openai-responses": "/v1/responses",
+    "anthropic-messages": "/v1/messages",
+    "gemini": "/v1beta/models/{model}:{method}",
+}
+PAIRS = [(client, upstream) for client in WIRES for upstream in WIRES]
+
+WEATHER = ToolSpec(
+    "get_weather",
+    "The weather of a city.",
+    {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+CITIES = ("Beijing", "Shanghai", "Guangzhou")
+IDS = ("call_q7Zp2mX91aKd", "call_w8Lr5nB02cVe", "call_e9Tk8hJ63fMg")
+THREE_CALLS: list[str | Step] = [
+    Say("Let me look."),
+    *(Call("get_weather", city=city, id=id) for city, id in zip(CITIES, IDS, strict=True)),
+    Uses(input=100, output=20),
+]
+QUESTION = "What is the weather in Beijing, Shanghai and Guangzhou?"
+
+
+def upstream_settings(server: ScriptedServer, wire: str, alias: str = "m", **more: Any) -> UpstreamSettings:
+    return UpstreamSettings(
+        alias,
+        f"{PROVIDERS[wire]}:big-model",
+        base_url=server.base_url(wire),
+        wire=wire,
+        options={"attempts": 3, **more.pop("options", {})},
+        **more,
+    )
+
+
+def settings_for(*upstreams: UpstreamSettings, clients: tuple[ClientProfile, ...] = (), **more: Any) -> GatewaySettings:
+    return GatewaySettings(upstreams, clients=clients, **{"store": "memory:", "port": 0, **more})
+
+
+@asynccontextmanager
+async def serving(
+    settings: GatewaySettings, store: Store | None = None, now: Callable[[], float] | None = None
+) -> AsyncGenerator[str]:
+    """A gateway on a port of its own, in this loop; gives its address."""
+    gateway = Gateway(settings, store) if now is None else Gateway(settings, store, now)
+    config = BoundedConfig(
+        gateway,
+        host="127.0.0.1",
+        port=0,
+        http=BoundedProtocol,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=1,
+    )
+    config.settings = settings
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve())
+    try:
+        while not server.started:
+            if running.done():
+                await running
+                raise RuntimeError("the gateway did not start")
+            await asyncio.sleep(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await running
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+    response: Response
+    """As our decoder reads it; empty where the status is an error."""
+
+    @property
+    def calls(self) -> list[tuple[str, Any]]:
+        return [(call.name, call.arguments) for call in self.response.calls]
+
+    @property
+    def body(self) -> Any:
+        return loads(self.data)
+
+
+@dataclass(slots=True)
+class Client:
+    """A client of one wire. `messages` is its history, in our spelling, without anything that its wire cannot carry."""
+
+    url: str
+    wire: str
+    stream: bool = False
+    parallel: bool | None = False
+    model: str = "m"
+    tools: tuple[ToolSpec, ...] = (WEATHER,)
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    messages: list[Message] = field(default_factory=list[Message])
+
+    def request(self, messages: list[Message] | None = None) -> Request:
+        return Request(
+            tuple(self.messages if messages is None else messages),
+            self.tools,
+            parallel=self.parallel,
+            stream=self.stream,
+            model=self.model,
+        )
+
+    def body(self, messages: list[Message] | None = None) -> Object:
+        return find_wire(self.wire).encode_request(self.request(messages))
+
+    async def post(self, body: Object | bytes) -> Reply:
+        method = "streamGenerateContent" if self.stream else "generateContent"
+        path = PATHS[self.wire].format(model=self.model, method=method)
+        query = "?alt=sse" if self.wire == "gemini" and self.stream else ""
+        data = body if isinstance(body, bytes) else dumps(body)
+        headers = {"Content-Type": "application/json", **self.headers}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(self.url + path + query, data=data, headers=headers) as http,
+        ):
+            answer = await http.read()
+            decoder = Decoder(self.wire, None, self.request())
+            if http.status == 200:
+                decoder.feed(answer)
+            return Reply(http.status, dict(http.headers), answer, decoder.response())
+
+    async def ask(self, *said: Message) -> Reply:
+        """Say it, and take the answer into the history, as far as this wire carries it."""
+        self.messages += said
+        reply = await self.post(self.body())
+        if reply.status == 200:
+            message = reply.response.message
+            self.messages.append(Assistant(message.text, message.calls))
+        return reply
+
+    async def answer_calls(self) -> Reply:
+        """Run the calls of the last answer, and send what they gave."""
+        last = self.messages[-1]
+        assert isinstance(last, Assistant)
+        return await self.ask(ToolMessage(tuple(result_of(call) for call in last.calls)))
+
+    async def converse(self, question: str = QUESTION, most: int = 10) -> list[Reply]:
+        """All that comes of a question, to the answer without calls."""
+        replies = [await self.ask(User.of(question))]
+        while replies[-1].response.calls and len(replies) < most:
+            replies.append(await self.answer_calls())
+        return replies
+
+
+def result_of(call: ToolCall, text: str = "") -> ToolResult:
+    city = (call.arguments or {}).get("city", "")
+    return ToolResult.of(call, text or f"Sunny in {city}.")
+
+
+def plain(message: Message) -> Message:
+    """Without ids, which wires spell otherwise."""
+    match message:
+        case Assistant():
+            calls = tuple(ToolCall("", call.name, call.arguments) for call in message.calls)
+            return Assistant(message.text, calls)
+        case ToolMessage():
+            return ToolMessage(tuple(replace(result, call_id="", name="", native=None) for result in message.results))
+        case _:
+            return message
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(60):
+            return await work()
+
+    return asyncio.run(bounded())
