@@ -179,6 +179,8 @@ class Answering:
             for name, times in Counter(_name(edit) for edit in edits).items():
                 self._metrics.repaired(name, times)
         headers = {REPAIRS: ", ".join(account.repairs)} if edits else {}
+        if lost := _lost_reasoning(asked.upstream, request):
+            headers[REASONING] = f"lost; {lost}"
         speaker = answer.speaker(raw=request.verbatim is not None, settings=self._settings, now=self._now())
         ended = Ended(Verdict("unfinished", "the model stopped without an end"))
         begun = False
@@ -370,6 +372,12 @@ def _ends_in_result(asked: Asked) -> bool:
             continue
         return any(piece.kind == "result" for piece in history.pieces(message))
     return False
+
+
+def _lost_reasoning(upstream: Upstream, request: Request) -> str:
+    if upstream.http is None or not any(isinstance(said, Assistant) and said.calls for said in request.messages):
+        return ""
+    return upstream.http.lost_reasoning(request)
 
 
 def _without_foreign(message: Message, origin: str) -> Message:

@@ -27,6 +27,7 @@ from unbroken.models import secrets
 from unbroken.models.addresses import find_proxy, shown
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.failures import Asked, read_failure
+from unbroken.models.lost_reasoning import go_on
 from unbroken.models.passing import Passing
 from unbroken.models.patience import Patience
 from unbroken.models.quirks import fit_body, fit_request
@@ -122,13 +123,23 @@ class HTTPModel:
 
     def write(self, request: Request) -> tuple[Request, bytes]:
         """The request as this provider is asked, and its body. Pure; what `stream` sends."""
+        request, body, _ = self._write(request)
+        return request, dumps(body)
+
+    def lost_reasoning(self, request: Request) -> str:
+        """What is done because the provider demands reasoning that this request does not have: in words, or nothing."""
+        return self._write(request)[2] if self.endpoint.quirks.lost_reasoning else ""
+
+    def _write(self, request: Request) -> tuple[Request, dict[str, Json], str]:
         endpoint = self.endpoint
         request = with_settings(request, self.settings, endpoint.model, endpoint.wire, self._streams)
         request = fit_request(request, endpoint.quirks)
         spelled = request.spelled_for(endpoint.wire)
         if spelled is not None:
-            return request, dumps(_as_spelled(spelled.body, request))
-        return request, dumps(fit_body(self._wire.encode_request(request), request, endpoint.quirks))
+            body = _as_spelled(spelled.body, request)
+        else:
+            body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
+        return request, *go_on(body, request, endpoint.quirks.lost_reasoning)
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
         request, body = self.write(request)

@@ -89,6 +89,7 @@ _QUIRK_KEYS = {
     "no_call_ids": "calls and results go without ids (gemini)",
     "stream_with_tools": "false: a request with tools is sent unstreamed",
     "strict": "false: tools go without `strict`",
+    "lost_reasoning": "where it demands its own reasoning back and that is gone: `blank`, `off` or `placeholder`",
     "prose": "false: calls in the text are not looked for",
 }
 
@@ -160,6 +161,13 @@ def _said(row: Provider) -> list[str]:
     return said
 
 
+_LOST = {
+    "blank": "`reasoning_content` is sent blank",
+    "off": "Thinking is turned off",
+    "placeholder": "A placeholder signs the call",
+}
+
+
 def _spelling(quirks: Quirks) -> list[str]:
     said = [f"`{key}` is sent as `{name}`." for key, name in quirks.rename.items()]
     if quirks.drop:
@@ -174,6 +182,8 @@ def _spelling(quirks: Quirks) -> list[str]:
         said.append("Calls and results go without ids.")
     if not quirks.strict:
         said.append("Tools go without `strict`.")
+    if quirks.lost_reasoning:
+        said.append(f"{_LOST[quirks.lost_reasoning]} where its own reasoning is gone.")
     return said
 
 

@@ -56,6 +56,7 @@ WIRE_HEADERS = {
 
 _PLAIN = Quirks()
 _NO_LEAKS = Quirks(prose=False)
+_THINKING_OFF = Quirks(prose=False, lost_reasoning="off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ ROWS = (
         ("ANTHROPIC_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=_NO_LEAKS,
+        quirks=_THINKING_OFF,
         base_url_variables=("ANTHROPIC_BASE_URL",),
         note="A request without max_tokens is sent with 8192.",
         aliases=("claude",),
@@ -151,7 +152,7 @@ ROWS = (
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         several_calls=True,
         known_from="recorded",
-        quirks=_NO_LEAKS,
+        quirks=Quirks(prose=False, lost_reasoning="placeholder"),
         base_url_variables=("GOOGLE_GEMINI_BASE_URL",),
         note="This wire cannot ask for one call only.",
         aliases=("google",),
@@ -196,7 +197,7 @@ ROWS = (
         ("DEEPSEEK_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        quirks=Quirks(reasoning={"none": {"thinking": {"type": "disabled"}}}, strict=False),
+        quirks=Quirks(reasoning={"none": {"thinking": {"type": "disabled"}}}, strict=False, lost_reasoning="blank"),
         other_wires={MESSAGES: "https://api.deepseek.com/anthropic"},
         note="`strict` tools need its beta address, so `strict` is left out.",
     ),
@@ -223,7 +224,7 @@ ROWS = (
         "https://api.moonshot.ai/v1",
         ("MOONSHOT_API_KEY",),
         several_calls=True,
-        quirks=Quirks(reasoning=_THINKING, choices=frozenset({"auto", "none"})),
+        quirks=Quirks(reasoning=_THINKING, choices=frozenset({"auto", "none"}), lost_reasoning="blank"),
         other_wires={MESSAGES: "https://api.moonshot.ai/anthropic"},
         note="China: base_url=https://api.moonshot.cn/v1.",
         aliases=("kimi",),
@@ -418,7 +419,7 @@ def speaking(provider: Provider, wire: str) -> Provider:
         return provider
     base = provider.other_wires.get(wire, provider.base_url)
     # Quirks are spelled for openai-chat, whose keys other wires do not have.
-    quirks = provider.quirks if wire == CHAT else _NO_LEAKS
+    quirks = provider.quirks if wire == CHAT else _THINKING_OFF if wire == MESSAGES else _NO_LEAKS
     prefix = provider.prefix if wire in (CHAT, RESPONSES) else ""  # the paths of the others have the version in them
     return replace(provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", quirks=quirks)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from unbroken.messages import Effort, Json, OneTool, Request, System
+from unbroken.models.lost_reasoning import LostReasoning
 from unbroken.wires.ids import IdRule, fit
 from unbroken.wires.values import Object, as_dict, as_text, dicts
 
@@ -46,6 +47,8 @@ class Quirks:
     """False: a request with tools is sent unstreamed."""
     strict: bool = True
     """False: `strict` in a tool is refused or unknown."""
+    lost_reasoning: LostReasoning = ""
+    """How to go on where it demands its own reasoning back and that is gone."""
     prose: bool = True
     """Are calls that leaked into the text recovered (on openai-chat)? Off where the models do not leak any."""
 

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, cast, get_args
 from unbroken.errors import UserError
 from unbroken.messages import Effort
 from unbroken.models.addresses import read_base
+from unbroken.models.lost_reasoning import WAYS
 from unbroken.models.quirks import ALL_CHOICES
 from unbroken.wires import WIRES
 from unbroken.wires.ids import IdRule
@@ -263,6 +264,7 @@ QUIRKS: Mapping[str, Reader] = {
     "no_call_ids": _flag,
     "stream_with_tools": _flag,
     "strict": _flag,
+    "lost_reasoning": _one_of(["", *WAYS], "a way to go on without reasoning"),
     "prose": _flag,
 }
 """The fields of `Quirks`."""
