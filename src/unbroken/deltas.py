@@ -102,7 +102,7 @@ class Restarted:
 @dataclass(slots=True)
 class Received:
     """Bytes of the body as they came, whole events of them; only where a request is verbatim. What was read of them
-    stands in the deltas just before."""
+    stands in the deltas just before; of a body that is no stream, only in `Ended` at its end."""
 
     data: bytes
     last: bool = False

@@ -23,7 +23,7 @@ from unbroken.gateway.kept import Kept
 from unbroken.gateway.serial import AskModel, HandOut, decide, fold_turns
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.speaking import Speaker, StreamSpeaker, WholeSpeaker
-from unbroken.gateway.turns import Turn, chain, turn_key
+from unbroken.gateway.turns import Turn, asked_key, chain, turn_key
 from unbroken.gateway.upstreams import Upstream
 from unbroken.messages import (
     Assistant,
@@ -32,6 +32,7 @@ from unbroken.messages import (
     Request,
     System,
     ToolCall,
+    ToolMessage,
     Usage,
     Verbatim,
 )
@@ -45,6 +46,8 @@ from unbroken.wires.writer import ResponseWriter
 
 log = logging.getLogger("unbroken.gateway")
 
+_LINKS = (Assistant, ToolMessage)
+"""Without any of these there is no chain that could be broken."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
 
 
@@ -113,7 +116,7 @@ class Answering:
             request = await self._go_on_from(asked, request, parent)
         serial = asked.serial or request.parallel is False
         folds = fold_turns(request.messages, await self._kept.find(asked.scope, request.messages))
-        holds = await self._kept.holds(fold.turn for fold in folds if fold.turn.held and fold.missing)
+        holds = await self._kept.holds(fold.turn for fold in folds if fold.turn.held and fold.waiting)
         decision = decide(
             request.messages,
             folds,
@@ -125,12 +128,12 @@ class Answering:
         answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire))
         match decision:
             case HandOut(turn):
-                await self._kept.touch(turn)
+                await self._kept.touch(turn, holds.get(turn.key))
                 self._metrics.released(asked.upstream.alias)
                 self._book.hold(turn.key, len(turn.message.calls) - decision.position - 1)
                 await self._hand_out(answer, decision)
             case AskModel():
-                await self._kept.close(decision.closed)
+                await self._kept.close(decision.closed, holds)
                 for turn in decision.closed:
                     self._book.hold(turn.key, 0)
                 await self._ask(answer, decision)
@@ -161,14 +164,15 @@ class Answering:
         if text:
             await answer.send(speaker.feed(TextDelta(text)))
         await answer.send(speaker.feed(UsageReported(Usage())))
-        await self._keep_response(answer, Assistant(text, (next.call,)))
+        if answer.keeps_responses:
+            await self._keep_response(answer, Assistant(text, (next.call,)))
         await answer.send(speaker.end(Ended(Verdict("whole")), next.call))
 
     # The model
 
     async def _ask(self, answer: _Answer, decision: AskModel) -> None:
         asked, account = answer.asked, answer.account
-        if answer.serial and (turn := await self._kept.asked_before(asked.scope, asked.data)) is not None:
+        if answer.serial and (turn := await self._kept.asked_before(answer.asked_key)) is not None:
             await self._hand_out(answer, HandOut(turn, 0), turn.text)
             return
         request, edits = self._mended(answer, decision)
@@ -234,7 +238,7 @@ class Answering:
             raw = asked.body.get(name)
             edits: Sequence[HistoryEdit] = ()
             body = asked.body
-            if isinstance(raw, list):
+            if isinstance(raw, list) and any(isinstance(said, _LINKS) for said in request.messages):
                 whole = not asked.body.get("conversation")
                 mended, edits = repair_raw(asked.wire, cast("list[Json]", raw), whole=whole)
                 if edits:
@@ -243,7 +247,8 @@ class Answering:
             spelled = Verbatim(asked.wire, body, request.messages, asked.headers)
             return replace(request, verbatim=spelled, pieces=False), edits
         messages, edits = repair(decision.messages)
-        messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
+        if not upstream.fallback:  # with others behind it, each is left what it signed itself, when it is asked
+            messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
         parallel = False if answer.serial else request.parallel
         return replace(request, messages=messages, parallel=parallel, pieces=False), edits
 
@@ -265,25 +270,23 @@ class Answering:
         last = speaker.end(ended, handed)
         turn = answer.turn(message, calls, holds, speaker.text)
         if turn is not None:
-            await self._kept.keep(
-                asked.scope, turn, asked.data if holds else b"", self._settings.retry_window if holds else 0.0
-            )
+            key, window = (answer.asked_key, self._settings.retry_window) if holds else ("", 0.0)
+            await self._kept.keep(asked.scope, *turn, key, window)
             self._metrics.kept("held" if holds else "turn")
         if holds and turn is not None:
             account.handed = f"1/{len(calls)}"
             headers[TURN] = f"handed {account.handed}"
             self._metrics.held(alias, len(calls) - 1)
-            self._book.hold(turn.key, len(calls) - 1)
-            log.info("serial_hold session=%s calls=%d handed=1", turn.key[-8:], len(calls))
-        given = (handed,) if handed is not None else tuple(map(answer.handed, calls))
-        await self._keep_response(answer, Assistant(speaker.text, given), speaker.head)
+            self._book.hold(turn[0].key, len(calls) - 1)
+            log.info("serial_hold session=%s calls=%d handed=1", turn[0].key[-8:], len(calls))
+        if answer.keeps_responses:
+            given = (handed,) if handed is not None else tuple(map(answer.handed, calls))
+            await self._keep_response(answer, Assistant(speaker.text, given), speaker.head)
         return last
 
     async def _keep_response(self, answer: _Answer, message: Assistant, head: bytes = b"") -> None:
         """For who goes on by `previous_response_id`. `head`: the provider's own bytes, where the client has its id."""
         asked = answer.asked
-        if asked.wire != RESPONSES or asked.body.get("store") is False:
-            return
         id = _id_in(head) or answer.id
         systems = 1 if asked.body.get("instructions") else 0
         await self._kept.keep_response(asked.scope, id, answer.parent, (*answer.said[systems:], message))
@@ -316,6 +319,10 @@ class _Answer:
             return StreamSpeaker(wire, writer, raw=raw, serial=self.serial, on_diverge=settings.on_diverge)
         return WholeSpeaker(wire, writer, raw=raw, serial=self.serial)
 
+    @property
+    def keeps_responses(self) -> bool:
+        return self.asked.wire == RESPONSES and self.asked.body.get("store") is not False
+
     async def begin(self, headers: Mapping[str, str]) -> None:
         await self.out.begin(self.request.stream, headers)
 
@@ -326,10 +333,17 @@ class _Answer:
     def handed(self, call: ToolCall) -> ToolCall:
         """The call under the id that the client's wire can carry."""
         rule = RULES.get(self.asked.wire)
-        return call if rule is None else replace(call, id=fit(call.id, rule))
+        id = call.id if rule is None else fit(call.id, rule)
+        return call if id == call.id else replace(call, id=id)
 
-    def turn(self, message: Assistant, calls: tuple[ToolCall, ...], holds: bool, shown: str) -> Turn | None:
-        """What has to be kept: None if the client's history will say it all."""
+    @property
+    def asked_key(self) -> str:
+        return asked_key(self.asked.scope, self.asked.upstream.alias, self.asked.data)
+
+    def turn(
+        self, message: Assistant, calls: tuple[ToolCall, ...], holds: bool, shown: str
+    ) -> tuple[Turn, bytes] | None:
+        """What has to be kept, and the digest under which it is found; None if the client's history will say it all."""
         asked, request = self.asked, self.request
         handed = tuple(map(self.handed, calls))
         renamed = any(call.id != own.id for call, own in zip(handed, calls, strict=True))
@@ -337,15 +351,10 @@ class _Answer:
             return None
         if message.native is not None and not message.native.source:
             message = replace(message, native=replace(message.native, source=asked.upstream.origin))
-        given = Assistant(shown, handed[:1] if holds else handed)
-        key = turn_key(asked.scope, chain((*request.messages, given)))
-        return Turn(
-            key,
-            replace(message, calls=calls),
-            tuple(call.id for call in handed),
-            holds,
-            None if shown == message.text else shown,
-        )
+        digest = chain((*request.messages, Assistant(shown, handed[:1] if holds else handed)))
+        message, ids = replace(message, calls=calls), tuple(call.id for call in handed)
+        key = turn_key(asked.scope, digest, message, ids)
+        return Turn(key, message, ids, holds, None if shown == message.text else shown), digest
 
 
 _RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]+)"')

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from urllib.parse import parse_qs
 
-from unbroken.gateway.openapi import openapi
-
 from unbroken import __version__
 from unbroken.errors import ModelNotFound, UnbrokenError
 from unbroken.gateway.answering import Account, Answering, Asked
@@ -37,6 +35,7 @@ from unbroken.gateway.failures import Failure, failure_of
 from unbroken.gateway.kept import Kept
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.limits import KeyLimits
+from unbroken.gateway.openapi import openapi
 from unbroken.gateway.passing import pass_through
 from unbroken.gateway.profiles import find_profile
 from unbroken.gateway.recent import RecentRequest

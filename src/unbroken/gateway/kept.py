@@ -18,7 +18,6 @@ from unbroken.gateway.turns import (
     VERSION,
     Hold,
     Turn,
-    asked_key,
     call_key,
     chains,
     hold_key,
@@ -27,7 +26,7 @@ from unbroken.gateway.turns import (
     read_turn,
     read_value,
     response_key,
-    turn_key,
+    said_key,
     write_hold,
     write_turn,
 )
@@ -60,20 +59,24 @@ class Kept:
         spoken = [at for at, message in enumerate(messages) if isinstance(message, Assistant)]
         if not spoken:
             return {}
-        found: dict[int, Turn] = {}
         by_id = {at: key for at in spoken if (key := _telling_key(scope, messages[at]))}
-        pointers = await self._look(list(by_id.values()))
-        turns = await self._turns([key for key in pointers.values() if key])
-        for at, key in by_id.items():
-            if (turn := turns.get(pointers.get(key) or "")) is not None:
-                found[at] = turn
-        rest = [at for at in spoken if at not in found]
+        turns = await self._pointed_at(by_id, remembered=True)
+        rest = [at for at in spoken if at not in turns]
         if rest:
             digests = chains(messages)
-            keys = {at: turn_key(scope, digests[at]) for at in rest}
-            turns = await self._turns(list(keys.values()))
-            found |= {at: turn for at, key in keys.items() if (turn := turns.get(key)) is not None}
-        return found
+            keys = {at: said_key(scope, digests[at]) for at in rest}
+            # Two answers may begin alike and go on otherwise, so for calls only what is stored now will do.
+            called = {at: key for at, key in keys.items() if cast("Assistant", messages[at]).calls}
+            turns |= await self._pointed_at(called, remembered=False)
+            turns |= await self._pointed_at({at: key for at, key in keys.items() if at not in called}, remembered=True)
+        return turns
+
+    async def _pointed_at(self, keys: Mapping[int, str], remembered: bool) -> dict[int, Turn]:
+        if not keys:
+            return {}
+        pointers = await self._read(list(keys.values()), lambda _, data: data.decode(), remembered)
+        turns = await self._turns([key for key in pointers.values() if key])
+        return {at: turn for at, key in keys.items() if (turn := turns.get(pointers.get(key) or "")) is not None}
 
     async def holds(self, turns: Iterable[Turn]) -> dict[str, Hold | None]:
         keys = list(dict.fromkeys(turn.key for turn in turns))
@@ -82,11 +85,11 @@ class Kept:
         values = await self._try(self.store.get([hold_key(key) for key in keys]), [])
         return {key: read_hold(value) for key, value in zip(keys, values, strict=False)}
 
-    async def keep(self, scope: str, turn: Turn, body: bytes = b"", retry_window: float = 0.0) -> bool:
-        """Before the client has the end of the answer: from then on it may ask for more. `body` is the request, for
-        one that comes once more within `retry_window`."""
+    async def keep(self, scope: str, turn: Turn, chain: bytes, asked: str = "", retry_window: float = 0.0) -> bool:
+        """Before the client has the end of the answer: from then on it may ask for more. `chain` is the digest of all
+        that was said, with this; `asked` a key for the request, if it comes once more within `retry_window`."""
         turn = replace(turn, kept_until=self._now() + self._ttl)
-        entries = {turn.key: write_turn(turn)}
+        entries = {turn.key: write_turn(turn), said_key(scope, chain): turn.key.encode()}
         for id, call in zip(turn.ids, turn.message.calls, strict=True):
             if is_telling(id, call.name):
                 entries[call_key(scope, id)] = turn.key.encode()
@@ -95,25 +98,28 @@ class Kept:
         if not await self._put(entries, self._ttl):
             return False
         self._at_hand.add(turn.key, turn, len(entries[turn.key]))
-        if body and retry_window > 0:
-            await self._put({asked_key(scope, body): turn.key.encode()}, retry_window)
+        self._at_hand.forget(said_key(scope, chain))
+        if asked and retry_window > 0:
+            await self._put({asked: turn.key.encode()}, retry_window)
         return True
 
-    async def asked_before(self, scope: str, body: bytes) -> Turn | None:
+    async def asked_before(self, asked: str) -> Turn | None:
         """The held turn that this very request was answered with a moment ago."""
-        value = (await self._try(self.store.get([asked_key(scope, body)]), [None]))[0]
+        value = (await self._try(self.store.get([asked]), [None]))[0]
         if value is None:
             return None
         key = value.decode()
         return (await self._turns([key])).get(key)
 
-    async def touch(self, turn: Turn) -> None:
+    async def touch(self, turn: Turn, hold: Hold | None) -> None:
         """A call was handed out: it is waited for from now on."""
-        await self._put({hold_key(turn.key): self._new_hold()}, self._ttl)
+        await self._put({hold_key(turn.key): self._new_hold(closed=hold is not None and hold.closed)}, self._ttl)
 
-    async def close(self, turns: Iterable[Turn]) -> None:
-        entries = {hold_key(turn.key): write_hold(Hold(self._now(), closed=True)) for turn in turns}
-        if entries:
+    async def close(self, turns: Iterable[Turn], holds: Mapping[str, Hold | None]) -> None:
+        """Their rest is answered "not run" in this history; in another branch it may still be handed out."""
+        closed = {turn.key: hold for turn in turns if (hold := holds.get(turn.key)) is not None}
+        if closed:
+            entries = {hold_key(key): write_hold(replace(hold, closed=True)) for key, hold in closed.items()}
             await self._put(entries, self._ttl)
 
     async def keep_response(self, scope: str, id: str, parent: str, messages: Sequence[Message]) -> None:
@@ -135,24 +141,23 @@ class Kept:
             id = saved["parent"]
         return None if id else tuple(message for part in reversed(parts) for message in part)
 
-    def _new_hold(self) -> bytes:
-        return write_hold(Hold(self._now() + self._hold_timeout))
-
-    async def _look(self, keys: Sequence[str]) -> dict[str, str]:
-        values = await self._read(keys, lambda _, data: data.decode())
-        return {key: value for key, value in values.items() if value}
+    def _new_hold(self, closed: bool = False) -> bytes:
+        return write_hold(Hold(self._now() + self._hold_timeout, closed))
 
     async def _turns(self, keys: Sequence[str]) -> dict[str, Turn]:
         now = self._now()
-        turns = await self._read(keys, read_turn)
+        turns = await self._read(keys, read_turn, remembered=True)
         return {key: turn for key, turn in turns.items() if turn is not None and turn.kept_until > now}
 
-    async def _read(self, keys: Sequence[str], read: Callable[[str, bytes], T | None]) -> dict[str, T | None]:
-        """What is not there never will be: an answer is kept before its client has it."""
+    async def _read(
+        self, keys: Sequence[str], read: Callable[[str, bytes], T | None], remembered: bool
+    ) -> dict[str, T | None]:
+        """`remembered`: what was read once need not be read again. That holds for what is not there too: an answer is
+        kept before its client has it."""
         values: dict[str, T | None] = {}
         unknown: list[str] = []
         for key in dict.fromkeys(keys):
-            known, value = self._at_hand.get(key)
+            known, value = self._at_hand.get(key) if remembered else (False, None)
             if known:
                 values[key] = cast("T | None", value)
             else:
@@ -160,7 +165,8 @@ class Kept:
         if unknown:
             for key, data in zip(unknown, await self._try(self.store.get(unknown), []), strict=False):
                 values[key] = value = None if data is None else read(key, data)
-                self._at_hand.add(key, value, len(data or b""))
+                if remembered:
+                    self._at_hand.add(key, value, len(data or b""))
         return values
 
     async def _put(self, entries: Mapping[str, bytes], ttl: float) -> bool:
@@ -191,6 +197,9 @@ class _AtHand:
             return False, None
         self._values.move_to_end(key)
         return True, self._values[key][1]
+
+    def forget(self, key: str) -> None:
+        self._bytes -= self._values.pop(key, (0, None))[0]
 
     def add(self, key: str, value: object, size: int) -> None:
         size += 200  # the key, and what keeps it

@@ -57,8 +57,8 @@ def openapi(models: Sequence[str] = ()) -> Object:
                 "alt": {
                     "name": "alt",
                     "in": "query",
-                    "description": "Server-sent events instead of one JSON array.",
-                    "schema": {"enum": ["sse", "json"]},
+                    "description": "`sse`: server-sent events instead of one JSON array.",
+                    "schema": {"examples": ["sse"]},
                 },
             },
             "headers": {name: {"description": words, "schema": _STRING} for name, words in _HEADERS.items()},
@@ -125,7 +125,7 @@ def _ask(
 ) -> Object:
     content: Object = {"application/json": {"schema": _ref(answer)}}
     if streams:
-        content["text/event-stream"] = {"schema": _STRING}
+        content["text/event-stream"] = {"schema": {"description": "Events as the provider of this wire sends them."}}
     headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
     operation: Object = {
         "operationId": name,

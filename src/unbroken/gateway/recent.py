@@ -23,7 +23,7 @@ class RecentRequest:
     key: str = ""
     """The name of the gateway key, never the key."""
     upstream_wire: str = ""
-    """Empty where no model was asked."""
+    """Empty where the model has none."""
     streamed: bool = False
     first_token: float | None = None
     """Seconds from the request to the first of the answer."""

@@ -65,14 +65,20 @@ class Fold:
     start: int
     end: int = 0
     text: str = ""
-    present: set[int] = field(default_factory=set[int])
-    """Positions of the calls that the client has."""
+    positions: dict[str, int] = field(default_factory=dict[str, int])
+    """Of the calls that the client has, by the ids that it has for them."""
     results: list[tuple[int, ToolResult]] = field(default_factory=list[tuple[int, ToolResult]])
     between: list[Message] = field(default_factory=list[Message])
 
     @property
-    def missing(self) -> list[int]:
-        return [at for at in range(len(self.turn.message.calls)) if at not in self.present]
+    def present(self) -> set[int]:
+        return set(self.positions.values())
+
+    @property
+    def waiting(self) -> range:
+        """Positions of the calls that were not handed out: those behind the last that the client has. One before it
+        was, and is gone from the history by the client's own will."""
+        return range(max(self.positions.values(), default=-1) + 1, len(self.turn.message.calls))
 
     @property
     def answered(self) -> set[int]:
@@ -82,13 +88,18 @@ class Fold:
 def fold_turns(messages: Sequence[Message], turns: Mapping[int, Turn]) -> list[Fold]:
     """The turns of a history; `turns` says at which positions one begins. One that the client changed is none."""
     folds: list[Fold] = []
+    changed: set[str] = set()
     at = 0
     while at < len(messages):
         turn = turns.get(at)
-        fold = None if turn is None else _fold(messages, at, turn, turns)
+        fold = None if turn is None or turn.key in changed else _fold(messages, at, turn, turns)
         if fold is not None:
             folds.append(fold)
-        at = fold.end if fold is not None else at + 1
+            at = fold.end
+            continue
+        if turn is not None:
+            changed.add(turn.key)
+        at += 1
     return folds
 
 
@@ -101,28 +112,29 @@ def decide(
     ends_in_result: bool,
     on_tool_error: OnToolError = "continue",
 ) -> Decision:
-    """What to do. `holds` are those of the folds that miss calls, by the turn's key; `ends_in_result` says whether the
-    client's last message brings a result: then whatever text stands beside it only comes with it."""
+    """What to do. `holds` are those of the folds with calls that wait, by the turn's key; `ends_in_result` says whether
+    the client's last message brings a result: then whatever text stands beside it only comes with it."""
     rebuilt: list[Message] = []
     closed: list[Turn] = []
+    own_ids: dict[str, str] = {}
     at = 0
     for fold in folds:
-        rebuilt += messages[at : fold.start]
+        rebuilt += _with_own_ids(messages[at : fold.start], own_ids)
         at = fold.end
-        turn, missing, text = fold.turn, fold.missing, ""
-        if turn.held and missing:
-            hold = holds.get(turn.key)
-            if hold is not None and hold.closed:
-                text = SPOKEN
-            elif hold is not None and now <= hold.until:
-                stop = on_tool_error == "stop" and any(_failed(result) for _, result in fold.results)
-                last = not any(isinstance(message, Assistant) for message in messages[fold.end :])
-                if last and ends_in_result and fold.present <= fold.answered and not stop:
-                    return HandOut(turn, missing[0])
-                text = FAILED if stop else SPOKEN
+        turn, rest = fold.turn, ""
+        hold = holds.get(turn.key) if turn.held and fold.waiting else None
+        alive = hold is not None and now <= hold.until
+        if hold is not None and (alive or hold.closed) and not _goes_on_changed(fold, messages[fold.end :]):
+            stop = on_tool_error == "stop" and any(_failed(result) for _, result in fold.results)
+            last = not any(isinstance(message, Assistant) for message in messages[fold.end :])
+            if alive and last and ends_in_result and fold.present <= fold.answered and not stop:
+                return HandOut(turn, fold.waiting[0])
+            rest = FAILED if stop else SPOKEN
+            if not hold.closed:
                 closed.append(turn)
-        rebuilt += _rebuild(fold, text)
-    rebuilt += messages[at:]
+        rebuilt += _rebuild(fold, rest)
+        own_ids |= {id: turn.message.calls[place].id for id, place in fold.positions.items()}
+    rebuilt += _with_own_ids(messages[at:], own_ids)
     return AskModel(tuple(rebuilt), tuple(closed), tuple(fold.turn for fold in folds))
 
 
@@ -132,17 +144,17 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
     at, by_id = start, False
     while at < len(messages) and turns.get(at, turn).key == turn.key:
         part = messages[at]
-        positions = _positions(turn, part, fold.present, by_id)
+        positions = _positions(fold, part, by_id)
         if positions is None or not isinstance(part, Assistant):
             break
         by_id = by_id or not positions.keys().isdisjoint(turn.ids)
         if at > fold.end > 0:
             fold.between += messages[fold.end : at]
-        fold.present.update(positions.values())
+        fold.positions |= positions
         fold.text = fold.text or part.text
         at += 1
         while at < len(messages) and isinstance(message := messages[at], ToolMessage):
-            fold.results += [_placed(turn, result, positions) for result in message.results]
+            fold.results += [_placed(fold, result) for result in message.results]
             at += 1
         fold.end = at
         if not turn.held:
@@ -152,13 +164,14 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
     return fold if fold.end else None
 
 
-def _positions(turn: Turn, part: Message, present: set[int], by_id: bool) -> dict[str, int] | None:
-    """For each call of this part, by the id that the client has for it, its position in the turn. A client that keeps
-    ids (`by_id`) is taken at its word; one that rewrites them is known by what it calls."""
-    if not isinstance(part, Assistant) or (present and not part.calls):
+def _positions(fold: Fold, part: Message, by_id: bool) -> dict[str, int] | None:
+    """For each call of this part, by the id that the client has for it, its position in the turn; None if it is no part
+    of it. A client that keeps ids (`by_id`) is taken at its word; one that rewrites them is known by what it calls."""
+    turn, taken = fold.turn, fold.present
+    # What is handed out later comes without words: those that stand there are the client's own.
+    if not isinstance(part, Assistant) or (taken and (not part.calls or part.text.strip())):
         return None
     positions: dict[str, int] = {}
-    taken = set(present)
     for call in part.calls:
         fits = [at for at, own in enumerate(turn.message.calls) if at not in taken and same_call(own, call)]
         named = (at for at in fits if turn.ids[at] == call.id)
@@ -170,15 +183,32 @@ def _positions(turn: Turn, part: Message, present: set[int], by_id: bool) -> dic
     return positions
 
 
-def _placed(turn: Turn, result: ToolResult, positions: Mapping[str, int]) -> tuple[int, ToolResult]:
+def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
     """A result under the id that the model gave its call; a stray one comes last and keeps its id, for the repairs."""
-    at = positions.get(result.call_id)
+    turn = fold.turn
+    at = fold.positions.get(result.call_id)
     if at is None and result.call_id in turn.ids:
         at = turn.ids.index(result.call_id)
     if at is None:
         return len(turn.ids), result
     own = turn.message.calls[at]
     return at, replace(result, call_id=own.id, name=own.name)
+
+
+def _goes_on_changed(fold: Fold, later: Sequence[Message]) -> bool:
+    """Does the client have more of this turn, but not as it was handed out? Then it is the client's own."""
+    ids = {fold.turn.ids[at] for at in fold.waiting}
+    return any(isinstance(message, Assistant) and any(call.id in ids for call in message.calls) for message in later)
+
+
+def _with_own_ids(messages: Sequence[Message], ids: Mapping[str, str]) -> list[Message]:
+    """Results that do not follow their turn find their calls all the same: the repairs put them where they belong."""
+    return [
+        ToolMessage(tuple(replace(result, call_id=ids.get(result.call_id, result.call_id)) for result in said.results))
+        if isinstance(said, ToolMessage) and any(result.call_id in ids for result in said.results)
+        else said
+        for said in messages
+    ]
 
 
 def _rebuild(fold: Fold, rest: str) -> list[Message]:
@@ -188,12 +218,13 @@ def _rebuild(fold: Fold, rest: str) -> list[Message]:
     said = fold.text.strip()
     if said and said != turn.text.strip():
         message = replace(message, text=fold.text, native=None)  # the client's own words now, and nobody signed them
-    results = fold.results
+    results, kept = fold.results, fold.present
     if rest:
         calls = message.calls
-        results = [*results, *((at, ToolResult.of(calls[at], rest, error=True)) for at in fold.missing)]
-    elif fold.missing:
-        message = replace(message, calls=tuple(call for at, call in enumerate(message.calls) if at in fold.present))
+        results = [*results, *((at, ToolResult.of(calls[at], rest, error=True)) for at in fold.waiting)]
+        kept = kept | set(fold.waiting)
+    if len(kept) < len(message.calls):
+        message = replace(message, calls=tuple(call for at, call in enumerate(message.calls) if at in kept))
     ordered = tuple(result for _, result in sorted(results, key=lambda entry: entry[0]))
     return [message, *([ToolMessage(ordered)] if ordered else []), *fold.between]
 

@@ -34,7 +34,8 @@ from unbroken.gateway.metrics import COUNTS_DIR
 from unbroken.gateway.protocol import BoundedConfig, BoundedProtocol
 from unbroken.gateway.settings import GatewaySettings
 
-log = logging.getLogger("unbroken.gateway")
+log = logging.getLogger("uvicorn.error")
+"""Where uvicorn says why it does not start; heard also where nobody has set up logging."""
 
 
 class App(Protocol):
@@ -127,7 +128,6 @@ def listen(settings: GatewaySettings) -> socket.socket:
         listening.close()
         what = f"listening on {where} failed: {error.strerror or error}"
         raise UserError(f"{what}; choose another port, or 0 for any that is free") from None
-    listening.set_inheritable(True)
     return listening
 
 
@@ -291,6 +291,11 @@ class _Supervisor(Multiprocess):
                 # What it counted still counts; what it had in work has gone with it.
                 multiprocess.mark_process_dead(process.pid, self._counts)  # pyright: ignore[reportUnknownMemberType] - untyped
         self.failed = any(process.exitcode == STARTUP_FAILURE for process in before)
+
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for listening in self.sockets:  # else connections would be taken here that nobody answers
+            listening.close()
 
     def join_all(self) -> None:
         for process in self.processes:

@@ -37,7 +37,7 @@ from unbroken.deltas import (
 )
 from unbroken.gateway.settings import Diverging
 from unbroken.gateway.turns import same_call
-from unbroken.messages import ToolCall, Usage
+from unbroken.messages import Assistant, ToolCall, Usage
 from unbroken.verdicts import Verdict
 from unbroken.wires.jsontext import dumps, loads
 from unbroken.wires.tidy import calls_are_tidy
@@ -264,16 +264,19 @@ class WholeSpeaker:
         self._raw = raw
         self._serial = serial
         self._said: list[Delta] = []
-        self._body = b""
+        self._usage: Usage | None = None
+        self._text = ""
 
     @property
     def text(self) -> str:
-        return "".join(delta.text for delta in self._said if isinstance(delta, TextDelta))
+        return self._text
 
     def feed(self, delta: Delta) -> bytes:
         match delta:
             case Received(data):
-                self._body += data
+                self.head += data
+            case UsageReported(usage):
+                self._usage = usage
             case AttemptFailed():
                 self._raw = False
             case Restarted():
@@ -283,10 +286,14 @@ class WholeSpeaker:
         return b""
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
-        if self._raw and ended.verdict.whole and self._body.lstrip()[:1] == b"{" and not self._bent():
-            self.head = self._body
-            return self._body if handed is None else dumps(keep_first_call(self._wire, loads(self._body)))
-        for delta in self._said:
+        said = self._said if ended.message is None else _deltas(ended.message)
+        self._text = "".join([delta.text for delta in said if isinstance(delta, TextDelta)])
+        if self._raw and ended.verdict.whole and self.head[:1] == b"{" and not any(map(_is_bent, said)):
+            return self.head if handed is None else dumps(keep_first_call(self._wire, loads(self.head)))
+        self.head = b""
+        if self._usage is not None:
+            self._writer.feed(UsageReported(self._usage))
+        for delta in said:
             if not (self._serial and isinstance(delta, _CALL)):
                 self._writer.feed(delta)
         if handed is not None:
@@ -294,9 +301,18 @@ class WholeSpeaker:
         self._writer.feed(ended)
         return self._writer.body()
 
-    def _bent(self) -> bool:
-        """Is a call not as the wire has it?"""
-        return any(
-            isinstance(delta, CallSpoiled | CallWithdrawn) or (isinstance(delta, CallReady) and bool(delta.call.notes))
-            for delta in self._said
-        )
+
+def _deltas(message: Assistant) -> list[Delta]:
+    """A whole message as what would have been said of it on the way."""
+    deltas: list[Delta] = []
+    if message.reasoning:
+        deltas.append(ReasoningDelta(message.reasoning))
+    if message.text:
+        deltas.append(TextDelta(message.text))
+    deltas += [CallSpoiled(call) if call.problem else CallReady(call) for call in message.calls]
+    return deltas
+
+
+def _is_bent(delta: Delta) -> bool:
+    """A call that is not as the wire has it."""
+    return isinstance(delta, CallSpoiled) or (isinstance(delta, CallReady) and bool(delta.call.notes))

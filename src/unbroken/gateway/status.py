@@ -151,7 +151,7 @@ def _upstreams(status: GatewayStatus) -> Table:
         return (
             Cell(upstream.alias, fallback),
             Cell(upstream.model),
-            Cell(upstream.wire, state="quiet"),
+            Cell(upstream.wire or "in this process", state="quiet"),
             Cell(
                 "one at a time" if upstream.serial else "as the client asks", state="" if upstream.serial else "quiet"
             ),
@@ -180,14 +180,14 @@ def _requests(status: GatewayStatus) -> Table:
 def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
     how = "streamed" if request.streamed else "whole"
     first = "" if request.first_token is None else f"first after {_seconds(request.first_token)}"
-    wire = request.upstream_wire or ("held call, model not asked" if request.handed else "no model was asked")
+    held = bool(request.handed) and not request.handed.startswith("1/")
     tokens = f"{request.input_tokens:,} in", f"{request.output_tokens:,} out"
     handed = f"{request.handed} handed out" if request.handed else ""
     notes = [*request.repairs, *(f"asked again: {what}" for what in request.restarts)]
     return (
         Cell(_ago(now - request.at), _clock(request.at)),
         Cell(request.key or request.client_wire, f"{request.client_wire}, {how}" if request.key else how),
-        Cell(request.alias or "unknown", wire),
+        Cell(request.alias or "unknown", "held call, model not asked" if held else request.upstream_wire),
         Cell(str(request.status), state="good" if request.status < 400 else "warn" if request.status < 500 else "bad"),
         Cell(_seconds(request.seconds), first),
         Cell(*tokens) if request.input_tokens or request.output_tokens else Cell(""),

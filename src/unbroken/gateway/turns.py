@@ -6,8 +6,9 @@ read off the client's history, not counted. That is why a client may retry, bran
 agree on anything.
 
 A turn is found by the id of one of its calls, if that id tells something, else by the chained digest of all that was
-said up to and including the message. Ids that count from 0 in each answer are the same in many conversations: they tell
-nothing. The digest leaves out what clients lose or rewrite: ids, reasoning, system texts, white space at the ends.
+said up to and including the message as the client has it. Ids that count from 0 in each answer are the same in many
+conversations: they tell nothing. The digest leaves out what clients lose or rewrite: ids, reasoning, system texts,
+white space at the ends.
 """
 
 from __future__ import annotations
@@ -116,8 +117,14 @@ def read_value(data: bytes | None) -> dict[str, Json] | None:
 # Keys
 
 
-def turn_key(scope: str, chain: bytes) -> str:
-    return "turn:" + _named(scope, chain)
+def turn_key(scope: str, chain: bytes, message: Assistant, ids: Sequence[str]) -> str:
+    """Its own: two answers that begin alike, after the same words, are two turns."""
+    return "turn:" + _named(scope, dumps([chain.hex(), to_json([message])[0], *ids]))
+
+
+def said_key(scope: str, chain: bytes) -> str:
+    """Where the last turn is found that was said like this, for messages whose ids tell nothing."""
+    return "said:" + _named(scope, chain)
 
 
 def call_key(scope: str, id: str) -> str:
@@ -128,9 +135,9 @@ def hold_key(turn: str) -> str:
     return "hold:" + turn
 
 
-def asked_key(scope: str, body: bytes) -> str:
-    """For a request that comes once more, byte for byte."""
-    return "asked:" + _named(scope, body)
+def asked_key(scope: str, alias: str, body: bytes) -> str:
+    """For a request that comes once more, byte for byte. On one wire the model is not named in it."""
+    return "asked:" + _named(scope, alias.encode() + b"\n" + body)
 
 
 def response_key(scope: str, id: str) -> str:

@@ -63,8 +63,10 @@ def _open(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings]) -> Upstre
     model: Model = _model(row, rows, ())
     first: Model = cast("Guarded[Model]", model).model if isinstance(model, Guarded) else model
     http = first if isinstance(first, HTTPModel) else None
-    origin = http.origin if http is not None else f"{row.alias} here"
-    return Upstream(row.alias, cast("Model", model), http.wire if http is not None else "", origin, row.serial, http, row.fallback)
+    origin = http.origin if http is not None else first.name
+    return Upstream(
+        row.alias, cast("Model", model), http.wire if http is not None else "", origin, row.serial, http, row.fallback
+    )
 
 
 def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:

@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
-from unbroken.deltas import Delta, Ended, Received
+from unbroken.deltas import Delta, Ended, Received, UsageReported
 from unbroken.errors import ProviderError, StreamError, Unauthorized
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
@@ -145,6 +145,7 @@ class HTTPModel:
         request, body = self.write(request)
         spelled = request.spelled_for(self.endpoint.wire)
         passing = Passing(request.stream) if spelled is not None else None
+        quiet = spelled is not None and not request.stream
         recovers = self._recovers and passing is None  # what is passed on as it came is not changed
         names = [tool.name for tool in request.tools] if recovers and request.tools else None
         decoder = Decoder(self.endpoint.wire, names, request)
@@ -182,7 +183,8 @@ class HTTPModel:
                 except StreamError:
                     break  # beyond a limit: `end` says so in its verdict
                 for delta in deltas:
-                    yield delta
+                    if not quiet or delta.__class__ is UsageReported:
+                        yield delta
                 if passing is not None and (whole := passing.feed(chunk)):
                     yield Received(whole, decoder.terminal)
                 if not decoder.terminal:
@@ -212,7 +214,8 @@ class HTTPModel:
                 delta.verdict = self._asked(key).masked_verdict(delta.verdict)
             if last and isinstance(delta, Ended):
                 yield Received(last, last=True)
-            yield delta
+            if not quiet or isinstance(delta, Ended | UsageReported):
+                yield delta
 
     def _grace(self, decoder: Decoder) -> float:
         """How long to wait for more once the response has its terminal sign."""

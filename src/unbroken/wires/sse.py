@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+import orjson
+
 from unbroken.errors import TooLarge
-from unbroken.wires.jsontext import MAX_DEPTH, too_deep
+from unbroken.wires.jsontext import MAX_DEPTH, shallow, too_deep
 
 MAX_EVENT = 32 * 1024 * 1024
 MAX_BODY = 256 * 1024 * 1024
@@ -216,6 +218,13 @@ _UNREADABLE = b"{\x00"
 """Before noise that came where an object should: so it looks like an event, and like one that no parser takes."""
 
 
+def _is_object(data: bytes) -> bool:
+    try:
+        return shallow(data) and isinstance(orjson.loads(data), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
 class JsonSplitter:
     """Cuts a sequence of top-level JSON objects (one a line, or an array, or one body) where each of them closes.
 
@@ -233,6 +242,10 @@ class JsonSplitter:
         self._escaped = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        if not (self.inside or self._between) and chunk[:1] == b"{" and len(chunk) <= self.max_event:
+            whole = chunk.rstrip()
+            if whole.endswith(b"}") and _is_object(whole):
+                return [whole]  # nearly all bodies that are not streamed: to parse them is cheaper than to cut them
         objects: list[bytes] = []
         at = start = 0
         end = len(chunk)
