@@ -1,12 +1,14 @@
 """For the tests of the gateway: a gateway over real HTTP before a scripted upstream, and a plain client of any wire.
 
 The client is as stubborn as a real one: it sends its whole history each time, in its own wire's spelling, and keeps
-nothing but what that wire carries.
+nothing but what that wire carries. Where HTTP itself does not matter, a client may call the application directly.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,10 @@ from unbroken.gateway.app import Gateway
 from unbroken.gateway.protocol import BoundedConfig, BoundedProtocol
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 from unbroken.gateway.stores import Store
+from unbroken.gateway.upstreams import Upstream
 from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+from unbroken.models import Model
+from unbroken.models.script import Line
 from unbroken.testing import Call, Say, ScriptedServer, Step, Uses
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.jsontext import dumps, loads
@@ -70,7 +75,8 @@ def upstream_settings(server: ScriptedServer, wire: str, alias: str = "m", **mor
 
 
 def settings_for(*upstreams: UpstreamSettings, clients: tuple[ClientProfile, ...] = (), **more: Any) -> GatewaySettings:
-    return GatewaySettings(upstreams, clients=clients, **{"store": "memory:", "port": 0, **more})
+    options: dict[str, Any] = {"store": "memory:", "port": 0, **more}
+    return GatewaySettings(upstreams, clients=clients, **options)
 
 
 @asynccontextmanager
@@ -90,7 +96,7 @@ async def serving(
         timeout_graceful_shutdown=1,
     )
     config.settings = settings
-    server = uvicorn.Server(config)
+    server = _Server(config)
     running = asyncio.create_task(server.serve())
     try:
         while not server.started:
@@ -103,6 +109,103 @@ async def serving(
     finally:
         server.should_exit = True
         await running
+
+
+class Clock:
+    """Wall time that goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.time = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A gateway before a scripted upstream."""
+
+    url: str
+    upstream: ScriptedServer
+    clock: Clock
+
+    def client(self, wire: str, stream: bool = False, **more: Any) -> Client:
+        return Client(self.url, wire, stream, **more)
+
+    @property
+    def asked(self) -> list[list[Message]]:
+        """What the model was asked with, each time."""
+        return [list(request.messages) for request in self.upstream.requests]
+
+
+@asynccontextmanager
+async def stage(upstream_wire: str, *answers: Line, serial: bool = False, **settings: Any) -> AsyncGenerator[Stage]:
+    """Each answer is for one request of the gateway; more of them are refused. `serial`: the alias says it."""
+    clock = Clock()
+    async with ScriptedServer(*answers) as upstream:
+        row = upstream_settings(upstream, upstream_wire, serial=serial, options={"attempts": 1})
+        async with serving(settings_for(row, **settings), now=clock) as url:
+            yield Stage(url, upstream, clock)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's own waits 0.2 s for each end."""
+
+    async def main_loop(self) -> None:
+        while not self.should_exit:
+            await asyncio.sleep(0.002)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections or self.server_state.tasks:
+            await asyncio.sleep(0.002)
+        await self.lifespan.shutdown()
+
+
+class Inside:
+    """A gateway that is called directly, before models of this process. It is closed by who gave it its store."""
+
+    def __init__(
+        self, models: Mapping[str, Model], store: Store, now: Callable[[], float] = time.time, **settings: Any
+    ) -> None:
+        rows = tuple(UpstreamSettings(alias, "demo") for alias in models)
+        self._gateway = Gateway(settings_for(*rows, **settings), store, now)
+        for alias, model in models.items():
+            self._gateway.upstreams[alias] = Upstream(alias, model, "", f"{alias} here", serial=False)
+
+    async def post(self, path: str, query: str, data: bytes, headers: Mapping[str, str]) -> _Raw:
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        }
+        bodies = [data]
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> Mapping[str, Any]:
+            if bodies:
+                return {"type": "http.request", "body": bodies.pop()}
+            await asyncio.get_running_loop().create_future()  # this client never goes away
+            raise AssertionError
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await self._gateway(scope, receive, send)
+        names = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return _Raw(sent[0]["status"], names, b"".join(part.get("body", b"") for part in sent[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +221,10 @@ class Reply:
         return [(call.name, call.arguments) for call in self.response.calls]
 
     @property
+    def ids(self) -> list[str]:
+        return [call.id for call in self.response.calls]
+
+    @property
     def body(self) -> Any:
         return loads(self.data)
 
@@ -126,7 +233,7 @@ class Reply:
 class Client:
     """A client of one wire. `messages` is its history, in our spelling, without anything that its wire cannot carry."""
 
-    url: str
+    url: str | Inside
     wire: str
     stream: bool = False
     parallel: bool | None = False
@@ -134,10 +241,13 @@ class Client:
     tools: tuple[ToolSpec, ...] = (WEATHER,)
     headers: dict[str, str] = field(default_factory=dict[str, str])
     messages: list[Message] = field(default_factory=list[Message])
+    habit: Callable[[list[Message]], list[Message]] | None = None
+    """What it does to its history each time before it sends it."""
 
     def request(self, messages: list[Message] | None = None) -> Request:
+        messages = self.messages if messages is None else messages
         return Request(
-            tuple(self.messages if messages is None else messages),
+            tuple(messages if self.habit is None else self.habit(messages)),
             self.tools,
             parallel=self.parallel,
             stream=self.stream,
@@ -150,18 +260,27 @@ class Client:
     async def post(self, body: Object | bytes) -> Reply:
         method = "streamGenerateContent" if self.stream else "generateContent"
         path = PATHS[self.wire].format(model=self.model, method=method)
-        query = "?alt=sse" if self.wire == "gemini" and self.stream else ""
+        query = "alt=sse" if self.wire == "gemini" and self.stream else ""
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {"Content-Type": "application/json", **self.headers}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(self.url + path + query, data=data, headers=headers) as http,
-        ):
-            answer = await http.read()
-            decoder = Decoder(self.wire, None, self.request())
-            if http.status == 200:
-                decoder.feed(answer)
-            return Reply(http.status, dict(http.headers), answer, decoder.response())
+        raw = await (
+            _post(self.url + path, query, data, headers)
+            if isinstance(self.url, str)
+            else self.url.post(path, query, data, headers)
+        )
+        asked = find_wire(self.wire).decode_request(loads(data)) if raw.status == 200 else None
+        decoder = Decoder(self.wire, None, asked)
+        if raw.status == 200:
+            decoder.feed(raw.data)
+        return Reply(raw.status, raw.headers, raw.data, decoder.response())
+
+    async def again(self) -> Reply:
+        """The last request once more."""
+        before = self.messages[:-1] if isinstance(self.messages[-1], Assistant) else self.messages
+        return await self.post(self.body(before))
+
+    def branch(self) -> Client:
+        return replace(self, messages=list(self.messages))
 
     async def ask(self, *said: Message) -> Reply:
         """Say it, and take the answer into the history, as far as this wire carries it."""
@@ -184,6 +303,14 @@ class Client:
         while replies[-1].response.calls and len(replies) < most:
             replies.append(await self.answer_calls())
         return replies
+
+
+async def _post(url: str, query: str, data: bytes, headers: Mapping[str, str]) -> _Raw:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}?{query}" if query else url, data=data, headers=headers) as http,
+    ):
+        return _Raw(http.status, dict(http.headers), await http.read())
 
 
 def result_of(call: ToolCall, text: str = "") -> ToolResult:

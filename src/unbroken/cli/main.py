@@ -13,9 +13,11 @@ from unbroken import __version__
 from unbroken.cli.chat import chat_command
 from unbroken.cli.decode import decode_command
 from unbroken.cli.faults import app as faults_app
+from unbroken.cli.keys import app as keys_app
 from unbroken.cli.output import READER_GONE, Output
 from unbroken.cli.probe import probe_command
 from unbroken.cli.run import run_command
+from unbroken.cli.serve import serve_command
 from unbroken.errors import UnbrokenError
 
 app = typer.Typer(
@@ -43,6 +45,8 @@ def options(
 
 app.command("run")(run_command)
 app.command("chat")(chat_command)
+app.command("serve")(serve_command)
+app.add_typer(keys_app, name="keys")
 app.command("decode")(decode_command)
 app.command("probe")(probe_command)
 app.add_typer(faults_app, name="faults")

@@ -83,6 +83,11 @@ class Decoder:
         self._ended: Ended | None = None
 
     @property
+    def begun(self) -> bool:
+        """Something was fed."""
+        return self._framer.bytes_seen > 0
+
+    @property
     def terminal(self) -> bool:
         """A terminal sign of the wire was read. Usage may still follow it, up to `done`."""
         return self._assembler.terminal

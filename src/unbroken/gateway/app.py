@@ -5,6 +5,7 @@ How a request is answered is in `answering`; what HTTP needs is in `edge`. Nothi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,10 +13,11 @@ from contextlib import ExitStack
 from urllib.parse import parse_qs
 
 from unbroken import __version__
-from unbroken.errors import ModelNotFound, UnbrokenError
+from unbroken.errors import UnbrokenError
 from unbroken.gateway.answering import Account, Answering, Asked
 from unbroken.gateway.arrays import ArrayFrames
 from unbroken.gateway.book import Book
+from unbroken.gateway.config import store_url
 from unbroken.gateway.counting import count_tokens
 from unbroken.gateway.doors import GEMINI, PASSED_ON, Door, find_door, model_of, read_body, wire_of
 from unbroken.gateway.edge import (
@@ -27,11 +29,11 @@ from unbroken.gateway.edge import (
     Response,
     Scope,
     Send,
+    Watching,
     read_headers,
-    watching,
 )
 from unbroken.gateway.edge import read_body as receive_body
-from unbroken.gateway.failures import Failure, failure_of
+from unbroken.gateway.failures import Failure, failure_of, whole_seconds
 from unbroken.gateway.kept import Kept
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.limits import KeyLimits
@@ -62,7 +64,7 @@ class Gateway:
         self.settings = settings
         self.upstreams = open_upstreams(settings.upstreams)
         self.store = store or open_store(
-            settings.store, max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
+            store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
         )
         self._now = now
         self._keys = KeyRing(settings.keys_file) if settings.keys else None
@@ -109,7 +111,7 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        response = Response(send, self.settings.write_timeout)
+        response = Response(send)
         door = find_door(path)
         wire = door.wire if door is not None else wire_of(path)
         try:
@@ -130,7 +132,7 @@ class Gateway:
 
     async def _open_page(self, page: Callable[[Response], Awaitable[None]], scope: Scope, response: Response) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, f"{scope['path']} is read with GET")
+            raise Refused(405, f"{scope['path']} is read with GET", {"allow": "GET, HEAD"})
         if scope["path"] not in ("/", "/healthz", "/readyz", "/openapi.json"):
             self._admit(read_headers(scope), scope)
         await page(response)
@@ -171,7 +173,7 @@ class Gateway:
         await response.whole(200, dumps({"object": "list", "data": data, "models": models, "has_more": False, **ends}))
 
     async def _describe(self, response: Response) -> None:
-        await response.whole(200, dumps(openapi()))
+        await response.whole(200, dumps(openapi(tuple(self.upstreams))))
 
     async def _show_status(self, response: Response) -> None:
         # With keys, only who has one sees more than the empty page.
@@ -186,7 +188,7 @@ class Gateway:
         await response.whole(200, body, content_type=content_type.encode())
 
     async def _status(self) -> GatewayStatus:
-        kind = self.settings.store.partition(":")[0]
+        kind = store_url(self.settings.store).partition(":")[0]
         try:
             stats = await self.store.stats()
             store = StoreStatus(kind, stats.entries, stats.bytes)
@@ -211,7 +213,7 @@ class Gateway:
 
     async def _open(self, door: Door, scope: Scope, receive: Receive, response: Response) -> None:
         if scope["method"] != "POST":
-            raise Refused(405, f"{scope['path']} is asked with POST")
+            raise Refused(405, f"{scope['path'][:200]} is asked with POST", {"allow": "POST"})
         began, at = time.perf_counter(), self._now()
         headers = read_headers(scope)
         account = Account(began)
@@ -222,12 +224,12 @@ class Gateway:
             with ExitStack() as admitted:
                 key = self._admit(headers, scope)
                 if key is not None and (refused := admitted.enter_context(self._limits.admit(key))) is not None:
-                    raise _TooMany(refused.words, refused.retry_after)
+                    raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
                 data = await receive_body(headers, receive, self.settings.max_body, self.settings.body_timeout)
                 body = read_body(data)
                 upstream = self._find(model_of(door, body), key)
                 alias = upstream.alias
-                async with watching(receive):
+                with Watching(receive):
                     asked = self._asked(door, body, data, upstream, key, headers)
                     if door.wanted == "count":
                         await count_tokens(asked, response)
@@ -236,6 +238,10 @@ class Gateway:
                         await outlet.end()
         except ClientGone:
             failure = Failure(GONE, "the client went away")
+        except asyncio.CancelledError:  # the time that a stop may take is over
+            failure = Failure(503, "the gateway was stopped")
+            await outlet.fail(door.wire, failure)
+            raise
         except Exception as error:  # noqa: BLE001 - as in `_serve`
             failure = _logged(error)
             await outlet.fail(door.wire, failure)
@@ -289,10 +295,10 @@ class Gateway:
         with ExitStack() as admitted:
             key = self._admit(headers, scope)
             if key is not None and (refused := admitted.enter_context(self._limits.admit(key))) is not None:
-                raise _TooMany(refused.words, refused.retry_after)
+                raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
             data = await receive_body(headers, receive, self.settings.max_body, self.settings.body_timeout)
             allowed = [each for each in self.upstreams.values() if key is None or key.allows(each.alias)]
-            async with watching(receive):
+            with Watching(receive):
                 await pass_through(scope, headers, data, allowed, response)
 
     def _find(self, model: str, key: GatewayKey | None) -> Upstream:
@@ -300,7 +306,7 @@ class Gateway:
         if upstream is not None and (key is None or key.allows(model)):
             return upstream
         allowed = [alias for alias in self.upstreams if key is None or key.allows(alias)]
-        raise ModelNotFound(f"there is no model `{model[:100]}` here; there are: {', '.join(allowed)}", status=404)
+        raise Refused(404, f"there is no model {model[:100]!r} here; there are: {', '.join(allowed)}")
 
     def _admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
         if self._keys is None:
@@ -318,12 +324,6 @@ class Gateway:
             return  # a page that broke off; nothing more can be said
         body = dumps(refusal(wire, failure.status, failure.words, failure.kind))
         await response.whole(failure.status, body, failure.headers)
-
-
-class _TooMany(Refused):
-    def __init__(self, words: str, retry_after: float) -> None:
-        super().__init__(429, words)
-        self.retry_after = retry_after
 
 
 class _Outlet:
@@ -383,8 +383,6 @@ def _wants_array(door: Door, scope: Scope) -> bool:
 
 def _logged(error: Exception) -> Failure:
     failure = failure_of(error)
-    if isinstance(error, _TooMany):
-        failure.headers["retry-after"] = str(max(1, round(error.retry_after)))
     if not isinstance(error, UnbrokenError | Refused):
         log.error("answering a request failed", exc_info=error)
     elif failure.upstream:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json, Request
 from unbroken.wires import find_wire
-from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads, shallow
+from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads, loads_exact, shallow
 from unbroken.wires.values import Object, as_dict, as_text
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
@@ -71,11 +71,15 @@ def wire_of(path: str) -> str:
     return MESSAGES if path.startswith("/v1/messages") else CHAT
 
 
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+"""What the fast parser may bend: it would reach the provider as another number."""
+
+
 def read_body(data: bytes) -> Object:
     if not shallow(data):
         raise InvalidRequest(f"the body is JSON nested deeper than {MAX_DEPTH} levels")
     try:
-        body: Json = loads(data)
+        body: Json = loads_exact(data) if _LONG_NUMBER.search(data) else loads(data)
     except Damaged:
         raise InvalidRequest("the body is not JSON") from None
     if not isinstance(body, dict):
@@ -138,6 +142,9 @@ def _check_types(body: Object) -> None:
         if value is None or (isinstance(value, types) and not (isinstance(value, bool) and bool not in types)):
             continue
         raise InvalidRequest(f"`{name}` is not {_NAMES[types[-1]]}")
+    for at, tool in enumerate(cast("list[Json]", body.get("tools") or ())):
+        if not isinstance(tool, dict):
+            raise InvalidRequest(f"`tools[{at}]` is not an object")
 
 
 def model_of(door: Door, body: Mapping[str, Json]) -> str:

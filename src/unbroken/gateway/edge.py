@@ -6,9 +6,11 @@ Nothing is known here of models or wires. Bare ASGI, no framework: the gateway s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
 from typing import Any, TypeAlias
+
+from unbroken.deadlines import TimeLimit
 
 Scope: TypeAlias = Mapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -19,11 +21,12 @@ EVENTS = b"text/event-stream; charset=utf-8"
 
 
 class Refused(Exception):
-    """The request cannot be read: `status` and words for the client."""
+    """The request cannot be read, or is not allowed: `status` and words for the client."""
 
-    def __init__(self, status: int, words: str) -> None:
+    def __init__(self, status: int, words: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(words)
         self.status = status
+        self.headers = dict(headers or {})
 
 
 class ClientGone(Exception):
@@ -42,7 +45,7 @@ async def read_body(headers: Mapping[str, str], receive: Receive, most: int, sec
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(seconds):
+        with TimeLimit(seconds):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -59,11 +62,11 @@ async def read_body(headers: Mapping[str, str], receive: Receive, most: int, sec
 
 
 class Response:
-    """One HTTP response on its way out. `status` is 0 until it has begun."""
+    """One HTTP response on its way out. `status` is 0 until it has begun. A client that does not read is the server's
+    affair (`protocol`): it is hung up on, and then it is gone."""
 
-    def __init__(self, send: Send, write_timeout: float) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._write_timeout = write_timeout
         self.status = 0
 
     async def begin(self, status: int, content_type: bytes, headers: Mapping[str, str], length: int | None) -> None:
@@ -78,12 +81,8 @@ class Response:
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def send(self, data: bytes, more: bool = True) -> None:
-        """Waits while the client does not read. Who does not read for too long is taken for gone."""
-        try:
-            async with asyncio.timeout(self._write_timeout):
-                await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        except TimeoutError:
-            raise ClientGone from None
+        """Waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def whole(
         self, status: int, body: bytes, headers: Mapping[str, str] | None = None, content_type: bytes = JSON
@@ -97,30 +96,33 @@ def _safe(value: str) -> bytes:
     return value.encode("latin-1", "replace").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
-@asynccontextmanager
-async def watching(receive: Receive) -> AsyncGenerator[None]:
-    """While it is left open: a client that goes away ends what is inside, with `ClientGone`."""
-    working = asyncio.current_task()
-    assert working is not None
-    gone = False
+class Watching:
+    """`with Watching(receive):` a client that goes away ends what is inside, with `ClientGone`."""
 
-    async def watch() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+        self._working: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        self._working = asyncio.current_task()
+        self._watcher = asyncio.create_task(self._watch())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._watcher is not None:
+            # Not awaited: it only waits itself, and the loop sees it out.
+            self._watcher.cancel()
+        if self._gone and self._working is not None:
+            self._working.uncancel()
+            if kind is asyncio.CancelledError:
+                raise ClientGone from None
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
-        gone = True
-        working.cancel()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        working.uncancel()
-        raise ClientGone from None
-    finally:
-        if not watcher.done():
-            watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await watcher
+        self._gone = True
+        if self._working is not None:
+            self._working.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 
 from unbroken.errors import (
     ContextTooLong,
@@ -31,13 +32,12 @@ class Failure:
 def failure_of(error: BaseException) -> Failure:
     match error:
         case Refused():
-            return Failure(error.status, str(error))
+            return Failure(error.status, str(error), headers=error.headers)
         case ContextTooLong():
             return Failure(400, str(error), "too_long", upstream=True)
         case ProviderError():
             wait = error.retry_after
-            # Whole seconds, and not fewer than asked for: clients read no others.
-            headers = {} if wait is None else {"retry-after": str(max(0, -int(-wait // 1)))}
+            headers = {} if wait is None else {"retry-after": whole_seconds(wait)}
             return Failure(_status(error), str(error), headers=headers, upstream=True)
         case StreamError():
             kind = error.verdicts[-1].kind if error.verdicts else ""
@@ -52,6 +52,11 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(502, str(error), upstream=True)
         case _:
             return Failure(500, "the gateway failed, its log says why")
+
+
+def whole_seconds(wait: float) -> str:
+    """Not fewer than asked for: clients read whole ones only."""
+    return str(max(0, ceil(wait)))
 
 
 def _status(error: ProviderError) -> int:

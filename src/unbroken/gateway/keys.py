@@ -147,11 +147,13 @@ def _changing(path: Path, patience: float) -> Generator[dict[str, GatewayKey]]:
             os.fsync(body.fileno())
             _keep_owner(path, fresh)
         os.replace(fresh, path)
-    except OSError as error:
-        raise UserError(f"the keys in {path} cannot be changed: {error.strerror or error}") from None
-    finally:
-        with suppress(FileNotFoundError):
+    except BaseException as error:
+        # Only here: once it has taken the other's place, a file of this name is that of the next one.
+        with suppress(OSError):
             fresh.unlink()
+        if isinstance(error, OSError):
+            raise UserError(f"the keys in {path} cannot be changed: {error.strerror or error}") from None
+        raise
 
 
 def _open_alone(fresh: Path, path: Path, patience: float) -> int:

@@ -152,9 +152,15 @@ def _config(settings: GatewaySettings, app: Callable[[], App], **more: Any) -> B
         timeout_keep_alive=KEPT_ALIVE,
         **more,
     )
+    log.addFilter(_was_not_cut)
     config.settings = settings
     config.timeout_graceful_shutdown = settings.stop_timeout  # pyright: ignore[reportAttributeAccessIssue] - it is waited for as for any number of seconds
     return config
+
+
+def _was_not_cut(record: logging.LogRecord) -> bool:
+    """That streams are cut at the end is said once, by their number. Where each of them stood is nobody's concern."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class _Server(uvicorn.Server):
@@ -245,6 +251,7 @@ def _serve_with_workers(
 def _worker_app(app: MakeApp, settings: GatewaySettings, logs: SetUpLogs | None) -> App:
     if logs is not None:
         logs()
+    log.addFilter(_was_not_cut)
     threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
     try:
         return app(settings)

@@ -39,7 +39,7 @@ from unbroken.gateway.settings import Diverging
 from unbroken.gateway.turns import same_call
 from unbroken.messages import Assistant, ToolCall, Usage
 from unbroken.verdicts import Verdict
-from unbroken.wires.jsontext import dumps, loads
+from unbroken.wires.jsontext import dumps, loads_exact
 from unbroken.wires.tidy import calls_are_tidy
 from unbroken.wires.trimming import keep_first_call
 from unbroken.wires.writer import ResponseWriter
@@ -289,7 +289,7 @@ class WholeSpeaker:
         said = self._said if ended.message is None else _deltas(ended.message)
         self._text = "".join([delta.text for delta in said if isinstance(delta, TextDelta)])
         if self._raw and ended.verdict.whole and self.head[:1] == b"{" and not any(map(_is_bent, said)):
-            return self.head if handed is None else dumps(keep_first_call(self._wire, loads(self.head)))
+            return self.head if handed is None else dumps(keep_first_call(self._wire, loads_exact(self.head)))
         self.head = b""
         if self._usage is not None:
             self._writer.feed(UsageReported(self._usage))

@@ -74,6 +74,7 @@ def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: t
     if row.alias in above:
         raise UserError(f"the fallbacks {' > '.join([*above, row.alias])} go round in a circle")
     above = (*above, row.alias)
+    key = _key(row)
     fallback = [_fallback(name, rows, above) for name in row.fallback]
     if row.model == "demo" or row.model.startswith("python:"):
         model: Model = DemoModel() if row.model == "demo" else _from_python(row.model)
@@ -81,7 +82,7 @@ def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: t
     return connect(
         row.model,
         base_url=row.base_url or None,
-        api_key=_key(row),
+        api_key=key,
         wire=row.wire or None,
         fallback=fallback,
         recover=row.recover,

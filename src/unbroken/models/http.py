@@ -19,6 +19,7 @@ from multidict import CIMultiDict
 
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
+from unbroken.decoding.plain import read_plain
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended, Received, UsageReported
 from unbroken.errors import ProviderError, StreamError, Unauthorized
@@ -178,6 +179,15 @@ class HTTPModel:
                 if not received:
                     received = True
                     patience.allow(self.timeouts.idle)
+                if quiet and content.at_eof() and not decoder.begun:
+                    plain = read_plain(self._wire, chunk, request)
+                    if plain is not None:
+                        ended, usage = plain
+                        if usage is not None:
+                            yield UsageReported(usage)
+                        yield Received(chunk, last=True)
+                        yield ended
+                        return
                 try:
                     deltas = feed(chunk)
                 except StreamError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from unbroken.errors import StreamError
 from unbroken.messages import Json
 from unbroken.wires.jsontext import loads
+from unbroken.wires.parts import call_from_text
 from unbroken.wires.sse import Framer
 from unbroken.wires.values import Object, as_dict
 from unbroken.wires.wire import MISSHAPEN
@@ -19,7 +20,12 @@ MANY = 16 * 1024
 
 
 class Passed:
+    marks: tuple[bytes, ...] = ()
+    """What stands in every event that matters once the beginning is known; without any, all of them matter."""
+
     def __init__(self) -> None:
+        self.begun = False
+        """The beginning is known: from here on only events with a mark have to be read."""
         self._unread: list[bytes] = []
         self._size = 0
         self._news = False
@@ -46,6 +52,8 @@ class Passed:
         self._size = 0
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._may_skip(data):  # nearly all that ever passes is text
+            return
         for event in data.split(b"\n\n"):
             at = event.find(b"data:")
             text = event[at + 5 :]
@@ -58,7 +66,17 @@ class Passed:
         """The JSON text of one event; whatever is wrong with it may be raised."""
         raise NotImplementedError
 
+    def _may_skip(self, data: bytes) -> bool:
+        if not self.begun:
+            return False
+        for mark in self.marks:  # noqa: SIM110 - a generator would cost more than the search
+            if mark in data:
+                return False
+        return True
+
     def _read(self, data: bytes) -> None:
+        if self._may_skip(data):
+            return
         try:
             self.read(data)
         except (*MISSHAPEN, StreamError):
@@ -73,6 +91,14 @@ class Passed:
             return
         for text in texts:
             self._read(text)
+
+
+def same_input(said: str, whole: str) -> bool:
+    """Is what a client was told of a call's arguments (or free text) all of it? Spelled otherwise is still the same."""
+    if said == whole:
+        return True
+    arguments = call_from_text("", "", said, 0).arguments
+    return arguments is not None and arguments == call_from_text("", "", whole, 0).arguments
 
 
 def event_of(data: bytes) -> Object:

@@ -1,7 +1,8 @@
 """A whole response body with only the first of its calls, for a client that takes one at a time.
 
 Nothing else is touched, so that what only its wire knows (signatures, reasoning, ids, the finish) reaches the client as
-the provider said it.
+the provider said it. (Parse a body that is to be written again with `loads_exact`: arguments may hold integers that
+the fast parser bends.)
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class SQLiteFile:
         try:
             return [self._get(key, now) for key in keys]
         finally:
-            self._connection.execute("COMMIT")
+            _roll_back(self._connection)
 
     def _get(self, key: bytes, now: float) -> bytes | None:
         row = self._connection.execute(_GET, (key, now)).fetchone()
@@ -131,10 +131,17 @@ class _Writing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._connection.execute("COMMIT")
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            _roll_back(self._connection)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """What is still open; some errors end a transaction by themselves."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def _open(path: str, label: str) -> sqlite3.Connection:
@@ -154,28 +161,38 @@ def _open(path: str, label: str) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, label: str) -> None:
+    connection.execute("BEGIN")  # one state of the file, while others may be laying it out
+    _look_at(connection, label)  # before anything is written to what may be somebody else's
+    connection.execute("COMMIT")
     _use_wal(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA journal_size_limit = 16777216")
     with _Writing(connection):
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        is_new = (application, version, tables) == (0, 0, 0)
-        if not is_new and application != APPLICATION:
-            raise UserError(f"store `{label}` is a database of another program: name a new file")
-        if version > FORMAT:
-            raise UserError(
-                f"store `{label}` is of format {version}, and {FORMAT} can be read: update unbroken, or name a new file"
-            )
-        if is_new or version < FORMAT:
-            _lay_out(connection, label, version)
+        version = _look_at(connection, label)  # another process may have been quicker
+        if version is not None and version < FORMAT:
+            LOG.warning("store `%s` was of format %d and is cleared for format %d", label, version, FORMAT)
+        if version != FORMAT:
+            _lay_out(connection)
         connection.execute("SELECT max(id) FROM entries").fetchone()  # a damaged file had better show it now
 
 
-def _lay_out(connection: sqlite3.Connection, label: str, version: int) -> None:
-    if version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-        LOG.warning("store `%s` was of format %d and is cleared for format %d", label, version, FORMAT)
+def _look_at(connection: sqlite3.Connection, label: str) -> int | None:
+    """The format of the file, None if it is new."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (application, version, tables) == (0, 0, 0):
+        return None
+    if application != APPLICATION:
+        raise UserError(f"store `{label}` is a database of another program: name a new file")
+    if version > FORMAT:
+        raise UserError(
+            f"store `{label}` is of format {version}, and {FORMAT} can be read: update unbroken, or name a new file"
+        )
+    return version
+
+
+def _lay_out(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE IF EXISTS entries")
     for statement in _SCHEMA:
         connection.execute(statement)

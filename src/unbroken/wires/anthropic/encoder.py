@@ -10,6 +10,7 @@ from unbroken.wires.anthropic.passed import MessagesPassed, PassedBlock
 from unbroken.wires.anthropic.requests import encode_call
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import outgoing_arguments
+from unbroken.wires.passed import same_input
 from unbroken.wires.refusals import error_event, refusal, status_of
 from unbroken.wires.values import Object
 
@@ -33,8 +34,8 @@ class MessagesEncoder:
         """What stands before the text of a delta while a block of text is open."""
         self._started = False
         self._passed = MessagesPassed()
-        self._torn: dict[str, str] = {}
-        """Calls that had to be closed before they were known to be whole, and what the client has of their input."""
+        self._torn: set[str] = set()
+        """Calls that were closed before they were known to be whole, or of which the client knows something else."""
         self._usage: Usage | None = None
         self._stop_reason = ""
         self._error: Object | None = None
@@ -111,25 +112,24 @@ class MessagesEncoder:
         raw = dumps(block["input"]).decode() if call.kind == "custom" else outgoing_arguments(call)
         if (half := self._passed.open) is not None and half.kind == "tool_use" and half.id == call.id:
             return self._rest_of(half, raw)
-        if (said := self._torn.get(call.id)) is not None:
-            if said == raw or not (said or call.arguments):  # one without arguments is only sure at the end
-                self._passed.calls.add(call.id)
-                del self._torn[call.id]
-            return b""
-        if call.id in self._passed.calls:
+        if (said := self._passed.calls.get(call.id)) is not None:
+            # One without arguments is only sure at the end, perhaps after it had to be closed.
+            (self._torn.discard if same_input(said, raw) else self._torn.add)(call.id)
             return b""
         written = self._start() + self._end_block() + self._begin_block({**block, "input": {}})
         self._content[-1] = block
         return written + self._delta({"type": "input_json_delta", "partial_json": raw}) + self._stop_block()
 
     def _rest_of(self, half: PassedBlock, raw: str) -> bytes:
-        said = raw if half.whole else "".join(half.pieces)
-        if not raw.startswith(said):
-            return self._end_block()
-        self._passed.calls.add(half.id)
-        rest = raw[len(said) :]
-        more = self._delta({"type": "input_json_delta", "partial_json": rest}) if rest else b""
-        return more + self._end_block()
+        more = b""
+        if not same_input(half.input, raw) and raw.startswith(half.input):
+            rest = raw[len(half.input) :]
+            more = self._delta({"type": "input_json_delta", "partial_json": rest})
+            half.pieces.append(rest)
+        ended = self._end_block()
+        if same_input(half.input, raw):
+            self._torn.discard(half.id)
+        return more + ended
 
     def _end(self, told: Meaning) -> bytes:
         passed = self._passed
@@ -162,8 +162,9 @@ class MessagesEncoder:
         half, self._passed.open = self._passed.open, None
         if half is None:
             self._content[-1][self._open] = "".join(self._texts)
-        elif half.kind == "tool_use" and half.id not in self._passed.calls:
-            self._torn[half.id] = "".join(half.pieces)
+        elif half.kind == "tool_use":
+            self._passed.calls[half.id] = half.input
+            self._torn.add(half.id)
         self._texts.clear()
         self._open = ""
         self._before_text = b""

@@ -3,6 +3,7 @@ block they stand in."""
 
 from __future__ import annotations
 
+from unbroken.wires.jsontext import dumps, exact
 from unbroken.wires.passed import Passed, event_of
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text
 
@@ -10,33 +11,36 @@ from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text
 class PassedBlock:
     """The block that is open at the client."""
 
-    __slots__ = ("id", "index", "kind", "pieces", "whole")
+    __slots__ = ("id", "index", "kind", "pieces")
 
     def __init__(self, index: int, block: Object) -> None:
         self.index = index
         self.kind = as_text(block.get("type"))
         self.id = as_text(block.get("id"))
-        self.pieces: list[str] = []
-        """Of its input, if it is a call."""
-        self.whole = bool(block.get("input"))
+        self.pieces = [dumps(block["input"]).decode()] if block.get("input") else []
+        """Of its input, if it is a call; some begin with all of it."""
+
+    @property
+    def input(self) -> str:
+        return "".join(self.pieces)
 
 
 class MessagesPassed(Passed):
+    marks = (b'"input_json_delta"', b'"content_block_st', b'"message_')
+
     def __init__(self) -> None:
         super().__init__()
         self.started = False
         self.blocks = 0
         self.open: PassedBlock | None = None
-        self.calls: set[str] = set()
-        """Ids of the calls that have ended."""
+        self.calls: dict[str, str] = {}
+        """The input of each call that has ended, by its id."""
         self.output_tokens = 0
         self.finished = False
         self.done = False
 
     def read(self, data: bytes) -> None:
-        # Nearly all events: text, thinking, signatures.
-        if b'_delta"' in data and b'"input_json_delta"' not in data and b'"message_delta"' not in data:
-            return
+        self.begun = True
         event = event_of(data)
         match event.get("type"):
             case "content_block_delta":
@@ -44,12 +48,13 @@ class MessagesPassed(Passed):
                     self.open.pieces.append(event["delta"]["partial_json"])
             case "content_block_start":
                 self.started = True
+                event = exact(event, data, event["content_block"])
                 index = event["index"]
                 self.blocks = max(self.blocks, index + 1)
                 self.open = PassedBlock(index, as_dict(event["content_block"]))
             case "content_block_stop":
                 if self.open is not None and self.open.kind == "tool_use":
-                    self.calls.add(self.open.id)
+                    self.calls[self.open.id] = self.open.input
                 self.open = None
             case "message_start":
                 self.started = True

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
-from unbroken.messages import Usage
+from unbroken.messages import ToolCall, Usage
 from unbroken.wires.gemini.contents import encode_arguments
 from unbroken.wires.gemini.media import NAME
 from unbroken.wires.gemini.parts import Parts
 from unbroken.wires.gemini.passed import GeminiPassed
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.refusals import error_event, refusal, status_of
-from unbroken.wires.values import Object
+from unbroken.wires.values import Object, as_dict
 
 
 class GeminiEncoder:
@@ -29,6 +29,8 @@ class GeminiEncoder:
         self._around_text = b"", b""
         """What stands before and after the text of a chunk; known after the first one."""
         self._passed = GeminiPassed()
+        self._torn = False
+        """A call is another than the one that the client was passed."""
         self._parts = Parts()
         self._usage: Usage | None = None
         self._finish = "STOP"
@@ -55,9 +57,7 @@ class GeminiEncoder:
                 self._parts.text(text, thought=True)
                 return self._chunk([{"text": text, "thought": True}])
             case CallReady(call):
-                part = {"functionCall": {"id": call.id, "name": call.name, "args": encode_arguments(call)}}
-                self._parts.add(part)
-                return b"" if self._passed.has(call) else self._chunk([part])
+                return self._call(call)
             case UsageReported(usage):
                 self._usage = usage
                 return b""
@@ -66,7 +66,7 @@ class GeminiEncoder:
                 self._error = refusal(*failure)
                 return b"" if self._passed.finished else error_event(*failure)
             case Ended(verdict):
-                told = "length" if self._passed.half and verdict.told == "done" else verdict.told
+                told = "length" if (self._passed.half or self._torn) and verdict.told == "done" else verdict.told
                 self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(told, "STOP")
                 return b"" if self._passed.finished else self._chunk([], self._finish)
             case _:
@@ -76,6 +76,15 @@ class GeminiEncoder:
         if self._error is not None:
             return dumps(self._error)
         return dumps(self._response(self._parts.whole(), self._finish))
+
+    def _call(self, call: ToolCall) -> bytes:
+        arguments = encode_arguments(call)
+        if (passed := self._passed.find(call)) is not None:
+            self._torn = self._torn or ("args" in passed and as_dict(passed["args"]) != arguments)
+            return b""
+        part = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
+        self._parts.add(part)
+        return self._chunk([part])
 
     def _chunk(self, parts: list[Object], finish: str = "") -> bytes:
         return b"data: " + dumps(self._response(parts, finish)) + b"\n\n"

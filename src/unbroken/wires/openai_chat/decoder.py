@@ -137,7 +137,7 @@ class ChatDecoder:
                     break
         usage = event.get("usage")
         if usage:
-            self._to.usage(_usage(usage))
+            self._to.usage(read_usage(usage))
 
     def _is_ours(self, choice: Object) -> bool:
         """The first choice is the one that comes first: some servers count from 1, some leave the index out."""
@@ -180,7 +180,7 @@ class ChatDecoder:
             self._to.error(choice.get("error") or {"message": f"the provider gave up: {reason}", "code": reason})
         usage = choice.get("usage") or as_dict(event.get("x_groq")).get("usage")  # Kimi, Groq
         if usage and not event.get("usage"):
-            self._to.usage(_usage(usage))
+            self._to.usage(read_usage(usage))
         self._to.finish(str(reason), _MEANINGS.get(key, "other"))
 
     def _whole(self, choice: Object, event: Object, data: bytes) -> None:
@@ -407,7 +407,7 @@ def _texts(parts: Json) -> list[str]:
     return [text for part in dicts(parts) if isinstance(text := part.get("text"), str)]
 
 
-def _usage(usage: Json) -> Usage:
+def read_usage(usage: Json) -> Usage:
     raw = as_dict(usage)
     prompt, completion = as_dict(raw.get("prompt_tokens_details")), as_dict(raw.get("completion_tokens_details"))
     reading, writing = as_int(raw.get("prompt_tokens")), as_int(raw.get("completion_tokens"))

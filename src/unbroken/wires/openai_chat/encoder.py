@@ -8,6 +8,7 @@ from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_chat.history import encode_call
 from unbroken.wires.openai_chat.passed import ChatPassed, PassedCall
+from unbroken.wires.passed import same_input
 from unbroken.wires.refusals import error_event, refusal, status_of
 from unbroken.wires.values import Object
 
@@ -99,8 +100,10 @@ class ChatEncoder:
     def _rest_of(self, passed: PassedCall, encoded: Object) -> bytes:
         kind, field = ("custom", "input") if passed.custom else ("function", "arguments")
         said, whole = "".join(passed.pieces), encoded.get(kind, {}).get(field, "")
-        passed.torn = not whole.startswith(said) and not passed.whole
-        if passed.whole or passed.torn or said == whole:
+        if passed.whole or same_input(said, whole):
+            return b""
+        passed.torn = not whole.startswith(said)
+        if passed.torn:
             return b""
         passed.pieces = [whole]
         return self._chunk({"tool_calls": [{"index": passed.index, kind: {field: whole[len(said) :]}}]})

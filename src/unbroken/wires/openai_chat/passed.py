@@ -34,6 +34,15 @@ class PassedCall:
 
 
 class ChatPassed(Passed):
+    marks = (
+        b'"tool_calls"',
+        b'"finish_reason":"',
+        b'"finish_reason": "',
+        b'"usage":{',
+        b'"usage": {',
+        b"[DONE]",
+    )
+
     def __init__(self) -> None:
         super().__init__()
         self.head: Object = {}
@@ -55,36 +64,34 @@ class ChatPassed(Passed):
         return None
 
     def read(self, data: bytes) -> None:
-        if (
-            self.role
-            and self.head
-            and b'"tool_calls"' not in data
-            and b'"finish_reason":"' not in data
-            and b'"finish_reason": "' not in data
-            and b'"usage":{' not in data
-            and b'"usage": {' not in data
-            and len(data) > 16
-        ):
-            return
-        if data.strip().upper() == b"[DONE]":
+        if len(data) < 16 and data.strip().upper() == b"[DONE]":
             self.done = True
             return
         event = event_of(data)
+        if not self.begun:
+            self._begin(event)
+        choices = event.get("choices") or ()
+        for choice in choices:
+            if choice.get("index"):
+                continue
+            if choice.get("finish_reason"):
+                self.finished = True
+            for piece in choice["delta"].get("tool_calls") or ():
+                self._piece(piece)
+        if event.get("usage") and (self.finished or not choices):  # some count in every chunk
+            self.usage = True
+
+    def _begin(self, event: Object) -> None:
         if not self.head and event.get("id"):  # the first event of Azure has neither id nor model
             self.head = {key: event[key] for key in _HEAD if event.get(key) is not None}
-        self.usage = self.usage or isinstance(event.get("usage"), dict)
-        for choice in dicts(event.get("choices")):
-            if choice.get("index") or 0:
-                continue
-            delta = as_dict(choice.get("delta"))
-            self.role = self.role or bool(delta.get("role"))
-            self.finished = self.finished or bool(choice.get("finish_reason"))
-            for piece in dicts(delta.get("tool_calls")):
-                self._piece(piece)
+        self.role = self.role or any(as_dict(choice.get("delta")).get("role") for choice in dicts(event.get("choices")))
+        self.begun = self.role and bool(self.head)
 
     def _piece(self, piece: Object) -> None:
-        custom = isinstance(piece.get("custom"), dict)
-        inner = as_dict(piece.get("custom" if custom else "function"))
+        inner = piece.get("function")
+        custom = inner is None and "custom" in piece
+        if inner is None:
+            inner = as_dict(piece.get("custom"))
         call = self._call(piece.get("index"), as_text(piece.get("id")), custom)
         call.name = call.name or as_text(inner.get("name"))
         arguments: Json = inner.get("input" if custom else "arguments")
@@ -94,6 +101,8 @@ class ChatPassed(Passed):
             call.whole = True
 
     def _call(self, index: Json, id: str, custom: bool) -> PassedCall:
+        if not id and self.calls and self.calls[-1].index == index:  # nearly all pieces
+            return self.calls[-1]
         if not isinstance(index, int):
             known = [call for call in self.calls if call.id == id] if id else self.calls
         else:

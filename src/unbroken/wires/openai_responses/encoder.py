@@ -13,6 +13,7 @@ from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.outgoing import encode_call
 from unbroken.wires.openai_responses.passed import ResponsesPassed
 from unbroken.wires.openai_responses.writing import CALLS, KINDS, PartKind, Writing
+from unbroken.wires.passed import same_input
 from unbroken.wires.refusals import response_error, status_of
 from unbroken.wires.values import Object, as_text
 
@@ -37,6 +38,8 @@ class ResponsesEncoder:
         self._place = b""
         """Where the text stands that is being written, as it is said in each event about it; empty if none is."""
         self._passed = ResponsesPassed()
+        self._torn = False
+        """A call is another than the one that the client was passed under its id."""
         self._usage: Usage | None = None
         self._verdict: Verdict | None = None
 
@@ -88,7 +91,7 @@ class ResponsesEncoder:
         for item in [item for item in passed.open.values() if item.type in CALLS and item.ended]:
             stream, key = CALLS[item.type]
             events += self._arguments(item, stream, key, {key: item.text})
-            passed.calls.add(as_text(item.value.get("call_id")))
+            passed.calls[as_text(item.value.get("call_id"))] = self._output[item.index]
             del passed.open[item.index]
         return events
 
@@ -165,7 +168,9 @@ class ResponsesEncoder:
 
     def _call(self, call: ToolCall) -> bytes:
         item = encode_call(call)
-        if call.id in self._passed.calls:
+        if (done := self._passed.calls.get(call.id)) is not None:
+            _, key = CALLS.get(item["type"], ("", ""))
+            self._torn = self._torn or (bool(key) and not same_input(as_text(done.get(key)), item[key]))
             return b""
         half = self._passed.half(call.id)
         if half is not None:
@@ -257,7 +262,7 @@ class ResponsesEncoder:
         if verdict.failed:
             return "failed"
         # Nothing takes back a call that the client has seen half of: it is told that the answer was cut.
-        half = any(item.value.get("call_id") for item in self._passed.open.values())
+        half = self._torn or any(item.value.get("call_id") for item in self._passed.open.values())
         return "incomplete" if half or verdict.told in ("length", "refused") else "completed"
 
 

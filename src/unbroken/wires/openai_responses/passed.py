@@ -27,8 +27,8 @@ class ResponsesPassed(Passed):
         self.items = 0
         self.output: dict[int, Object] = {}
         """The items that have ended, by their place."""
-        self.calls: set[str] = set()
-        """Ids of the calls among them."""
+        self.calls: dict[str, Object] = {}
+        """The calls among them, by their id."""
         self.open: dict[int, Writing] = {}
         self.done = False
 
@@ -98,7 +98,8 @@ class ResponsesPassed(Passed):
     def _item_done(self, index: int, item: Object) -> None:
         self.open.pop(index, None)
         self.output[index] = item
-        self.calls |= {as_text(item.get("call_id"))} - {""}
+        if call_id := as_text(item.get("call_id")):
+            self.calls[call_id] = item
 
 
 def _end(item: Writing, text: Json) -> None:

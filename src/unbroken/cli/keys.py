@@ -1,0 +1,113 @@
+"""`unbroken keys`: make, list and revoke the keys that clients show to the gateway. A running gateway notices."""
+
+from __future__ import annotations
+
+import sys
+import time
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from unbroken.cli.exits import tell
+from unbroken.cli.screen import is_terminal
+from unbroken.errors import UserError
+from unbroken.gateway.config import FILE, read_config
+from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
+from unbroken.gateway.settings import GatewaySettings
+
+app = typer.Typer(help="The keys that clients show to the gateway (`unbroken serve`).", no_args_is_help=True)
+
+_DEFAULT = GatewaySettings(())
+
+KeysFile: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--file", metavar="FILE", help="Where keys are kept.", show_default=f"{FILE}'s, or {_DEFAULT.keys_file}"
+    ),
+]
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is; not the key itself.")]
+
+
+@app.command("create")
+def create_command(
+    name: Name,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A model that may be asked for; may be repeated.", show_default="all"),
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(metavar="N", help="In each worker.", show_default="no limit")
+    ] = None,
+    in_flight: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Requests at the same time, in each worker.", show_default="no limit"),
+    ] = None,
+    file: KeysFile = "",
+) -> None:
+    """Make a key. It is printed this once and kept as a hash: nobody can show it again."""
+    configured = _configured()
+    served = [upstream.alias for upstream in configured.upstreams]
+    for one in alias or ():
+        if served and one not in served:
+            raise UserError(f"--alias {one}: {FILE} has no such model; there are: {', '.join(served)}")
+    path = file or configured.keys_file
+    secret = create_key(path, GatewayKey(name, tuple(alias or ()), requests_per_minute, in_flight))
+    typer.echo(secret)
+    tell(f"this is the key of `{name}`, shown this once; its hash is in {path}")
+
+
+@app.command("list")
+def list_command(
+    file: KeysFile = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+) -> None:
+    """The keys that there are: whose they are and what they may, not the keys themselves."""
+    path = file or _configured().keys_file
+    keys = list_keys(path)
+    if json:
+        typer.echo(dumps([_as_json(key) for key in keys], ensure_ascii=False, indent=2))
+    elif not is_terminal(sys.stdout):
+        for key in keys:
+            typer.echo("\t".join(_row(key)))
+    elif keys:
+        table = Table("name", "models", "a minute", "in flight", "made", box=None, pad_edge=False)
+        for key in keys:
+            table.add_row(*_row(key))
+        Console(highlight=False).print(table)
+    else:
+        typer.echo(f"no keys in {path}; `unbroken keys create NAME` makes one")
+
+
+@app.command("revoke")
+def revoke_command(name: Name, file: KeysFile = "") -> None:
+    """Take a key back. A running gateway refuses it within a second or two."""
+    path = file or _configured().keys_file
+    revoke_key(path, name)
+    typer.echo(f"the key of `{name}` is revoked")
+
+
+def _configured() -> GatewaySettings:
+    return read_config(FILE) if Path(FILE).is_file() else _DEFAULT
+
+
+def _row(key: GatewayKey) -> tuple[str, ...]:
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created))
+    return key.name, ", ".join(key.aliases) or "all", _limit(key.requests_per_minute), _limit(key.in_flight), made
+
+
+def _limit(limit: int | None) -> str:
+    return "no limit" if limit is None else f"{limit:,}"
+
+
+def _as_json(key: GatewayKey) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "aliases": key.aliases,
+        "requests_per_minute": key.requests_per_minute,
+        "in_flight": key.in_flight,
+        "created": key.created,
+    }

@@ -1,0 +1,185 @@
+"""`unbroken serve`: the gateway, from a file, from options, or with the demo model when nothing is said.
+
+What is served is decided by `gateway.config`; here it is shown, and the server started. uvicorn and what else only a
+server needs is an extra, and loaded when one is wanted.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from yarl import URL
+
+from unbroken.cli import options
+from unbroken.cli.exits import MISUSED, tell
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options, store_url
+from unbroken.gateway.demo import NAME as DEMO
+from unbroken.gateway.keys import KeyRing
+from unbroken.gateway.logs import set_up_logs
+from unbroken.gateway.settings import HOST, PORT, GatewaySettings
+from unbroken.gateway.upstreams import Upstream, open_upstreams
+
+_EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""What a machine that listens everywhere can be reached by from itself."""
+
+_IN_A_FILE = {"pass api_key=…": "name a variable with `api_key_env`", "pass base_url=…": "write `base_url`"}
+_AS_OPTIONS = {"pass api_key=…": "name a variable with --api-key-env", "pass base_url=…": "give --base-url"}
+"""What the library tells a programmer, and what can be done here."""
+
+
+def serve_command(
+    upstream: Annotated[
+        str, typer.Option(metavar="PROVIDER:MODEL", help="The model to serve, as in openai:gpt-5; no file is read.")
+    ] = "",
+    alias: Annotated[
+        str, typer.Option(metavar="NAME", help="What clients ask for.", show_default="the model's own name")
+    ] = "",
+    base_url: options.BaseUrl = "",
+    api_key_env: options.ApiKeyEnv = "",
+    wire: options.WireName = "",
+    config: Annotated[
+        str, typer.Option(metavar="FILE", help="What is served, and how.", show_default=f"{FILE}, if it is here")
+    ] = "",
+    host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.", show_default=HOST)] = "",
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="0 takes any that is free.", show_default=str(PORT))
+    ] = None,
+    store: Annotated[
+        str, typer.Option(metavar="PATH|URL", help="Where turns are kept: a file, redis://…, memory:, env:VARIABLE.")
+    ] = "",
+    serial: Annotated[bool, typer.Option("--serial", help="One call at a time for every client.")] = False,
+    hold_timeout: Annotated[
+        str, typer.Option(metavar="S", help="How long a call that was handed out is waited for.", show_default="1h")
+    ] = "",
+    keys: Annotated[
+        str, typer.Option(metavar="on|off", help="Ask clients for a key (`unbroken keys`).", show_default="off")
+    ] = "",
+    keys_file: Annotated[
+        str, typer.Option(metavar="FILE", help="Where the keys are.", show_default=GatewaySettings(()).keys_file)
+    ] = "",
+    open_to_all: Annotated[
+        bool,
+        typer.Option("--open-to-all", help="Another address than this machine's own, and no keys: it is meant so."),
+    ] = False,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes.", show_default="1")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Say what would be served, or all that is wrong.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Serve models to any client: OpenAI's, Anthropic's or Google's, each in its own words.
+
+    A client that takes one call at a time gets one at a time, whatever the model does. With no option and no file, a
+    demo model is served that needs no key. Ctrl-C lets streams end, then stops; a second one stops at once.
+
+    Exit codes: 0 stopped, or --check found nothing wrong; 2 the options or the file are wrong, or the port is taken;
+    3 it could not start.
+    """
+    with _telling(_AS_OPTIONS if upstream else _IN_A_FILE):
+        file = _file(config, upstream)
+        said = ServeOptions(
+            upstream=upstream,
+            alias=alias,
+            base_url=base_url,
+            api_key_env=api_key_env,
+            wire=wire,
+            host=host,
+            port=port,
+            workers=workers,
+            open_to_all=open_to_all,
+            store=store,
+            hold_timeout=hold_timeout,
+            serial=serial,
+            keys=_switch(keys),
+            keys_file=keys_file,
+        )
+        settings = read_config(file, said) if file else settings_from_options(said)
+        upstreams = open_upstreams(settings.upstreams)
+        store_url(settings.store)
+        ring = KeyRing(settings.keys_file) if settings.keys else None
+        serve, gateway = _load("unbroken.gateway.server").serve, _load("unbroken.gateway.app").Gateway
+        show: Callable[[str], None] = partial(_show, settings, upstreams, ring, file)
+        if check:
+            show("")
+            return
+        serve(settings, show, app=gateway, logs=partial(set_up_logs, json))
+
+
+def _file(config: str, upstream: str) -> str:
+    """The file to read; empty if there is none."""
+    if config and upstream:
+        raise UserError("--config and --upstream cannot be used together: a file names its models itself")
+    if not config and Path(FILE).is_file():
+        if not upstream:
+            return FILE
+        tell(f"{FILE} is not read, as --upstream names the model")
+    return config
+
+
+def _switch(given: str) -> bool | None:
+    if given not in ("", "on", "off"):
+        raise UserError(f"--keys {given}: say on or off")
+    return given == "on" if given else None
+
+
+@contextmanager
+def _telling(words: dict[str, str]) -> Generator[None]:
+    """All that is wrong, a line for each."""
+    try:
+        yield
+    except UnbrokenError as error:
+        for line in str(error).splitlines():
+            for spelled, here in words.items():
+                line = line.replace(spelled, here)
+            tell(line)
+        raise typer.Exit(MISUSED) from None
+
+
+def _load(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise UserError(f"the gateway needs {error.name}: pip install 'unbroken[gateway]'") from None
+
+
+def _show(settings: GatewaySettings, upstreams: dict[str, Upstream], ring: KeyRing | None, file: str, at: str) -> None:
+    """What is served, and how clients get there; `at` is the address, empty while nobody listens."""
+    place = URL(at) if at else URL.build(scheme="http", host=settings.host, port=settings.port)
+    near = str(place.with_host(_EVERYWHERE.get(place.host or "", place.host or ""))).rstrip("/")
+    _line("listens on" if at else "would listen on", str(place).rstrip("/"))
+    _line("OpenAI clients", f"{near}/v1")
+    _line("Anthropic clients", near)
+    _line("Gemini clients", near)
+    for alias, upstream in upstreams.items():
+        _line("model", f"{alias}: {_described(upstream)}")
+    for profile in settings.clients:
+        _line("client", f"{profile.name}: {'one call at a time' if profile.serial else 'all calls at once'}")
+    _line("store", settings.store)
+    _line("keys", f"asked for, {len(ring)} in {settings.keys_file}" if ring is not None else "not asked for")
+    if file:
+        _line("configuration", file)
+    if at:
+        _line("status page", f"{near}/")
+        typer.echo("Ctrl-C ends it")
+    if ring is not None and not len(ring):
+        tell(f"nobody has a key: make one with `unbroken keys create NAME --file {settings.keys_file}`")
+
+
+def _line(what: str, value: str) -> None:
+    typer.echo(f"{what:<18} {value}")
+
+
+def _described(upstream: Upstream) -> str:
+    wire = f" ({upstream.wire})" if upstream.wire else ""
+    name = "a script to try clients with" if upstream.model.name == DEMO else upstream.model.name
+    serial = ", one call at a time" if upstream.serial else ""
+    then = f", else {', '.join(upstream.fallback)}" if upstream.fallback else ""
+    return f"{name}{wire}{serial}{then}"

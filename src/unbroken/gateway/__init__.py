@@ -1,0 +1,48 @@
+"""The gateway: a server between any client and any model, which hands out one call at a time to those who need it.
+
+Each name is fetched when it is first asked for: the command line reads settings without starting a server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unbroken.gateway.app import Gateway
+    from unbroken.gateway.config import read_config
+    from unbroken.gateway.server import running, serve
+    from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+
+_HOMES = {
+    "Gateway": "unbroken.gateway.app",
+    "read_config": "unbroken.gateway.config",
+    "running": "unbroken.gateway.server",
+    "serve": "unbroken.gateway.server",
+    "ClientProfile": "unbroken.gateway.settings",
+    "GatewaySettings": "unbroken.gateway.settings",
+    "UpstreamSettings": "unbroken.gateway.settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unbroken.gateway' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+__all__ = [
+    "ClientProfile",
+    "Gateway",
+    "GatewaySettings",
+    "UpstreamSettings",
+    "read_config",
+    "running",
+    "serve",
+]

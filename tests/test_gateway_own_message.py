@@ -1,0 +1,467 @@
+"""What only a model's own wire can say (signatures, encrypted reasoning, reasoning that has to come back) is put back
+by the gateway, whatever the client made of it, and is given to nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from gateway_client import WEATHER, Client, result_of, run, serving, settings_for
+from gateway_upstreams import Asked, Told, Upstream, events, telling
+
+from unbroken.messages import Assistant, Message, ToolMessage, User
+from unbroken.wires import WIRES
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """An answer with two calls, and what its provider has to get back of it."""
+
+    wire: str
+    body: Object
+    stream: bytes
+    comes_back: list[Object]
+    """The messages, blocks, items or parts of the model in the next request."""
+    secrets: tuple[str, ...]
+    """What nobody else may get."""
+
+
+CALLS = {"toolu_01A09q90qw90lq917835": "Beijing", "toolu_01B18r81rx81mr828946": "Oslo"}
+IDS = list(CALLS)
+
+
+def _anthropic() -> Own:
+    blocks: list[Object] = [
+        {"type": "thinking", "thinking": "Two cities.", "signature": "EqQBCgIYAhIM1gbcDa9GJwZA2b3h+sig/A=="},
+        {"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rAFBa8=="},
+        {"type": "text", "text": "Let me look."},
+        *({"type": "tool_use", "id": id, "name": "get_weather", "input": {"city": city}} for id, city in CALLS.items()),
+    ]
+    head: Object = {"id": "msg_01", "type": "message", "role": "assistant", "model": "big-model"}
+    usage = {"input_tokens": 10, "output_tokens": 5}
+    body = {**head, "content": blocks, "stop_reason": "tool_use", "stop_sequence": None, "usage": usage}
+    said: list[Object] = [
+        {"type": "message_start", "message": {**head, "content": [], "stop_reason": None, "usage": usage}}
+    ]
+    for index, block in enumerate(blocks):
+        kind = block["type"]
+        empty = {
+            "thinking": {**block, "thinking": "", "signature": ""},
+            "text": {**block, "text": ""},
+            "tool_use": {**block, "input": {}},
+        }.get(kind, block)
+        said.append({"type": "content_block_start", "index": index, "content_block": empty})
+        deltas: list[Object] = []
+        if kind == "thinking":
+            deltas = [
+                {"type": "thinking_delta", "thinking": block["thinking"]},
+                {"type": "signature_delta", "signature": block["signature"]},
+            ]
+        elif kind == "text":
+            deltas = [{"type": "text_delta", "text": block["text"]}]
+        elif kind == "tool_use":
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+        said += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        said.append({"type": "content_block_stop", "index": index})
+    said += [
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": usage},
+        {"type": "message_stop"},
+    ]
+    return Own("anthropic-messages", body, events(*said, named=True), blocks, (blocks[0]["signature"], blocks[1]["data"]))
+
+
+def _responses() -> Own:
+    text = {"type": "output_text", "text": "Let me look.", "annotations": [], "logprobs": []}
+    items: list[Object] = [
+        {
+            "id": "rs_68af4030baa48193b0b43b4c2a176a1a",
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "Two cities."}],
+            "encrypted_content": "gAAAAABor0Aw+opaque/encrypted==",
+        },
+        {"id": "msg_68af40", "type": "message", "status": "completed", "role": "assistant", "content": [text]},
+        *(
+            {
+                "id": f"fc_{id[-6:]}",
+                "type": "function_call",
+                "status": "completed",
+                "call_id": id,
+                "name": "get_weather",
+                "arguments": json.dumps({"city": city}),
+            }
+            for id, city in CALLS.items()
+        ),
+    ]
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    head: Object = {"id": "resp_01", "object": "response", "created_at": 1, "model": "big-model", "error": None}
+    body = {**head, "status": "completed", "output": items, "usage": usage}
+    said: list[Object] = [{"type": "response.created", "response": {**head, "status": "in_progress", "output": []}}]
+    for index, item in enumerate(items):
+        began = {**item, "status": "in_progress"} if "status" in item else item
+        at: Object = {"output_index": index, "item_id": item["id"]}
+        match item["type"]:
+            case "message":
+                said += [
+                    {"type": "response.output_item.added", "output_index": index, "item": {**began, "content": []}},
+                    {"type": "response.content_part.added", **at, "content_index": 0, "part": {**text, "text": ""}},
+                    {"type": "response.output_text.delta", **at, "content_index": 0, "delta": "Let me look."},
+                    {"type": "response.output_text.done", **at, "content_index": 0, "text": "Let me look."},
+                    {"type": "response.content_part.done", **at, "content_index": 0, "part": text},
+                ]
+            case "function_call":
+                raw = item["arguments"]
+                said += [
+                    {"type": "response.output_item.added", "output_index": index, "item": {**began, "arguments": ""}},
+                    {"type": "response.function_call_arguments.delta", **at, "delta": raw},
+                    {"type": "response.function_call_arguments.done", **at, "arguments": raw},
+                ]
+            case _:
+                said.append({"type": "response.output_item.added", "output_index": index, "item": began})
+        said.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    said.append({"type": "response.completed", "response": body})
+    said = [{**event, "sequence_number": number} for number, event in enumerate(said)]
+    # `status` is what the API says of an item, and refuses on some of them.
+    back = [{key: value for key, value in item.items() if key != "status"} for item in items]
+    return Own("openai-responses", body, events(*said, named=True), back, (items[0]["encrypted_content"],))
+
+
+def _gemini() -> Own:
+    calls: list[Object] = [{"functionCall": {"name": "get_weather", "args": {"city": city}}} for city in CALLS.values()]
+    parts: list[Object] = [
+        {"text": "Two cities.", "thought": True},
+        {"text": "Let me look.", "thoughtSignature": "Eo4BCosB+text/sig=="},
+        {**calls[0], "thoughtSignature": "CpIHAVSoXO7+call/sig=="},
+        calls[1],
+    ]
+    head: Object = {
+        "modelVersion": "big-model",
+        "responseId": "g1",
+        "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15},
+    }
+
+    def chunk(parts: list[Object], **more: Any) -> Object:
+        return {"candidates": [{"content": {"parts": parts, "role": "model"}, "index": 0, **more}], **head}
+
+    body = chunk(parts, finishReason="STOP")
+    said = [*(chunk([part]) for part in parts), chunk([{"text": ""}], finishReason="STOP")]
+    return Own("gemini", body, events(*said), parts, (parts[1]["thoughtSignature"], parts[2]["thoughtSignature"]))
+
+
+def _chat(wire_fields: Object, call_fields: Object, secret: str) -> Own:
+    calls: list[Object] = [
+        {
+            "id": id,
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
+            **(call_fields if id == IDS[0] else {}),
+        }
+        for id, city in CALLS.items()
+    ]
+    message: Object = {"role": "assistant", "content": "Let me look.", **wire_fields, "tool_calls": calls}
+    head: Object = {"id": "chatcmpl-1", "created": 1, "model": "big-model"}
+    body: Object = {
+        **head,
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+    }
+
+    def chunk(delta: Object, finish: str | None = None) -> Object:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return {**head, "object": "chat.completion.chunk", "choices": [choice]}
+
+    said = [
+        chunk({"role": "assistant", "content": "", **dict.fromkeys(wire_fields, "")}),
+        *(chunk({name: value}) for name, value in wire_fields.items()),
+        chunk({"content": "Let me look."}),
+        *(chunk({"tool_calls": [{"index": at, **call}]}) for at, call in enumerate(calls)),
+        chunk({}, "tool_calls"),
+    ]
+    return Own("openai-chat", body, events(*said, done=True), [message], (secret,))
+
+
+OWN = {
+    "anthropic": _anthropic(),
+    "responses": _responses(),
+    "gemini": _gemini(),
+    "reasoning_content": _chat({"reasoning_content": "Two cities, says DeepSeek."}, {}, "Two cities, says DeepSeek."),
+    "extra_content": _chat(
+        {}, {"extra_content": {"google": {"thought_signature": "CpIHAV+chat/sig=="}}}, "CpIHAV+chat/sig=="
+    ),
+}
+
+
+def said_by_model(wire: str, asked: Asked) -> list[Object]:
+    """What the request has of the model's answers, in its wire's pieces."""
+    match wire:
+        case "anthropic-messages":
+            turns = [message for message in asked.body["messages"] if message["role"] == "assistant"]
+            return [block for turn in turns for block in turn["content"]]
+        case "openai-responses":
+            mine = ("reasoning", "function_call")
+            return [item for item in asked.body["input"] if item["type"] in mine or item.get("role") == "assistant"]
+        case "gemini":
+            return [part for content in asked.body["contents"] if content["role"] == "model" for part in content["parts"]]
+        case _:
+            return [message for message in asked.body["messages"] if message["role"] == "assistant"]
+
+
+def results_in(wire: str, asked: Asked) -> list[tuple[str, str]]:
+    """For each result in the request the id that it answers, and its text."""
+    match wire:
+        case "anthropic-messages":
+            blocks = [b for m in asked.body["messages"] for b in m["content"] if isinstance(b, dict)]
+            return [(b["tool_use_id"], b["content"]) for b in blocks if b["type"] == "tool_result"]
+        case "openai-responses":
+            items = [item for item in asked.body["input"] if item["type"] == "function_call_output"]
+            return [(item["call_id"], item["output"]) for item in items]
+        case "gemini":
+            parts = [part for content in asked.body["contents"] for part in content["parts"]]
+            found = [part["functionResponse"] for part in parts if "functionResponse" in part]
+            return [(answer.get("id", ""), answer["response"]["output"]) for answer in found]
+        case _:
+            found = [message for message in asked.body["messages"] if message["role"] == "tool"]
+            return [(message["tool_call_id"], message["content"]) for message in found]
+
+
+def plain_answer(own: Own) -> Callable[[Asked], Told]:
+    """The answer with the calls once, and then a plain one, as the request wants it: streamed or whole."""
+
+    def answer(asked: Asked) -> Told:
+        streamed = b"stream" in asked.path.encode() or bool(json.loads(asked.data).get("stream"))
+        return Told(own.stream if streamed else json.dumps(own.body).encode())
+
+    return answer
+
+
+ANSWERS = [pytest.param(own, id=name) for name, own in OWN.items()]
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@STREAMED
+@pytest.mark.parametrize("own", ANSWERS)
+def test_what_the_model_said_comes_back_to_it_from_a_client_of_any_wire(own: Own, stream: bool) -> None:
+    async def story() -> None:
+        async with telling(plain_answer(own)) as upstream, serving(settings_for(upstream.settings(own.wire))) as url:
+            for wire in WIRES:
+                client = Client(url, wire, stream, parallel=None)
+                first = await client.ask(User.of(f"Beijing and Oslo, asks {wire}."))
+                assert [arguments["city"] for _, arguments in first.calls] == list(CALLS.values()), wire
+                upstream.asked.clear()
+                await client.answer_calls()
+                asked = upstream.asked[0]
+                assert said_by_model(own.wire, asked) == own.comes_back, wire
+                ids = ["", ""] if own.wire == "gemini" else IDS
+                texts = [f"Sunny in {city}." for city in CALLS.values()]
+                assert results_in(own.wire, asked) == list(zip(ids, texts, strict=True)), wire
+
+    run(story)
+
+
+@pytest.mark.parametrize("own", ANSWERS)
+def test_a_turn_of_several_requests_comes_back_as_the_one_message_that_it_was(own: Own) -> None:
+    async def story() -> None:
+        async with (
+            telling(plain_answer(own)) as upstream,
+            serving(settings_for(upstream.settings(own.wire, serial=True))) as url,
+        ):
+            for wire in WIRES:
+                client = Client(url, wire, stream=True, parallel=None)
+                first = await client.ask(User.of(f"Beijing and Oslo, one by one, asks {wire}."))
+                second = await client.answer_calls()
+                handed = [arguments["city"] for reply in (first, second) for _, arguments in reply.calls]
+                assert handed == list(CALLS.values()), wire
+                upstream.asked.clear()
+                await client.answer_calls()
+                assert said_by_model(own.wire, upstream.asked[0]) == own.comes_back, wire
+                assert [text for _, text in results_in(own.wire, upstream.asked[0])] == [
+                    f"Sunny in {city}." for city in CALLS.values()
+                ], wire
+
+    run(story)
+
+
+def with_other_ids(messages: list[Message]) -> list[Message]:
+    """As a client that numbers the calls itself."""
+    ids: dict[str, str] = {}
+    renamed: list[Message] = []
+    for message in messages:
+        if isinstance(message, Assistant):
+            for call in message.calls:
+                ids[call.id] = f"own{len(ids)}xyz"[:9]
+            calls = tuple(replace(call, id=ids[call.id]) for call in message.calls)
+            message = replace(message, calls=calls)
+        elif isinstance(message, ToolMessage):
+            message = ToolMessage(tuple(replace(result, call_id=ids[result.call_id]) for result in message.results))
+        renamed.append(message)
+    return renamed
+
+
+@pytest.mark.parametrize("serial", [False, True], ids=["at-once", "one-by-one"])
+@pytest.mark.parametrize("own", ANSWERS)
+def test_it_comes_back_from_a_client_that_rewrites_the_ids(own: Own, serial: bool) -> None:
+    async def story() -> None:
+        async with (
+            telling(plain_answer(own)) as upstream,
+            serving(settings_for(upstream.settings(own.wire, serial=serial))) as url,
+        ):
+            for wire in WIRES:
+                client = Client(url, wire, parallel=None)
+                reply = await client.ask(User.of(f"Beijing and Oslo, asks {wire}."))
+                handed = len(reply.calls)
+                while handed < 2:
+                    call = client.messages[-1]
+                    assert isinstance(call, Assistant)
+                    client.messages.append(ToolMessage(tuple(map(result_of, call.calls))))
+                    client.messages = with_other_ids(client.messages)
+                    reply = await client.ask()
+                    assert reply.headers["x-unbroken-turn"] == "handed 2/2", wire
+                    handed += len(reply.calls)
+                last = client.messages[-1]
+                assert isinstance(last, Assistant)
+                client.messages.append(ToolMessage(tuple(map(result_of, last.calls))))
+                client.messages = with_other_ids(client.messages)
+                upstream.asked.clear()
+                await client.ask()
+                asked = upstream.asked[0]
+                assert said_by_model(own.wire, asked) == own.comes_back, wire
+                ids = ["", ""] if own.wire == "gemini" else IDS
+                assert [id for id, _ in results_in(own.wire, asked)] == ids, wire
+
+    run(story)
+
+
+def without_calls(own: Own) -> Own:
+    """The same answer, of reasoning and text alone."""
+    body = json.loads(json.dumps(own.body))
+    match own.wire:
+        case "anthropic-messages":
+            body["content"] = body["content"][:3]
+            body["stop_reason"] = "end_turn"
+            back = own.comes_back[:3]
+        case "openai-responses":
+            body["output"] = body["output"][:2]
+            back = own.comes_back[:2]
+        case "gemini":
+            body["candidates"][0]["content"]["parts"] = own.comes_back[:2]
+            back = own.comes_back[:2]
+        case _:
+            message = body["choices"][0]["message"]
+            del message["tool_calls"]
+            body["choices"][0]["finish_reason"] = "stop"
+            back = [message]
+    return replace(own, body=body, comes_back=back)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if name != "extra_content"])
+def test_it_comes_back_after_an_answer_without_calls(name: str) -> None:
+    own = without_calls(OWN[name])
+
+    async def story() -> None:
+        answer = Told(json.dumps(own.body).encode())
+        async with telling(answer) as upstream, serving(settings_for(upstream.settings(own.wire))) as url:
+            for wire in WIRES:
+                client = Client(url, wire, parallel=None)
+                await client.ask(User.of(f"What would you look up, asks {wire}?"))
+                assert client.messages[-1] == Assistant("Let me look.")
+                upstream.asked.clear()
+                await client.ask(User.of("Then do it."))
+                assert said_by_model(own.wire, upstream.asked[0]) == own.comes_back, wire
+
+    run(story)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "responses", "gemini", "reasoning_content", "extra_content"])
+def test_what_one_provider_signed_reaches_no_other(name: str) -> None:
+    own = OWN[name]
+
+    async def story() -> None:
+        async with telling(plain_answer(own)) as first, telling(plain_answer(own)) as second:
+            others = [second.settings(wire, f"other-{wire}") for wire in WIRES]
+            async with serving(settings_for(first.settings(own.wire, "m"), *others)) as url:
+                for wire in WIRES:
+                    for other in others:
+                        client = Client(url, wire, parallel=None)
+                        await client.ask(User.of(f"Beijing and Oslo, asks {wire} of both, then {other.alias}."))
+                        second.asked.clear()
+                        client.model = other.alias
+                        last = client.messages[-1]
+                        assert isinstance(last, Assistant)
+                        results = ToolMessage(tuple(map(result_of, last.calls)))
+                        await client.post(client.body([*client.messages, results]))
+                        (asked,) = second.asked
+                        assert not [secret for secret in own.secrets if secret in asked.data.decode()], other.alias
+                        assert "Sunny in Oslo." in asked.data.decode()
+                        first.asked.clear()
+                        client.model = "m"
+                        await client.answer_calls()
+                        assert said_by_model(own.wire, first.asked[0]) == own.comes_back, "after coming back"
+
+    run(story)
+
+
+def test_a_client_that_gives_the_signature_back_itself_gives_it_to_no_other_provider() -> None:
+    own = OWN["anthropic"]
+    question = {"role": "user", "content": "Beijing and Oslo?"}
+    results = [{"type": "tool_result", "tool_use_id": id, "content": "Sunny."} for id in IDS]
+    tools = [{"name": "get_weather", "input_schema": dict(WEATHER.parameters)}]
+
+    async def story() -> None:
+        async with telling(plain_answer(own)) as first, telling(plain_answer(own)) as second:
+            settings = settings_for(first.settings(own.wire, "m"), second.settings(own.wire, "other"))
+            async with serving(settings) as url:
+                client = Client(url, own.wire, parallel=None)
+                body: Object = {"model": "m", "max_tokens": 100, "tools": tools, "messages": [question]}
+                answer = (await client.post(body)).body
+                turn = [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": results}]
+                body["messages"] += turn
+                await client.post({**body, "model": "other"})
+                assert not [secret for secret in own.secrets if secret in second.asked[0].data.decode()]
+                assert said_by_model(own.wire, second.asked[0]) == own.comes_back[2:]
+                await client.post(body)
+                assert first.asked[1].body == {**body, "model": "big-model"}
+
+    run(story)
+
+
+def test_the_answer_of_a_fallback_comes_back_to_the_fallback_alone() -> None:
+    own, spare = OWN["anthropic"], OWN["responses"]
+
+    async def story() -> None:
+        broken = Told(b'{"error":{"message":"overloaded"}}', 503)
+        async with telling(broken) as first, telling(plain_answer(spare)) as second:
+            settings = settings_for(
+                first.settings(own.wire, fallback=("spare",)), second.settings(spare.wire, "spare")
+            )
+            async with serving(settings) as url:
+                client = Client(url, "openai-chat", parallel=None)
+                await client.ask(User.of("Beijing and Oslo?"))
+                await client.answer_calls()
+                assert said_by_model(spare.wire, second.asked[1]) == spare.comes_back
+                assert spare.secrets[0] not in first.asked[1].data.decode()
+
+    run(story)
+
+
+def test_what_the_model_said_is_not_put_back_where_the_client_changed_it() -> None:
+    own = OWN["anthropic"]
+
+    async def story() -> None:
+        async with telling(plain_answer(own)) as upstream, serving(settings_for(upstream.settings(own.wire))) as url:
+            client = Client(url, "openai-chat", parallel=None)
+            await client.ask(User.of("Beijing and Oslo?"))
+            said = client.messages[-1]
+            assert isinstance(said, Assistant)
+            calls = (replace(said.calls[0], arguments={"city": "Lima"}, raw='{"city":"Lima"}'), said.calls[1])
+            client.messages[-1] = replace(said, calls=calls)
+            await client.answer_calls()
+            blocks = said_by_model(own.wire, upstream.asked[1])
+            assert [block["type"] for block in blocks] == ["text", "tool_use", "tool_use"]
+            assert blocks[1]["input"] == {"city": "Lima"}
+
+    run(story)
