@@ -257,10 +257,15 @@ class Client:
     def body(self, messages: list[Message] | None = None) -> Object:
         return find_wire(self.wire).encode_request(self.request(messages))
 
-    async def post(self, body: Object | bytes) -> Reply:
+    def path(self) -> tuple[str, str]:
+        """Where it asks, and the query behind it."""
         method = "streamGenerateContent" if self.stream else "generateContent"
-        path = PATHS[self.wire].format(model=self.model, method=method)
-        query = "alt=sse" if self.wire == "gemini" and self.stream else ""
+        return PATHS[self.wire].format(model=self.model, method=method), (
+            "alt=sse" if self.wire == "gemini" and self.stream else ""
+        )
+
+    async def post(self, body: Object | bytes) -> Reply:
+        path, query = self.path()
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {"Content-Type": "application/json", **self.headers}
         raw = await (

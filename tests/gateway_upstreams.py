@@ -16,6 +16,14 @@ from unbroken.gateway.settings import UpstreamSettings
 
 Object = dict[str, Any]
 
+FIELDS = {
+    "openai-chat": "messages",
+    "openai-responses": "input",
+    "anthropic-messages": "messages",
+    "gemini": "contents",
+}
+"""Where the messages stand."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:

@@ -8,7 +8,7 @@ gateway's code. `Talk.act` compares the two, and looks at each history that reac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -22,6 +22,8 @@ from unbroken.wires import WIRES, find_wire
 
 Object = dict[str, Any]
 
+ODD = {"openai-chat": ":.+", "openai-responses": "." + "x" * 30, "anthropic-messages": "x" * 90, "gemini": "/" * 150}
+"""Ends of ids that a wire takes and others refuse."""
 HOLD = 100.0
 """Seconds that a call is waited for."""
 
@@ -35,7 +37,7 @@ class Habits:
     stream: bool
     serial: bool
     ids: str
-    """How the model spells them: `telling`, `odd` (most wires refuse them), `counted` (from 0 in each answer)."""
+    """How the model spells them: `telling`, `odd` (other wires refuse them), `counted` (from 0 in each answer)."""
     rewrites_ids: bool
     strips_text: bool
     alike: bool
@@ -57,16 +59,16 @@ class Plan:
 
 ACTIONS = (
     *["answer"] * 8,
-    *("again", "interrupt", "beside", "late", "several", "drop", "edit_call", "edit_words", "edit_result"),
+    *("again", "interrupt", "beside", "belated", "late", "several", "drop", "edit_call", "edit_words", "edit_result"),
     *("compact", "back", "branch", "switch", "restart", "replica"),
 )
 Action = tuple[str, int]
 
-ACTIONS_DRAWN = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 999)), min_size=1, max_size=25)
+ACTIONS_DRAWN = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 999)), min_size=12, max_size=40)
 PLANS = st.lists(
     st.builds(
         Plan,
-        st.sampled_from([0, 1, 2, 2, 3, 3, 4]),
+        st.sampled_from([0, 1, 2, 3, 3, 4, 5]),
         st.booleans(),
         st.booleans(),
         st.sampled_from([False, False, False, True]),
@@ -78,7 +80,7 @@ PLANS = st.lists(
 
 @st.composite
 def habits(draw: st.DrawFn) -> Habits:
-    ids = draw(st.sampled_from(["telling", "odd", "counted"]))
+    ids = draw(st.sampled_from(["telling", "telling", "odd", "counted"]))
     rewrites = draw(st.sampled_from([False, False, True]))
     drawn = Habits(
         draw(st.sampled_from(list(WIRES))),
@@ -127,13 +129,15 @@ class Part:
     said: int
     positions: tuple[int, ...]
     calls: tuple[ToolCall, ...]
+    marks: tuple[str, ...]
+    """For each call one that no other call of the client has: ids may come again."""
     text: str
     edited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """`told`: the id of each call, and a text that no other result has. `words` stand beside them."""
+    """`told`: the mark of each call, and a text that no other result has. `words` stand beside them."""
 
     told: tuple[tuple[str, str], ...]
     words: str = ""
@@ -156,7 +160,7 @@ class Talk:
         self.habits = habits
         self.upstream: Upstream
         self.gateways: list[str | Inside] = []
-        self.reopen: Callable[[], Inside] | None = None
+        self.reopen: Callable[[int], Awaitable[str | Inside]]
         self._plans = plans
         self._clock = clock
         self._said: list[Said] = []
@@ -164,6 +168,8 @@ class Talk:
         self._at = 0
         self._replica = 0
         self._counter = 0
+        self._ids: dict[str, str] = {}
+        """As they came, by the marks of the calls."""
         self._answered: dict[bytes, Said] = {}
         """Requests that were answered with a held turn, byte for byte."""
 
@@ -191,7 +197,7 @@ class Talk:
             case "telling":
                 return f"call_{number}Xk{at}q7Zp2mX91aKd"
             case "odd":
-                return f"call:{number}Xk{at}q7Zp2mX91aKd.{'x' * 40}"
+                return f"call_{number}Xk{at}q7Zp2mX91aKd{ODD[self.habits.upstream]}"
             case _:
                 return f"call_{at}"
 
@@ -213,18 +219,20 @@ class Talk:
         names: dict[str, str] = {}
         messages: list[Message] = []
 
-        def name(id: str) -> str:
-            return names.setdefault(id, f"own{len(names)}") if self.habits.rewrites_ids else id
-
         for entry in history:
             match entry:
                 case Words(text):
                     messages.append(User.of(text))
                 case Part():
-                    calls = tuple(replace(call, id=name(call.id)) for call in entry.calls)
-                    messages.append(Assistant(self._sent_text(entry), calls))
+                    for mark, call in zip(entry.marks, entry.calls, strict=True):
+                        names[mark] = f"own{len(names)}" if self.habits.rewrites_ids else call.id
+                    calls = [replace(call, id=names[mark]) for mark, call in zip(entry.marks, entry.calls, strict=True)]
+                    messages.append(Assistant(self._sent_text(entry), tuple(calls)))
                 case Results():
-                    told = [ToolResult(name(id), (Text(text),), name="get_weather") for id, text in entry.told]
+                    told = [
+                        ToolResult(names.get(mark, mark), (Text(text),), name="get_weather")
+                        for mark, text in entry.told
+                    ]
                     messages.append(ToolMessage(tuple(told)))
                     if entry.words:
                         messages.append(User.of(entry.words))
@@ -255,9 +263,9 @@ class Talk:
         start = at
         for before in range(at - 1, -1, -1):
             entry = history[before]
-            if isinstance(entry, Words) or (isinstance(entry, Part) and entry.said != said):
-                break
             if isinstance(entry, Part):
+                if entry.said != said:
+                    break
                 start = before
         return range(start, at + 1)
 
@@ -284,18 +292,19 @@ class Talk:
         """The held call that comes next; None if the model is asked."""
         last = max((at for at, entry in enumerate(history) if isinstance(entry, Part)), default=-1)
         end = history[-1]
-        if last < 0 or not isinstance(end, Results) or (end.words and self._words_interrupt):
+        if last < 0 or not isinstance(end, Results):
+            return None
+        spoken = end.words or any(isinstance(entry, Words) for entry in history[last:])
+        if spoken and self._words_interrupt:
             return None
         run = self._run(history, last)
         said = self._said[_part(history, last).said]
         if not said.held or not self._is_found(history, run) or self._clock() > said.until:
             return None
-        given = {
-            id for at in range(run.start, len(history)) if isinstance(e := history[at], Results) for id, _ in e.told
-        }
+        given = {mark for entry in history[run.start :] if isinstance(entry, Results) for mark, _ in entry.told}
         present = self._present(history, run)
-        calls = [call.id for at in run if isinstance(part := history[at], Part) for call in part.calls]
-        if not given.issuperset(calls) or present[-1] + 1 == len(said.calls):
+        marks = [mark for at in run if isinstance(part := history[at], Part) for mark in part.marks]
+        if not given.issuperset(marks) or present[-1] + 1 == len(said.calls):
             return None
         return said, present[-1] + 1
 
@@ -318,7 +327,7 @@ class Talk:
             body = in_one_message(body)
         data = repr(body).encode()
         expected = self._expected(history)
-        repeated = self._answered.get(data) if expected is None and self.habits.retries and self.habits.serial else None
+        repeated = self._answered_before(data) if expected is None else None
         asked = len(self.upstream.bodies)
         reply = await client.post(body)
         assert reply.status == 200, reply.data
@@ -333,6 +342,11 @@ class Talk:
             assert len(self.upstream.bodies) == asked + 1, f"handed out: {reply.calls}"
             self._check_asked(history, self.upstream.bodies[-1])
             self._take_answer(reply, data)
+
+    def _answered_before(self, data: bytes) -> Said | None:
+        """The turn with which this very request was answered, if its calls are still waited for."""
+        said = self._answered.get(data) if self.habits.retries else None
+        return said if said is not None and self._clock() <= said.until else None
 
     def _client(self) -> Client:
         serial = self.habits.serial
@@ -364,7 +378,9 @@ class Talk:
     def _take(self, said: Said, positions: tuple[int, ...], reply: Reply) -> None:
         for at, call in zip(positions, reply.response.calls, strict=True):
             assert said.ids.setdefault(at, call.id) == call.id, "a call has another id than before"
-        self._history.append(Part(said.number, positions, reply.response.calls, reply.response.text))
+        marks = tuple(self._token() for _ in positions)
+        self._ids |= zip(marks, reply.ids, strict=True)
+        self._history.append(Part(said.number, positions, reply.response.calls, marks, reply.response.text))
 
     def _close_interrupted(self, history: History) -> None:
         for run, said in self._turns(history):
@@ -387,12 +403,18 @@ class Talk:
     def _check_asked(self, history: History, body: Object) -> None:
         wire = self.habits.upstream
         assert check_request(wire, body) == []
-        pairs = _pairs(find_wire(wire).decode_request(body).messages)
+        messages = find_wire(wire).decode_request(body).messages
+        pairs = _pairs(messages)
         told = [pair for turn in pairs for pair in turn]
+        # No words are lost, and they keep their order.
+        words = [text for entry in history for text in _words(entry)]
+        users = [message for message in messages if isinstance(message, User)]
+        assert [part.text for user in users for part in user.parts if isinstance(part, Text)] == words
         # No result is lost, and each stands with its own call.
-        arguments = {call.id: call.arguments for part in history if isinstance(part, Part) for call in part.calls}
-        for id, text in self._sent_results(history):
-            assert [pair for pair in told if pair[1] == text] == [(arguments[id], text)], (text, pairs)
+        parts = [entry for entry in history if isinstance(entry, Part)]
+        calls = {mark: call for part in parts for mark, call in zip(part.marks, part.calls, strict=True)}
+        for mark, text in self._sent_results(history):
+            assert [pair for pair in told if pair[1] == text] == [(calls[mark].arguments, text)], (text, pairs)
         # A turn that is known again is one message, its calls in the model's order.
         for run, said in self._turns(history):
             expected = self._present(history, run)
@@ -407,22 +429,22 @@ class Talk:
 
     def _results_of(self, history: History, run: range) -> dict[int, str]:
         places = {
-            call.id: at
+            mark: at
             for part in (history[at] for at in run)
             if isinstance(part, Part)
-            for call, at in zip(part.calls, part.positions, strict=True)
+            for mark, at in zip(part.marks, part.positions, strict=True)
         }
-        return {places[id]: text for id, text in self._sent_results(history) if id in places}
+        return {places[mark]: text for mark, text in self._sent_results(history) if mark in places}
 
     def _sent_results(self, history: History) -> list[tuple[str, str]]:
         """The results whose calls stand before them."""
-        calls: set[str] = set()
+        marks: set[str] = set()
         sent: list[tuple[str, str]] = []
         for entry in history:
             if isinstance(entry, Part):
-                calls.update(call.id for call in entry.calls)
+                marks.update(entry.marks)
             elif isinstance(entry, Results):
-                sent += [(id, text) for id, text in entry.told if id in calls]
+                sent += [(mark, text) for mark, text in entry.told if mark in marks]
         return sent
 
     # What the client may do
@@ -440,6 +462,10 @@ class Talk:
                 history.append(Words(f"Stop {self._token()}"))
             case "beside":
                 self._go_on(words=f"Hurry {self._token()}")
+            case "belated":
+                if isinstance(last, Part) and last.calls:
+                    self._go_on()
+                    history.insert(-1, Words(f"Wait {self._token()}"))
             case "late":
                 self._clock.time += HOLD + 1
                 self._go_on()
@@ -468,8 +494,8 @@ class Talk:
                 self._replica += 1
                 self._go_on()
             case _:
-                if self.reopen is not None:
-                    self.gateways[self._replica % len(self.gateways)] = self.reopen()
+                replica = self._replica % len(self.gateways)
+                self.gateways[replica] = await self.reopen(replica)
                 self._go_on()
         if kind == "interrupt" and isinstance(last, Words):
             del history[-1]
@@ -479,7 +505,7 @@ class Talk:
         history = self._history
         last = history[-1] if history else None
         if isinstance(last, Part) and last.calls:
-            history.append(Results(tuple((call.id, self._token()) for call in last.calls), words))
+            history.append(Results(tuple((mark, self._token()) for mark in last.marks), words))
         elif isinstance(last, Part):
             history.append(Words(f"And {self._token()}"))
 
@@ -498,6 +524,7 @@ class Talk:
             parts[0].said,
             tuple(at for part in parts for at in part.positions),
             tuple(call for part in parts for call in part.calls),
+            tuple(mark for part in parts for mark in part.marks),
             parts[0].text,
             any(part.edited for part in parts),
         )
@@ -552,6 +579,12 @@ def _part(history: History, at: int) -> Part:
     part = history[at]
     assert isinstance(part, Part)
     return part
+
+
+def _words(entry: Entry) -> list[str]:
+    if isinstance(entry, Part):
+        return []
+    return [entry.text] if isinstance(entry, Words) else [entry.words] if entry.words else []
 
 
 def _pairs(messages: Sequence[Message]) -> list[list[tuple[Json, str]]]:

@@ -5,14 +5,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from gateway_client import PAIRS, Client, Reply, run, serving, settings_for, upstream_settings
+from gateway_client import PAIRS, PROVIDERS, Client, Reply, result_of, run, serving, settings_for, upstream_settings
+from gateway_readers import read
 
 from unbroken.errors import ProviderError
-from unbroken.messages import Assistant, User
-from unbroken.testing import Break, Call, Cut, ErrorInside, Fail, Pause, Say, ScriptedServer, Step, Uses
+from unbroken.gateway.settings import UpstreamSettings
+from unbroken.messages import Assistant, ToolMessage, User
+from unbroken.testing import (
+    FAULTS,
+    Break,
+    Call,
+    Cut,
+    ErrorInside,
+    Fail,
+    Fault,
+    FaultyServer,
+    Pause,
+    Say,
+    ScriptedServer,
+    Step,
+    Uses,
+    story,
+)
+from unbroken.testing.faulty import ANSWERED, TOOLS
 from unbroken.wires import WIRES
 
 Object = dict[str, Any]
@@ -34,28 +55,56 @@ BREAKS: dict[str, list[str | Step]] = {
 }
 
 
+@dataclass(slots=True)
+class Behind:
+    """A server of its own behind each alias of one gateway, so that many stories can happen at once."""
+
+    url: str = ""
+    servers: dict[str, ScriptedServer] = field(default_factory=dict[str, ScriptedServer])
+
+    def client(self, alias: str, wire: str, stream: bool = False) -> Client:
+        return Client(self.url, wire, stream, parallel=None, model=alias)
+
+
+@asynccontextmanager
+async def behind(rows: Mapping[str, tuple[ScriptedServer, str, Object]], **settings: Any) -> AsyncGenerator[Behind]:
+    """By alias: the server, its wire, and more settings of the alias."""
+    async with AsyncExitStack() as running:
+        servers = {alias: await running.enter_async_context(server) for alias, (server, _, _) in rows.items()}
+        aliases = [upstream_settings(server, wire, alias=alias, **more) for alias, (server, wire, more) in rows.items()]
+        url = await running.enter_async_context(serving(settings_for(*aliases, **settings)))
+        yield Behind(url, servers)
+
+
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
 def test_an_answer_that_broke_off_is_told_once_and_whole(client_wire: str, upstream_wire: str) -> None:
-    async def one(place: str, serial: bool, stream: bool) -> None:
-        what = (place, serial, stream)
-        async with ScriptedServer(BREAKS[place], WHOLE, "Done.") as upstream:
-            async with serving(settings_for(upstream_settings(upstream, upstream_wire, serial=serial))) as url:
-                client = Client(url, client_wire, stream, parallel=None)
-                replies = [await client.ask(User.of("Oslo and Lima?"))]
-                assert replies[0].status == 200, what
-                assert replies[0].response.text == "Let me look. ", what
-                assert replies[0].response.verdict.whole, (what, replies[0].response.verdict)
-                while replies[-1].response.calls:
-                    replies.append(await client.answer_calls())
-                cities = [arguments["city"] for reply in replies for _, arguments in reply.calls]
-                assert cities == ["Oslo", "Lima"], what
-                assert [len(reply.calls) for reply in replies] == ([1, 1, 0] if serial else [2, 0]), what
-                assert replies[-1].response.text == "Done.", what
-            assert len(upstream.requests) == 3, what
+    async def one(gateway: Behind, alias: str, serial: bool, stream: bool) -> None:
+        client = gateway.client(alias, client_wire, stream)
+        replies = [await client.ask(User.of("Oslo and Lima?"))]
+        assert replies[0].status == 200, alias
+        assert replies[0].response.text == "Let me look. ", alias
+        assert replies[0].response.verdict.whole, (alias, replies[0].response.verdict)
+        while replies[-1].response.calls:
+            replies.append(await client.answer_calls())
+        cities = [arguments["city"] for reply in replies for _, arguments in reply.calls]
+        assert cities == ["Oslo", "Lima"], alias
+        assert [len(reply.calls) for reply in replies] == ([1, 1, 0] if serial else [2, 0]), alias
+        assert replies[-1].response.text == "Done.", alias
+        assert len(gateway.servers[alias].requests) == 3, alias
 
     async def story() -> None:
-        cases = [(place, serial, stream) for place in BREAKS for serial in (False, True) for stream in (False, True)]
-        await asyncio.gather(*(one(*case) for case in cases))
+        cases = {
+            f"{place}, serial {serial}, stream {stream}": (place, serial, stream)
+            for place in BREAKS
+            for serial in (False, True)
+            for stream in (False, True)
+        }
+        rows: dict[str, tuple[ScriptedServer, str, Object]] = {
+            alias: (ScriptedServer(BREAKS[place], WHOLE, "Done."), upstream_wire, {"serial": serial})
+            for alias, (place, serial, _) in cases.items()
+        }
+        async with behind(rows) as gateway:
+            await asyncio.gather(*(one(gateway, alias, serial, stream) for alias, (_, serial, stream) in cases.items()))
 
     run(story)
 
@@ -67,41 +116,43 @@ OTHERWISE: list[str | Step] = [Say("I look it up. "), OSLO]
 def test_other_words_follow_after_a_paragraph_or_are_an_error(client_wire: str, upstream_wire: str) -> None:
     broken: list[str | Step] = [Say("Let me "), LATER, Break()]
 
-    async def appended(serial: bool) -> None:
-        async with ScriptedServer(broken, OTHERWISE, "Done.") as upstream:
-            alias = upstream_settings(upstream, upstream_wire, serial=serial)
-            async with serving(settings_for(alias)) as url:
-                client = Client(url, client_wire, stream=True, parallel=None)
-                reply = await client.ask(User.of("Oslo?"))
-                assert reply.response.text == "Let me \n\nI look it up. "
-                assert reply.calls == [("get_weather", {"city": "Oslo"})]
-                assert reply.response.verdict.whole
-                last = await client.answer_calls()
-                assert last.response.text == "Done."
-            assistant = upstream.requests[-1].messages[1]
-            assert isinstance(assistant, Assistant)
-            assert assistant.text == "I look it up. "  # the model never said the other
+    def rows(*more: str) -> dict[str, tuple[ScriptedServer, str, Object]]:
+        script = (broken, OTHERWISE, "Done.")
+        return {
+            alias: (ScriptedServer(*script), upstream_wire, {"serial": "serial" in alias})
+            for alias in ("plain", "serial", *more)
+        }
 
-    async def refused(serial: bool) -> None:
-        async with ScriptedServer(broken, OTHERWISE) as upstream:
-            alias = upstream_settings(upstream, upstream_wire, serial=serial)
-            async with serving(settings_for(alias, on_diverge="error")) as url:
-                reply = await Client(url, client_wire, stream=True, parallel=None).ask(User.of("Oslo?"))
-                assert "says something else" in told_in_stream(client_wire, reply)
-                assert reply.response.text == "Let me "
-                assert reply.calls == []
+    async def appended(gateway: Behind, alias: str) -> None:
+        client = gateway.client(alias, client_wire, stream=True)
+        reply = await client.ask(User.of("Oslo?"))
+        assert reply.response.text == "Let me \n\nI look it up. "
+        assert reply.calls == [("get_weather", {"city": "Oslo"})]
+        assert reply.response.verdict.whole
+        assert (await client.answer_calls()).response.text == "Done."
+        assistant = gateway.servers[alias].requests[-1].messages[1]
+        assert isinstance(assistant, Assistant)
+        assert assistant.text == "I look it up. "  # the model never said the other
 
-    async def not_seen(serial: bool) -> None:
-        """Who waits for the whole body has heard nothing yet."""
-        async with ScriptedServer(broken, OTHERWISE) as upstream:
-            alias = upstream_settings(upstream, upstream_wire, serial=serial)
-            async with serving(settings_for(alias, on_diverge="error")) as url:
-                reply = await Client(url, client_wire, parallel=None).ask(User.of("Oslo?"))
-                assert reply.response.text == "I look it up. "
-                assert reply.calls == [("get_weather", {"city": "Oslo"})]
+    async def refused(gateway: Behind, alias: str) -> None:
+        reply = await gateway.client(alias, client_wire, stream=True).ask(User.of("Oslo?"))
+        assert "says something else" in told_in_stream(client_wire, reply)
+        assert reply.response.text == "Let me "
+        assert reply.calls == []
+
+    async def whole(gateway: Behind, alias: str) -> None:
+        """Who waits for the whole body has heard nothing of the first answer."""
+        reply = await gateway.client(alias, client_wire).ask(User.of("Oslo?"))
+        assert reply.response.text == "I look it up. "
+        assert reply.calls == [("get_weather", {"city": "Oslo"})]
 
     async def story() -> None:
-        await asyncio.gather(*(case(serial) for case in (appended, refused, not_seen) for serial in (False, True)))
+        async with behind(rows()) as gateway:
+            await asyncio.gather(*(appended(gateway, alias) for alias in gateway.servers))
+        async with behind(rows("whole", "whole serial"), on_diverge="error") as gateway:
+            await asyncio.gather(
+                *((whole if "whole" in alias else refused)(gateway, alias) for alias in gateway.servers)
+            )
 
     run(story)
 
@@ -134,35 +185,35 @@ def test_an_answer_that_cannot_be_had_is_an_error_in_the_clients_words(client_wi
     """After some text it stands in the stream, before any it is a status; half a call is never seen."""
     cut = [Say("Let me look. "), LATER, Cut("get_weather", '{"city": "Os', id=OSLO.id), LATER, Break()]
 
-    async def after_text(serial: bool) -> None:
-        async with ScriptedServer(cut, loop_last=True) as upstream:
-            alias = upstream_settings(upstream, upstream_wire, serial=serial, options={"attempts": 2})
-            async with serving(settings_for(alias)) as url:
-                reply = await Client(url, client_wire, stream=True, parallel=None).ask(User.of("Oslo?"))
-                assert told_in_stream(client_wire, reply)
-                assert reply.response.text == "Let me look. "
-                assert reply.calls == []
-                assert b"Os" not in reply.data
-            assert len(upstream.requests) == 2
+    async def after_text(gateway: Behind, alias: str) -> None:
+        reply = await gateway.client(alias, client_wire, stream=True).ask(User.of("Oslo?"))
+        assert told_in_stream(client_wire, reply)
+        assert reply.response.text == "Let me look. "
+        assert reply.calls == []
+        assert b"Os" not in reply.data
+        assert len(gateway.servers[alias].requests) == 2
 
-    async def before(stream: bool) -> None:
-        async with ScriptedServer(Break(), loop_last=True) as upstream:
-            alias = upstream_settings(upstream, upstream_wire, options={"attempts": 1})
-            async with serving(settings_for(alias)) as url:
-                reply = await Client(url, client_wire, stream, parallel=None).ask(User.of("Oslo?"))
-                assert reply.status == 502
-                assert_error(client_wire, reply, 502, "")
-
-    async def whole() -> None:
-        async with ScriptedServer(cut, loop_last=True) as upstream:
-            alias = upstream_settings(upstream, upstream_wire, options={"attempts": 1})
-            async with serving(settings_for(alias)) as url:
-                reply = await Client(url, client_wire, parallel=None).ask(User.of("Oslo?"))
-                assert reply.status == 502
-                assert_error(client_wire, reply, 502, "")
+    async def before(gateway: Behind, alias: str, stream: bool) -> None:
+        reply = await gateway.client(alias, client_wire, stream).ask(User.of("Oslo?"))
+        assert_error(client_wire, reply, 502, "")
 
     async def story() -> None:
-        await asyncio.gather(after_text(False), after_text(True), before(False), before(True), whole())
+        twice: Object = {"options": {"attempts": 2}}
+        once: Object = {"options": {"attempts": 1}}
+        rows: dict[str, tuple[ScriptedServer, str, Object]] = {
+            "cut": (ScriptedServer(cut, loop_last=True), upstream_wire, twice),
+            "cut serial": (ScriptedServer(cut, loop_last=True), upstream_wire, {**twice, "serial": True}),
+            "cut whole": (ScriptedServer(cut, loop_last=True), upstream_wire, once),
+            "nothing": (ScriptedServer(Break(), loop_last=True), upstream_wire, once),
+        }
+        async with behind(rows) as gateway:
+            await asyncio.gather(
+                after_text(gateway, "cut"),
+                after_text(gateway, "cut serial"),
+                before(gateway, "cut whole", False),
+                before(gateway, "nothing", False),
+                before(gateway, "nothing", True),
+            )
 
     run(story)
 
@@ -187,27 +238,31 @@ def assert_error(wire: str, reply: Reply, status: int, words: str) -> Object:
 
 
 def test_a_fallback_of_another_wire_goes_on_in_the_middle_of_a_stream() -> None:
-    async def one(client_wire: str, first_wire: str, second_wire: str) -> None:
-        broken: list[str | Step] = [Say("Let me "), LATER, Break()]
-        async with ScriptedServer(broken, loop_last=True) as first, ScriptedServer(WHOLE, "Done.") as second:
-            settings = settings_for(
-                upstream_settings(first, first_wire, fallback=("spare",), options={"attempts": 1}),
-                upstream_settings(second, second_wire, alias="spare"),
-            )
-            async with serving(settings) as url:
-                client = Client(url, client_wire, stream=True, parallel=None)
-                reply = await client.ask(User.of("Oslo and Lima?"))
-                assert reply.response.text == "Let me look. "
-                assert [arguments["city"] for _, arguments in reply.calls] == ["Oslo", "Lima"]
-                assert (await client.answer_calls()).response.text in ("Let me \n\nDone.", "Done.")
-            assert (len(first.requests), len(second.requests)) == (2, 2)
+    broken: list[str | Step] = [Say("Let me "), LATER, Break()]
+    wires = list(WIRES)
+    stories = {
+        **{f"from {wire}": (wire, wire, wires[at - 1]) for at, wire in enumerate(wires)},
+        **{f"to {wire}": (wire, wires[at - 2], wire) for at, wire in enumerate(wires)},
+    }
+
+    async def one(gateway: Behind, alias: str, client_wire: str) -> None:
+        client = gateway.client(alias, client_wire, stream=True)
+        reply = await client.ask(User.of("Oslo and Lima?"))
+        assert reply.response.text == "Let me look. ", alias
+        assert [arguments["city"] for _, arguments in reply.calls] == ["Oslo", "Lima"], alias
+        assert (await client.answer_calls()).response.text == "Let me \n\nDone.", alias
+        spare = f"{alias}, spare"
+        assert [len(gateway.servers[name].requests) for name in (alias, spare)] == [2, 2], alias
 
     async def story() -> None:
-        wires = list(WIRES)
-        await asyncio.gather(
-            *(one(client, client, wires[at - 1]) for at, client in enumerate(wires)),
-            *(one(client, wires[at - 2], client) for at, client in enumerate(wires)),
-        )
+        rows: dict[str, tuple[ScriptedServer, str, Object]] = {}
+        for alias, (_, first, second) in stories.items():
+            spare = f"{alias}, spare"
+            more: Object = {"fallback": (spare,), "options": {"attempts": 1}}
+            rows[alias] = (ScriptedServer(broken, loop_last=True), first, more)
+            rows[spare] = (ScriptedServer(WHOLE, "Done."), second, {})
+        async with behind(rows) as gateway:
+            await asyncio.gather(*(one(gateway, alias, client) for alias, (client, _, _) in stories.items()))
 
     run(story)
 
@@ -230,20 +285,25 @@ REFUSALS = {
 def test_what_an_upstream_refuses_is_refused_with_its_status_in_the_clients_shape(
     client_wire: str, stream: bool
 ) -> None:
-    async def one(upstream_wire: str, status: int) -> None:
+    async def one(gateway: Behind, alias: str, status: int) -> None:
+        reply = await gateway.client(alias, client_wire, stream).ask(User.of("Hello."))
+        inside = assert_error(client_wire, reply, status, "no, says the provider")
+        openai, anthropic, gemini = REFUSALS[status]
+        expected = {"anthropic-messages": anthropic, "gemini": gemini}.get(client_wire, openai)
+        assert inside["status" if client_wire == "gemini" else "type"] == expected, alias
+        assert reply.headers.get("Retry-After") == ("18" if status == 429 else None), alias
+
+    def refusing(status: int) -> ScriptedServer:
         error = ProviderError("no, says the provider", status=status, retry_after=17.2 if status == 429 else None)
-        async with ScriptedServer(Fail(error), loop_last=True) as upstream:
-            alias = upstream_settings(upstream, upstream_wire, options={"attempts": 1})
-            async with serving(settings_for(alias)) as url:
-                reply = await Client(url, client_wire, stream, parallel=None).ask(User.of("Hello."))
-                inside = assert_error(client_wire, reply, status, "no, says the provider")
-                names = dict(zip(("openai", "anthropic-messages", "gemini"), REFUSALS[status], strict=True))
-                expected = names["openai" if client_wire.startswith("openai") else client_wire]
-                assert inside["status" if client_wire == "gemini" else "type"] == expected, status
-                assert reply.headers.get("retry-after") == ("18" if status == 429 else None)
+        return ScriptedServer(Fail(error), loop_last=True)
 
     async def story() -> None:
-        await asyncio.gather(*(one(upstream_wire, status) for upstream_wire in WIRES for status in REFUSALS))
+        cases = {f"{wire} {status}": (wire, status) for wire in WIRES for status in REFUSALS}
+        rows: dict[str, tuple[ScriptedServer, str, Object]] = {
+            alias: (refusing(status), wire, {"options": {"attempts": 1}}) for alias, (wire, status) in cases.items()
+        }
+        async with behind(rows) as gateway:
+            await asyncio.gather(*(one(gateway, alias, status) for alias, (_, status) in cases.items()))
 
     run(story)
 
@@ -284,24 +344,23 @@ def test_a_history_that_is_too_long_is_told_so_that_the_client_compacts_it(
 @STREAMED
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_upstream_that_never_answers_is_a_timeout(wire: str, stream: bool) -> None:
-    async def silent(upstream_wire: str) -> None:
-        async with ScriptedServer([Pause(30), Say("Late.")], loop_last=True) as upstream:
-            alias = upstream_settings(upstream, upstream_wire, options={"attempts": 1, "first_byte": 0.05})
-            async with serving(settings_for(alias)) as url:
-                reply = await Client(url, wire, stream, parallel=None).ask(User.of("Hello."))
-                inside = assert_error(wire, reply, 504, "first_byte")
-                if wire == "anthropic-messages":
-                    assert inside["type"] == "timeout_error"
-
-    async def closed(upstream_wire: str) -> None:
-        async with ScriptedServer("Never.") as upstream:
-            alias = upstream_settings(upstream, upstream_wire, options={"attempts": 1})
-        async with serving(settings_for(alias)) as url:
-            reply = await Client(url, wire, stream, parallel=None).ask(User.of("Hello."))
-            assert_error(wire, reply, 502, "cannot be reached")
+    async def silent(gateway: Behind, alias: str) -> None:
+        reply = await gateway.client(alias, wire, stream).ask(User.of("Hello."))
+        inside = assert_error(wire, reply, 504, "first_byte")
+        if wire == "anthropic-messages":
+            assert inside["type"] == "timeout_error"
 
     async def story() -> None:
-        await asyncio.gather(*(case(upstream_wire) for case in (silent, closed) for upstream_wire in WIRES))
+        late: Object = {"options": {"attempts": 1, "first_byte": 0.05}}
+        rows: dict[str, tuple[ScriptedServer, str, Object]] = {
+            upstream_wire: (ScriptedServer([Pause(30), Say("Late.")]), upstream_wire, late) for upstream_wire in WIRES
+        }
+        async with behind(rows) as gateway:
+            await asyncio.gather(*(silent(gateway, alias) for alias in gateway.servers))
+            for upstream_wire, server in gateway.servers.items():
+                await server.stop()
+                reply = await gateway.client(upstream_wire, wire, stream).ask(User.of("Hello."))
+                assert_error(wire, reply, 502, "cannot be reached")
 
     run(story)
 
@@ -317,3 +376,69 @@ def test_a_stream_that_falls_silent_after_some_text_is_told_once_and_whole(wire:
                 assert len(reply.calls) == 2
 
     run(story)
+
+
+LEFT_AS_THEY_CAME = {
+    "split_emoji": "halves of a character in two events, which a client has to join with or without a gateway",
+}
+"""Between client and model of one wire, what only bends the text is not written anew."""
+
+
+@STREAMED
+@pytest.mark.parametrize("across", [False, True], ids=["same wire", "other wire"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_every_fault_of_an_upstream_is_read_well_by_a_plain_client(wire: str, across: bool, stream: bool) -> None:
+    """One response is broken or bent; the client is as strict as the official ones."""
+    client_wire = list(WIRES)[list(WIRES).index(wire) - 1] if across else wire
+    faults = [
+        fault
+        for fault in FAULTS.values()
+        if fault.fits(wire, stream) and fault.outcome == "answered" and (across or fault.name not in LEFT_AS_THEY_CAME)
+    ]
+
+    async def one(url: str, fault: Fault) -> None:
+        client = Client(url, client_wire, stream, parallel=None, model=fault.name, tools=TOOLS)
+        client.messages = [User.of(f"What is the weather like, and what time is it? ({fault.name})")]
+        reply = await client.post(client.body())
+        assert reply.status == 200, reply.data
+        first = read(client_wire, reply.data, stream)
+        made = [(name, arguments.get("city")) for _, name, arguments in first.calls]
+        wanted = [("get_weather", "Oslo 🌧"), ("get_weather", "Lima"), ("now", None)]
+        # A call that was damaged comes after those that had been sent by then.
+        assert (sorted(made, key=str) == sorted(wanted, key=str)) if fault.damages else made == wanted, made
+        client.messages.append(Assistant(first.text, reply.response.calls))
+        client.messages.append(ToolMessage(tuple(result_of(call) for call in reply.response.calls)))
+        reply = await client.post(client.body())
+        assert reply.status == 200, reply.data
+        last = read(client_wire, reply.data, stream)
+        assert (last.text, last.calls) == (ANSWERED, [])
+
+    async def story_of(url: str, fault: Fault, room: asyncio.Semaphore) -> str:
+        async with room:
+            try:
+                await one(url, fault)
+            except (AssertionError, KeyError, ValueError) as error:
+                return f"{fault.name}: {type(error).__name__}: {str(error)[:300]}"
+        return ""
+
+    async def all_of_them() -> None:
+        async with FaultyServer(story) as upstream:
+            aliases = [
+                UpstreamSettings(
+                    fault.name,
+                    f"{PROVIDERS[wire]}:big-model",
+                    base_url=upstream.base_url(wire, fault.name),
+                    wire=wire,
+                    recover=fault.name.startswith("leaked"),
+                    options={"idle": 0.3, "first_byte": 0.3} if "stall" in fault.name else {},
+                )
+                for fault in faults
+            ]
+            async with serving(settings_for(*aliases)) as url:
+                room = asyncio.Semaphore(24)
+                told = await asyncio.gather(*(story_of(url, fault, room) for fault in faults))
+            assert not any(told), "\n".join(filter(None, told))
+            met = {sent.fault for sent in upstream.sent}
+            assert {fault.name for fault in faults if fault.longest is None} <= met
+
+    run(all_of_them)

@@ -26,11 +26,12 @@ from gateway_client import (
     upstream_settings,
 )
 
+from unbroken.errors import ProviderError
 from unbroken.gateway.keys import GatewayKey, create_key
 from unbroken.gateway.serial import FAILED, SPOKEN
 from unbroken.gateway.settings import ClientProfile
 from unbroken.messages import Assistant, Message, Text, ToolCall, ToolMessage, ToolResult, User
-from unbroken.testing import Call, Raw, Say, ScriptedServer, Step, Think
+from unbroken.testing import Break, Call, Fail, Raw, Say, ScriptedServer, Step, Think
 from unbroken.transcript import NO_RESULT
 from unbroken.wires import WIRES
 from unbroken.wires.jsontext import dumps
@@ -134,6 +135,19 @@ def test_the_first_request_again_after_a_while_is_a_new_question(wire: str) -> N
             on.clock.time += 6
             assert cities(await client.again()) == ["Oslo"]
             assert len(on.asked) == 2
+
+    run(story)
+
+
+def test_a_call_that_is_asked_for_again_is_waited_for_anew() -> None:
+    async def story() -> None:
+        async with stage(CHAT, THREE_CALLS, "Done.", hold_timeout=50.0) as on:
+            client = on.client(CHAT)
+            await client.ask(User.of(QUESTION))
+            on.clock.time += 40
+            assert cities(await client.again()) == ["Beijing"]
+            on.clock.time += 40
+            assert cities(await client.answer_calls()) == ["Shanghai"]
 
     run(story)
 
@@ -466,6 +480,60 @@ def test_two_answers_that_begin_alike_do_not_mix(wire: str) -> None:
     run(story)
 
 
+@every_client
+def test_the_same_result_sent_twice_at_once_gets_the_same_call_twice(wire: str) -> None:
+    async def story() -> None:
+        async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
+            client = on.client(wire)
+            await client.ask(User.of(QUESTION))
+            twins = [client.branch() for _ in range(5)]
+            replies = await asyncio.gather(*(twin.answer_calls() for twin in twins))
+            assert [cities(reply) for reply in replies] == [["Shanghai"]] * 5
+            assert len({tuple(reply.ids) for reply in replies}) == 1
+            assert len(on.asked) == 1
+
+    run(story)
+
+
+@every_client
+def test_a_complete_turn_is_not_lost_when_the_model_fails(wire: str) -> None:
+    async def story() -> None:
+        failure = Fail(ProviderError("overloaded", status=503))
+        async with stage(UPSTREAM[wire], THREE_CALLS, failure, "Done.", **HELD) as on:
+            client = on.client(wire)
+            *_, failed = await client.converse()
+            assert failed.status == 503
+            again = await client.ask()
+            assert again.response.text == "Done."
+            assert on.asked[1] == on.asked[2]
+            assert turns(on.asked[2]) == [ALL_SUNNY]
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("heard", "told"),
+    [("Let me ", "Let me look."), ("I think", "I think\n\nLet me look.")],
+    ids=["goes on", "other words"],
+)
+@every_client
+def test_calls_are_held_of_an_answer_that_broke_off_and_came_again(wire: str, heard: str, told: str) -> None:
+    async def story() -> None:
+        upstream = UPSTREAM[wire]
+        async with ScriptedServer([Say(heard), Break()], THREE_CALLS, "Done.") as server:
+            row = upstream_settings(server, upstream, serial=True)
+            async with serving(settings_for(row)) as url:
+                replies = await Client(url, wire, stream=True).converse()
+            assert [cities(reply) for reply in replies] == [[city] for city in CITIES] + [[]]
+            assert replies[0].response.text == told
+            assistant = server.requests[-1].messages[1]
+            assert isinstance(assistant, Assistant)
+            assert assistant.text == "Let me look."  # the model's own words
+            assert turns(server.requests[-1].messages) == [ALL_SUNNY]
+
+    run(story)
+
+
 # Replicas, restarts, time
 
 
@@ -614,6 +682,19 @@ def test_what_a_failed_result_has_ended_stays_ended(wire: str) -> None:
     run(story)
 
 
+@every_client
+def test_a_later_failed_result_ends_the_handing_out_too(wire: str) -> None:
+    async def story() -> None:
+        async with stage(UPSTREAM[wire], THREE_CALLS, "Oh.", on_tool_error="stop", **HELD) as on:
+            client = on.client(wire)
+            await client.ask(User.of(QUESTION))
+            second = await client.answer_calls()
+            await client.ask(failed(second.response.calls[0]))
+            assert turns(on.asked[1]) == [list(zip(CITIES, [SUNNY[0], "Error: no such city", FAILED], strict=True))]
+
+    run(story)
+
+
 # Clients that change things each time
 
 
@@ -660,6 +741,33 @@ def test_a_client_that_changes_its_history_gets_all_calls_of_both_turns(wire: st
             assert isinstance(assistant, Assistant)
             assert assistant.text == "Let me look."
             assert [call.id for call in assistant.calls] == [step.id for step in THREE_CALLS if isinstance(step, Call)]
+
+    run(story)
+
+
+def without_ids(contents: list[dict[str, Any]]) -> None:
+    for content in contents:
+        for part in content["parts"]:
+            for field in ("functionCall", "functionResponse"):
+                part.get(field, {}).pop("id", None)
+
+
+@every_upstream
+def test_a_client_of_gemini_that_knows_no_ids_gets_all_calls_of_both_turns(upstream: str) -> None:
+    async def story() -> None:
+        async with stage(upstream, *TWO_TURNS, **HELD) as on:
+            client = on.client(GEMINI)
+            client.messages = [User.of(QUESTION)]
+            given: list[str] = []
+            for _ in range(6):
+                body = client.body()
+                without_ids(body["contents"])
+                reply = await client.post(body)
+                given += cities(reply)
+                client.messages.append(Assistant(reply.response.text, reply.response.calls))
+                client.messages.append(ToolMessage(tuple(map(result_of, reply.response.calls))))
+            assert given == [*CITIES, "Oslo", "Rome"]
+            assert turns(on.asked[2]) == [ALL_SUNNY, sunny("Oslo", "Rome")]
 
     run(story)
 
@@ -978,6 +1086,25 @@ def test_a_held_turn_goes_on_by_the_id_of_the_response_before(stream: bool) -> N
             assert reply.response.text == "Done."
             assert turns(on.asked[1]) == [ALL_SUNNY]
             assert len(on.asked) == 2
+
+    run(story)
+
+
+def test_two_requests_that_go_on_from_one_response_each_get_their_calls() -> None:
+    async def story() -> None:
+        async with stage(CHAT, THREE_CALLS, "Done.", "Done too.") as on:
+            client = on.client(RESPONSES)
+            first = await client.post(client.body([User.of(QUESTION)]))
+            replies = [first, first]
+            for _ in CITIES:
+                for branch, weather in enumerate(("Sun.", "Rain.")):
+                    before = replies[branch]
+                    body = client.body([ToolMessage((result_of(before.response.calls[0], weather),))])
+                    replies[branch] = await client.post(body | {"previous_response_id": response_id(before)})
+            assert [reply.response.text for reply in replies] == ["Done.", "Done too."]
+            assert [turns(messages) for messages in on.asked[1:]] == [
+                [[(city, weather) for city in CITIES]] for weather in ("Sun.", "Rain.")
+            ]
 
     run(story)
 

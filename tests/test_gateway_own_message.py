@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from gateway_client import WEATHER, Client, result_of, run, serving, settings_for
-from gateway_upstreams import Asked, Told, Upstream, events, telling
+from gateway_upstreams import Asked, Told, events, telling
 
 from unbroken.messages import Assistant, Message, ToolMessage, User
 from unbroken.wires import WIRES
@@ -50,11 +50,12 @@ def _anthropic() -> Own:
     ]
     for index, block in enumerate(blocks):
         kind = block["type"]
-        empty = {
-            "thinking": {**block, "thinking": "", "signature": ""},
-            "text": {**block, "text": ""},
-            "tool_use": {**block, "input": {}},
-        }.get(kind, block)
+        emptied: dict[str, Object] = {
+            "thinking": {"thinking": "", "signature": ""},
+            "text": {"text": ""},
+            "tool_use": {"input": {}},
+        }
+        empty = {**block, **emptied.get(kind, {})}
         said.append({"type": "content_block_start", "index": index, "content_block": empty})
         deltas: list[Object] = []
         if kind == "thinking":
@@ -72,11 +73,13 @@ def _anthropic() -> Own:
         {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": usage},
         {"type": "message_stop"},
     ]
-    return Own("anthropic-messages", body, events(*said, named=True), blocks, (blocks[0]["signature"], blocks[1]["data"]))
+    return Own(
+        "anthropic-messages", body, events(*said, named=True), blocks, (blocks[0]["signature"], blocks[1]["data"])
+    )
 
 
 def _responses() -> Own:
-    text = {"type": "output_text", "text": "Let me look.", "annotations": [], "logprobs": []}
+    text: Object = {"type": "output_text", "text": "Let me look.", "annotations": [], "logprobs": []}
     items: list[Object] = [
         {
             "id": "rs_68af4030baa48193b0b43b4c2a176a1a",
@@ -206,7 +209,9 @@ def said_by_model(wire: str, asked: Asked) -> list[Object]:
             mine = ("reasoning", "function_call")
             return [item for item in asked.body["input"] if item["type"] in mine or item.get("role") == "assistant"]
         case "gemini":
-            return [part for content in asked.body["contents"] if content["role"] == "model" for part in content["parts"]]
+            return [
+                part for content in asked.body["contents"] if content["role"] == "model" for part in content["parts"]
+            ]
         case _:
             return [message for message in asked.body["messages"] if message["role"] == "assistant"]
 
@@ -215,8 +220,10 @@ def results_in(wire: str, asked: Asked) -> list[tuple[str, str]]:
     """For each result in the request the id that it answers, and its text."""
     match wire:
         case "anthropic-messages":
-            blocks = [b for m in asked.body["messages"] for b in m["content"] if isinstance(b, dict)]
-            return [(b["tool_use_id"], b["content"]) for b in blocks if b["type"] == "tool_result"]
+            contents = [message["content"] for message in asked.body["messages"] if message["content"][:0] == []]
+            blocks: list[Object] = [block for content in contents for block in content]
+            found = [block for block in blocks if block["type"] == "tool_result"]
+            return [(block["tool_use_id"], block["content"]) for block in found]
         case "openai-responses":
             items = [item for item in asked.body["input"] if item["type"] == "function_call_output"]
             return [(item["call_id"], item["output"]) for item in items]
@@ -435,9 +442,7 @@ def test_the_answer_of_a_fallback_comes_back_to_the_fallback_alone() -> None:
     async def story() -> None:
         broken = Told(b'{"error":{"message":"overloaded"}}', 503)
         async with telling(broken) as first, telling(plain_answer(spare)) as second:
-            settings = settings_for(
-                first.settings(own.wire, fallback=("spare",)), second.settings(spare.wire, "spare")
-            )
+            settings = settings_for(first.settings(own.wire, fallback=("spare",)), second.settings(spare.wire, "spare"))
             async with serving(settings) as url:
                 client = Client(url, "openai-chat", parallel=None)
                 await client.ask(User.of("Beijing and Oslo?"))

@@ -14,9 +14,7 @@ import pytest
 from gateway_client import (
     CITIES,
     PAIRS,
-    PROVIDERS,
     THREE_CALLS,
-    WEATHER,
     Client,
     plain,
     result_of,
@@ -25,6 +23,7 @@ from gateway_client import (
     settings_for,
     upstream_settings,
 )
+from gateway_upstreams import FIELDS
 
 from unbroken.gateway.serial import SPOKEN
 from unbroken.gateway.settings import ClientProfile, UpstreamSettings
@@ -35,7 +34,6 @@ from unbroken.wires import WIRES
 from unbroken.wires.ids import MISTRAL, RULES, fit
 
 Object = dict[str, Any]
-FIELDS = {"openai-chat": "messages", "openai-responses": "input", "anthropic-messages": "messages", "gemini": "contents"}
 ONE_CALL_TO = "Oslo"
 
 
@@ -233,18 +231,20 @@ def test_row_32_a_user_who_speaks_instead_of_returning_the_result_is_answered(wi
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_row_32_the_same_request_again_gets_the_same_answer(wire: str, stream: bool) -> None:
     async def story() -> None:
-        async with ScriptedServer(THREE_CALLS, "Done.") as upstream:
-            async with serving(settings_for(upstream_settings(upstream, "openai-chat", serial=True))) as url:
-                client = Client(url, wire, stream)
-                client.messages = [User.of("Three cities?")]
-                for city in CITIES:
-                    replies = [await client.post(client.body()) for _ in range(3)]
-                    assert [reply.calls for reply in replies] == [[("get_weather", {"city": city})]] * 3
-                    assert len({reply.response.calls[0].id for reply in replies}) == 1
-                    call = replies[0].response.calls[0]
-                    said = Assistant(replies[0].response.text, (call,))
-                    client.messages += [said, ToolMessage((result_of(call),))]
-                assert len(upstream.requests) == 1
+        async with (
+            ScriptedServer(THREE_CALLS, "Done.") as upstream,
+            serving(settings_for(upstream_settings(upstream, "openai-chat", serial=True))) as url,
+        ):
+            client = Client(url, wire, stream)
+            client.messages = [User.of("Three cities?")]
+            for city in CITIES:
+                replies = [await client.post(client.body()) for _ in range(3)]
+                assert [reply.calls for reply in replies] == [[("get_weather", {"city": city})]] * 3
+                assert len({reply.response.calls[0].id for reply in replies}) == 1
+                call = replies[0].response.calls[0]
+                said = Assistant(replies[0].response.text, (call,))
+                client.messages += [said, ToolMessage((result_of(call),))]
+            assert len(upstream.requests) == 1
 
     run(story)
 
@@ -253,40 +253,42 @@ def test_row_32_the_same_request_again_gets_the_same_answer(wire: str, stream: b
 def test_row_32_edited_compacted_undone_and_branched_histories_are_taken_as_they_are(wire: str) -> None:
     async def story() -> None:
         script = [THREE_CALLS, *["Answered."] * 9]
-        async with ScriptedServer(*script) as upstream:
-            async with serving(settings_for(upstream_settings(upstream, "openai-responses", serial=True))) as url:
-                client = Client(url, wire)
-                await client.ask(User.of("Three cities?"))
-                question, first = client.messages
-                assert isinstance(first, Assistant)
-                result = ToolMessage((result_of(first.calls[0]),))
-                second = await client.ask(result)
-                assert second.calls == [("get_weather", {"city": "Shanghai"})]
-                history = list(client.messages)
+        async with (
+            ScriptedServer(*script) as upstream,
+            serving(settings_for(upstream_settings(upstream, "openai-responses", serial=True))) as url,
+        ):
+            client = Client(url, wire)
+            await client.ask(User.of("Three cities?"))
+            question, first = client.messages
+            assert isinstance(first, Assistant)
+            result = ToolMessage((result_of(first.calls[0]),))
+            second = await client.ask(result)
+            assert second.calls == [("get_weather", {"city": "Shanghai"})]
+            history = list(client.messages)
 
-                # undone, and gone another way: the same next call, whatever the result says
-                other = ToolMessage((result_of(first.calls[0], "Rain."),))
-                branched = await client.post(client.body([question, first, other]))
-                assert branched.calls == second.calls
+            # undone, and gone another way: the same next call, whatever the result says
+            other = ToolMessage((result_of(first.calls[0], "Rain."),))
+            branched = await client.post(client.body([question, first, other]))
+            assert branched.calls == second.calls
 
-                # edited: a call that is the client's own is asked about as it stands
-                edited = replace(first, calls=(replace(first.calls[0], arguments={"city": "Lima"}, raw=""),))
-                reply = await client.post(client.body([question, edited, ToolMessage((result_of(edited.calls[0]),))]))
-                assert reply.response.text == "Answered."
-                assert joined(upstream.requests[-1].messages)[1] == Assistant(
-                    "Let me look.", (ToolCall("", "get_weather", {"city": "Lima"}),)
-                )
+            # edited: a call that is the client's own is asked about as it stands
+            edited = replace(first, calls=(replace(first.calls[0], arguments={"city": "Lima"}, raw=""),))
+            reply = await client.post(client.body([question, edited, ToolMessage((result_of(edited.calls[0]),))]))
+            assert reply.response.text == "Answered."
+            assert joined(upstream.requests[-1].messages)[1] == Assistant(
+                "Let me look.", (ToolCall("", "get_weather", {"city": "Lima"}),)
+            )
 
-                # compacted: what is no longer there is not put back
-                summary = User.of("You were asked for the weather; it is sunny.")
-                reply = await client.post(client.body([summary]))
-                assert reply.response.text == "Answered."
-                assert upstream.requests[-1].messages == (summary,)
+            # compacted: what is no longer there is not put back
+            summary = User.of("You were asked for the weather; it is sunny.")
+            reply = await client.post(client.body([summary]))
+            assert reply.response.text == "Answered."
+            assert upstream.requests[-1].messages == (summary,)
 
-                # and the first history still goes on
-                client.messages = history
-                third = await client.answer_calls()
-                assert third.calls == [("get_weather", {"city": "Guangzhou"})]
+            # and the first history still goes on
+            client.messages = history
+            third = await client.answer_calls()
+            assert third.calls == [("get_weather", {"city": "Guangzhou"})]
 
     run(story)
 
@@ -332,13 +334,15 @@ def test_row_33_one_call_at_a_time_is_said_in_the_upstreams_own_words(client_wir
 
 def test_row_33_the_choice_of_a_tool_is_kept_beside_it() -> None:
     async def story() -> None:
-        async with ScriptedServer("Fine.", loop_last=True) as upstream:
-            async with serving(settings_for(upstream_settings(upstream, "openai-chat"))) as url:
-                client = Client(url, "anthropic-messages")
-                choice = {"type": "any", "disable_parallel_tool_use": True}
-                await client.post({**client.body([Q]), "tool_choice": choice})
-                assert upstream.bodies[0]["tool_choice"] == "required"
-                assert upstream.bodies[0]["parallel_tool_calls"] is False
+        async with (
+            ScriptedServer("Fine.", loop_last=True) as upstream,
+            serving(settings_for(upstream_settings(upstream, "openai-chat"))) as url,
+        ):
+            client = Client(url, "anthropic-messages")
+            choice = {"type": "any", "disable_parallel_tool_use": True}
+            await client.post({**client.body([Q]), "tool_choice": choice})
+            assert upstream.bodies[0]["tool_choice"] == "required"
+            assert upstream.bodies[0]["parallel_tool_calls"] is False
 
     run(story)
 

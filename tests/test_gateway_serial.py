@@ -121,7 +121,7 @@ def test_after_the_last_result_the_model_gets_its_own_turn_back() -> None:
     assert [result.call_id for result in results.results] == ["model-1", "model-2", "model-3"]
     assert said(results) == ["sunny 1", "sunny 2", "sunny 3"]
     assert decision.closed == ()
-    assert decision.restored == (THREE,)
+    assert decision.changed
 
 
 def test_a_turn_that_is_found_only_at_its_first_part_is_rebuilt_whole() -> None:
@@ -257,7 +257,7 @@ def test_an_edited_call_is_the_clients_own() -> None:
     decision = decided(history, {1: THREE})
     assert isinstance(decision, AskModel)
     assert decision.messages == tuple(history)
-    assert decision.restored == ()
+    assert not decision.changed
 
 
 def test_after_an_edited_call_nothing_more_is_handed_out() -> None:
@@ -283,6 +283,15 @@ def test_edited_words_are_the_clients_and_nobody_signed_them() -> None:
     assert message.text == "I shall look."
     assert message.native is None
     assert [call.id for call in message.calls] == ["model-1", "model-2", "model-3"]
+
+
+def test_words_that_the_client_adds_to_a_held_call_are_not_lost() -> None:
+    history = [ASK, first(), tells(1), asks(2, text="Hm."), tells(2)]
+    turns = {1: THREE, 3: THREE, 5: THREE}
+    assert handed(decided(history, turns)) == call(3).id
+    everything = asked(decided([*history, asks(3), tells(3)], turns))
+    assert [message.text for message in everything if isinstance(message, Assistant)] == ["Let me look.", "Hm."]
+    assert said(everything[-1]) == ["sunny 2", "sunny 3"]
 
 
 @pytest.mark.parametrize("text", ["", " Let me look.\n", "Let me look."])

@@ -101,12 +101,13 @@ class Restarted:
 
 @dataclass(slots=True)
 class Received:
-    """Bytes of the body as they came, whole events of them; only where a request is verbatim. What was read of them
-    stands in the deltas just before; of a body that is no stream, only in `Ended` at its end."""
+    """Bytes of the body as they came, whole events of them; only where the request asks for them. What was read
+    of them stands in the deltas just before."""
 
     data: bytes
-    last: bool = False
-    """The terminal sign is in it, or was before: whether the response is whole, `Ended` will say."""
+    wait: bool = False
+    """Not to be passed on before it is known how the response ends: a call is not whole yet, an error is in it, or the
+    terminal sign is."""
 
 
 Delta: TypeAlias = (

@@ -232,8 +232,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """A request as a client of `wire` spelled it. A model of that wire sends `body` as it is, but for model and stream,
-    and passes on the answer's bytes (`Received`) beside what is read of them.
+    """A request as a client of `wire` spelled it: a model of that wire sends `body` as it is, but for model and stream,
+    and what its provider's row says it would refuse.
 
     It counts as long as the request has these very `messages`: who changes them means something else.
     """
@@ -272,6 +272,8 @@ class Request:
     pieces: bool = True
     """Are pieces of a call's arguments wanted as they come? Who only runs calls has no use for half of one."""
     verbatim: Verbatim | None = None
+    passes: str = ""
+    """The wire of a client to whom the answer's bytes are passed on: a model of that wire gives them (`Received`)."""
 
     def spelled_for(self, wire: str) -> Verbatim | None:
         """The request as a client spelled it, if a model of this wire can be sent just that."""

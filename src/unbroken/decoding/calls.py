@@ -22,6 +22,7 @@ from unbroken.decoding.pending import Pending
 from unbroken.decoding.scanner import Scanner
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
 from unbroken.messages import Json, ToolCall
+from unbroken.wires.ids import MINTED
 from unbroken.wires.jsontext import dump_arguments
 
 QUOTED = 200
@@ -90,6 +91,11 @@ class Calls:
         if all(call.own_index for call in calls):
             calls = sorted(calls, key=lambda call: call.index)
         return [call.done for call in calls if call.done is not None]
+
+    @property
+    def under_way(self) -> bool:
+        """Has a call begun that is not whole?"""
+        return any(call.done is None and not call.withdrawn for call in self._calls)
 
     def native_ids(self) -> tuple[str, ...]:
         """The ids of the calls that the wire itself spoke of, by arrival."""
@@ -394,7 +400,7 @@ class Calls:
             id = call.id
             if not id or id in self._used:
                 id = self._mint(call.index)
-                notes = (*notes, "minted id" if not call.id else f"id {call.id} was used before")
+                notes = (*notes, MINTED if not call.id else f"id {call.id} was used before")
             self._used.add(id)
         return ToolCall(
             id=id,

@@ -6,7 +6,7 @@ off the bytes, so there is one path.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -52,7 +52,8 @@ class Decoder:
     """Feed it the body in any pieces: `feed` and `end` give deltas, `response` everything at once.
 
     `tools` are the names of the offered tools: when given, calls that leaked into the text are recovered. `request` is
-    the request that is being answered: it tells which ids are taken and how many tokens were allowed.
+    the request that is being answered: it tells which ids are taken and how many tokens were allowed. `keeps_ids`: an
+    id that was used in an earlier turn is left as it is, for a client to whom it is passed on.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Decoder:
         tools: Collection[str] | None = None,
         request: Request | None = None,
         *,
+        keeps_ids: bool = False,
         max_event: int = MAX_EVENT,
         max_body: int = MAX_BODY,
     ) -> None:
@@ -70,7 +72,7 @@ class Decoder:
         self._framer = Framer(max_event, max_body)
         self._assembler = Assembler(
             turn=len(history),
-            used_ids={call.id for message in history for call in message.calls}.union(request.taken if request else ()),
+            used_ids=set() if keeps_ids else _used(history, request),
             names=tools or ([tool.name for tool in request.tools] if request else ()),
             prose=Prose(tools) if tools else None,
             pieces=request.pieces if request else True,
@@ -83,9 +85,14 @@ class Decoder:
         self._ended: Ended | None = None
 
     @property
-    def begun(self) -> bool:
-        """Something was fed."""
-        return self._framer.bytes_seen > 0
+    def calling(self) -> bool:
+        """A call is under way: begun, and not whole."""
+        return self._assembler.calls.under_way
+
+    @property
+    def troubled(self) -> bool:
+        """An error was read, or something that cannot be."""
+        return self._assembler.failure is not None or bool(self._assembler.damaged)
 
     @property
     def terminal(self) -> bool:
@@ -242,6 +249,10 @@ class Decoder:
             value = None
         native = None if value is None else Native(self.wire.name, value, a.calls.native_ids())
         return Ended(verdict, Assistant(text, calls, reasoning, native))
+
+
+def _used(history: Iterable[Assistant], request: Request | None) -> set[str]:
+    return {call.id for message in history for call in message.calls}.union(request.taken if request else ())
 
 
 def decode(

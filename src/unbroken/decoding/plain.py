@@ -1,39 +1,26 @@
-"""A whole body that is plainly what its wire documents, read at once. None: the decoder has to look at it."""
+"""A whole body that is plainly what its wire documents, looked at once. None: the decoder has to read it."""
 
 from __future__ import annotations
 
 import orjson
 
-from unbroken.deltas import Ended
-from unbroken.messages import Assistant, Request, Usage
-from unbroken.verdicts import Verdict
 from unbroken.wires.jsontext import shallow
-from unbroken.wires.wire import Wire
+from unbroken.wires.wire import Plain, Wire
 
 
-def read_plain(wire: Wire, body: bytes, request: Request) -> tuple[Ended, Usage | None] | None:
+def look_at(wire: Wire, body: bytes, max_tokens: object = None) -> Plain | None:
+    """What is in it, if nothing in it is in doubt (but whether its ids are new to a history). `max_tokens`: as many
+    tokens as it was allowed."""
     if wire.plain is None or body[:1] != b"{" or not shallow(body):
         return None
     try:
-        event = orjson.loads(body)
+        plain = wire.plain(orjson.loads(body))
     except orjson.JSONDecodeError:
         return None
-    plain = wire.plain(event)
-    if plain is None:
+    if plain is None or len({call["id"] for call in plain.calls}) < len(plain.calls):
         return None
-    message, usage = plain.message, plain.usage
-    limit = request.sampling.max_tokens
-    if limit is not None and (usage is None or usage.output_tokens >= limit):
+    if max_tokens is not None and (
+        not isinstance(max_tokens, int) or plain.usage is None or plain.usage.output_tokens >= max_tokens
+    ):
         return None  # some say that they were done though the limit cut them
-    if message.calls and not _are_new({call.id for call in message.calls}, len(message.calls), request):
-        return None
-    verdict = Verdict("whole", finish=plain.finish, bytes_seen=len(body), text_seen=len(message.text))
-    return Ended(verdict, message), usage
-
-
-def _are_new(ids: set[str], count: int, request: Request) -> bool:
-    """No two calls share an id, and none was used before: otherwise ids have to be made."""
-    if len(ids) < count or not ids.isdisjoint(request.taken):
-        return False
-    said = [message for message in request.messages if isinstance(message, Assistant)]
-    return all(call.id not in ids for message in said for call in message.calls)
+    return plain

@@ -15,13 +15,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
+from unbroken.decoding.plain import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
 from unbroken.gateway.book import Book
-from unbroken.gateway.doors import MESSAGES_FIELD, RESPONSES, Door, new_id, read_request, wants_usage
+from unbroken.gateway.doors import (
+    MESSAGES_FIELD,
+    RESPONSES,
+    Door,
+    check_body,
+    most_tokens,
+    new_id,
+    read_request,
+    wants_usage,
+)
 from unbroken.gateway.kept import Kept
 from unbroken.gateway.serial import AskModel, HandOut, decide, fold_turns
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.shortcut import Fetched, fetch, going_on, is_fresh
 from unbroken.gateway.speaking import Speaker, StreamSpeaker, WholeSpeaker
 from unbroken.gateway.turns import Turn, asked_key, chain, turn_key
 from unbroken.gateway.upstreams import Upstream
@@ -36,12 +47,14 @@ from unbroken.messages import (
     Usage,
     Verbatim,
 )
-from unbroken.models.model import closing
+from unbroken.models.model import Model, closing
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.verdicts import Verdict
+from unbroken.wires import find_wire
 from unbroken.wires.chain import HISTORIES, repair_raw
 from unbroken.wires.ids import RULES, fit
 from unbroken.wires.values import Object, as_dict, as_text
+from unbroken.wires.wire import Plain
 from unbroken.wires.writer import ResponseWriter
 
 log = logging.getLogger("unbroken.gateway")
@@ -108,6 +121,14 @@ class Answering:
         self._now = now
 
     async def answer(self, asked: Asked, out: Outlet, account: Account) -> None:
+        check_body(asked.door, asked.body)
+        fetched: Fetched | None = None
+        if not asked.serial and is_fresh(asked.upstream, asked.wire, asked.body):
+            fetched = await fetch(asked.upstream, asked.body, asked.headers)
+            plain = look_at(find_wire(asked.wire), fetched.data, most_tokens(asked.body))
+            if plain is not None:
+                await self._give_back(asked.upstream.alias, fetched.data, plain, out, account)
+                return
         request = read_request(asked.door, asked.body)
         account.stream = request.stream
         said = request.messages
@@ -124,8 +145,9 @@ class Answering:
             self._now(),
             ends_in_result=_ends_in_result(asked),
             on_tool_error=self._settings.on_tool_error,
+            origin=asked.upstream.origin,
         )
-        answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire))
+        answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire), fetched)
         match decision:
             case HandOut(turn):
                 await self._kept.touch(turn, holds.get(turn.key))
@@ -137,6 +159,17 @@ class Answering:
                 for turn in decision.closed:
                     self._book.hold(turn.key, 0)
                 await self._ask(answer, decision)
+
+    async def _give_back(self, alias: str, data: bytes, plain: Plain, out: Outlet, account: Account) -> None:
+        """The short way: the model's own bytes, and nothing of them has to be kept."""
+        account.usage = plain.usage
+        account.first_after = time.perf_counter() - account.began
+        if plain.calls:
+            account.calls = tuple([call["function"]["name"] for call in plain.calls])
+        if plain.usage is not None:
+            self._metrics.tokens(alias, plain.usage)
+        await out.begin(False, {})
+        await out.send(data)
 
     async def _go_on_from(self, asked: Asked, request: Request, parent: str) -> Request:
         before = await self._kept.conversation(asked.scope, parent)
@@ -172,7 +205,7 @@ class Answering:
 
     async def _ask(self, answer: _Answer, decision: AskModel) -> None:
         asked, account = answer.asked, answer.account
-        if answer.serial and (turn := await self._kept.asked_before(answer.asked_key)) is not None:
+        if answer.serial and (turn := await self._asked_before(answer)) is not None:
             await self._hand_out(answer, HandOut(turn, 0), turn.text)
             return
         request, edits = self._mended(answer, decision)
@@ -185,11 +218,11 @@ class Answering:
         headers = {REPAIRS: ", ".join(account.repairs)} if edits else {}
         if lost := _lost_reasoning(asked.upstream, request):
             headers[REASONING] = f"lost; {lost}"
-        speaker = answer.speaker(raw=request.verbatim is not None, settings=self._settings, now=self._now())
+        speaker = answer.speaker(raw=bool(request.passes), settings=self._settings, now=self._now())
         ended = Ended(Verdict("unfinished", "the model stopped without an end"))
         begun = False
         try:
-            async with closing(asked.upstream.model.stream(request)) as deltas:
+            async with closing(answer.model.stream(request)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Ended):
                         ended = delta
@@ -211,6 +244,17 @@ class Answering:
             await answer.begin(headers)
         await answer.send(last)
 
+    async def _asked_before(self, answer: _Answer) -> Turn | None:
+        """The turn that this very request was answered with a moment ago, if its calls are still waited for."""
+        turn = await self._kept.asked_before(answer.asked_key)
+        if turn is None:
+            return None
+        hold = (await self._kept.holds([turn])).get(turn.key)
+        if hold is None or self._now() > hold.until:
+            return None
+        await self._kept.touch(turn, hold)
+        return turn
+
     def _count(self, answer: _Answer, delta: Delta) -> None:
         account, alias = answer.account, answer.asked.upstream.alias
         if isinstance(delta, AttemptFailed):
@@ -227,13 +271,9 @@ class Answering:
         """The request that the model is asked with; as the client spelled it where nothing has to change."""
         asked, request = answer.asked, answer.request
         upstream = asked.upstream
-        as_it_is = (
-            upstream.passes(asked.wire)
-            and not decision.restored
-            and not answer.parent
-            and (not answer.serial or request.parallel is False)
-        )
-        if as_it_is:
+        passes = asked.wire if upstream.passes(asked.wire) else ""
+        as_it_is = not decision.changed and not answer.parent and (not answer.serial or request.parallel is False)
+        if passes and as_it_is:
             name = MESSAGES_FIELD[asked.wire]
             raw = asked.body.get(name)
             edits: Sequence[HistoryEdit] = ()
@@ -245,12 +285,14 @@ class Answering:
                     body = {**body, name: mended}
                     request = replace(read_request(asked.door, body), stream=request.stream)
             spelled = Verbatim(asked.wire, body, request.messages, asked.headers)
-            return replace(request, verbatim=spelled, pieces=False), edits
+            return replace(request, verbatim=spelled, passes=passes, pieces=False), edits
         messages, edits = repair(decision.messages)
         if not upstream.fallback:  # with others behind it, each is left what it signed itself, when it is asked
             messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
         parallel = False if answer.serial else request.parallel
-        return replace(request, messages=messages, parallel=parallel, pieces=False), edits
+        if request.stream and not wants_usage(asked.door, asked.body):
+            passes = ""  # usage is asked for, and its event would be the client's undoing
+        return replace(request, messages=messages, parallel=parallel, passes=passes, pieces=False), edits
 
     async def _conclude(self, answer: _Answer, speaker: Speaker, ended: Ended, headers: dict[str, str]) -> bytes:
         """The end of the answer, after what has to be kept of it is kept."""
@@ -265,10 +307,14 @@ class Answering:
             return speaker.end(ended)
         calls = tuple(call for call in message.calls if not call.problem)
         account.calls = tuple(call.name for call in calls)
+        for call in message.calls:
+            if call.problem:
+                self._metrics.repaired("drop-spoiled")
+                log.warning("a call of %s was not passed on: %s", call.name, call.problem[:200])
         holds = answer.serial and len(calls) > 1
         handed = answer.handed(calls[0]) if answer.serial and calls else None
         last = speaker.end(ended, handed)
-        turn = answer.turn(message, calls, holds, speaker.text)
+        turn = answer.turn(message, calls, holds, speaker)
         if turn is not None:
             key, window = (answer.asked_key, self._settings.retry_window) if holds else ("", 0.0)
             await self._kept.keep(asked.scope, *turn, key, window)
@@ -305,6 +351,13 @@ class _Answer:
     out: Outlet
     account: Account
     id: str
+    fetched: Fetched | None = None
+    """The first try was made already."""
+
+    @property
+    def model(self) -> Model:
+        model, http = self.asked.upstream.model, self.asked.upstream.http
+        return model if self.fetched is None or http is None else going_on(model, http, self.fetched)
 
     def speaker(self, raw: bool, settings: GatewaySettings, now: float) -> Speaker:
         asked, wire = self.asked, self.asked.wire
@@ -341,13 +394,14 @@ class _Answer:
         return asked_key(self.asked.scope, self.asked.upstream.alias, self.asked.data)
 
     def turn(
-        self, message: Assistant, calls: tuple[ToolCall, ...], holds: bool, shown: str
+        self, message: Assistant, calls: tuple[ToolCall, ...], holds: bool, speaker: Speaker
     ) -> tuple[Turn, bytes] | None:
         """What has to be kept, and the digest under which it is found; None if the client's history will say it all."""
-        asked, request = self.asked, self.request
-        handed = tuple(map(self.handed, calls))
+        asked, request, shown = self.asked, self.request, speaker.text
+        passed = {call.index for call in speaker.passed}
+        handed = tuple(call if call.index in passed else self.handed(call) for call in calls)
         renamed = any(call.id != own.id for call, own in zip(handed, calls, strict=True))
-        if not holds and message.native is None and not renamed:
+        if not holds and message.native is None and not renamed and shown == message.text:
             return None
         if message.native is not None and not message.native.source:
             message = replace(message, native=replace(message.native, source=asked.upstream.origin))
@@ -357,7 +411,7 @@ class _Answer:
         return Turn(key, message, ids, holds, None if shown == message.text else shown), digest
 
 
-_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]+)"')
+_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"([^"\\]+)"')
 
 
 def _id_in(head: bytes) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from unbroken.agent.limits import CHARACTERS_PER_TOKEN, characters
 from unbroken.gateway.answering import Asked
-from unbroken.gateway.doors import GEMINI, MESSAGES, read_request
+from unbroken.gateway.doors import GEMINI, MESSAGES, check_body, read_request
 from unbroken.gateway.edge import Response
 from unbroken.gateway.passing import ask_raw
 from unbroken.messages import Request
@@ -19,6 +19,7 @@ ESTIMATED = {"x-unbroken-estimated": "true"}
 
 async def count_tokens(asked: Asked, response: Response) -> None:
     upstream = asked.upstream
+    check_body(asked.door, asked.body)
     request = read_request(asked.door, asked.body)
     if upstream.http is not None and asked.wire == upstream.wire == MESSAGES:
         body = {**asked.body, "model": upstream.http.endpoint.model}

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json, Request
 from unbroken.wires import find_wire
-from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads, loads_exact, shallow
+from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow
 from unbroken.wires.values import Object, as_dict, as_text
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
@@ -71,15 +71,11 @@ def wire_of(path: str) -> str:
     return MESSAGES if path.startswith("/v1/messages") else CHAT
 
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
-"""What the fast parser may bend: it would reach the provider as another number."""
-
-
 def read_body(data: bytes) -> Object:
     if not shallow(data):
         raise InvalidRequest(f"the body is JSON nested deeper than {MAX_DEPTH} levels")
     try:
-        body: Json = loads_exact(data) if _LONG_NUMBER.search(data) else loads(data)
+        body: Json = loads_faithful(data)
     except Damaged:
         raise InvalidRequest("the body is not JSON") from None
     if not isinstance(body, dict):
@@ -88,7 +84,13 @@ def read_body(data: bytes) -> Object:
 
 
 def read_request(door: Door, body: Object) -> Request:
-    """The request in our spelling. Raises `InvalidRequest` for what no provider of the wire would take."""
+    """The request in our spelling."""
+    request = find_wire(door.wire).decode_request(body)
+    return request if door.streams is None else replace(request, stream=door.streams)
+
+
+def check_body(door: Door, body: Object) -> None:
+    """Raises `InvalidRequest` for what no provider of the wire would take."""
     field = MESSAGES_FIELD[door.wire]
     said = body.get(field)
     if door.wire == RESPONSES and isinstance(said, str):
@@ -105,10 +107,6 @@ def read_request(door: Door, body: Object) -> Request:
         if not isinstance(message, dict) and not (door.wire == RESPONSES and isinstance(message, str)):
             raise InvalidRequest(f"`{field}[{at}]` is not an object")
     _check_types(body)
-    request = find_wire(door.wire).decode_request(body)
-    if door.streams is not None:
-        request = replace(request, stream=door.streams)
-    return request
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -152,6 +150,11 @@ def model_of(door: Door, body: Mapping[str, Json]) -> str:
     if not model:
         raise InvalidRequest("`model` is missing: name one of those that GET /v1/models lists")
     return model.removeprefix("models/")
+
+
+def most_tokens(body: Mapping[str, Json]) -> Json:
+    """How many it may have for its answer, as far as openai-chat says it."""
+    return body.get("max_completion_tokens", body.get("max_tokens"))
 
 
 def wants_usage(door: Door, body: Mapping[str, Json]) -> bool:

@@ -37,7 +37,7 @@ from unbroken.wires.jsontext import dumps
 log = logging.getLogger("unbroken.gateway")
 
 AT_HAND = 8 << 20
-"""Bytes of turns that are kept at hand, so that a long history costs no reads."""
+"""Bytes, about, of turns that are kept at hand, so that a long history costs no reads."""
 LONGEST_LINE = 1000
 """Responses that may stand on one another by `previous_response_id`."""
 
@@ -202,7 +202,7 @@ class _AtHand:
         self._bytes -= self._values.pop(key, (0, None))[0]
 
     def add(self, key: str, value: object, size: int) -> None:
-        size += 200  # the key, and what keeps it
+        size = 5 * size + 400  # as objects they take so much more, with the key and what keeps it
         old = self._values.pop(key, None)
         self._bytes += size - (old[0] if old else 0)
         self._values[key] = (size, value)

@@ -10,7 +10,7 @@ from unbroken.gateway.edge import Refused, Response, Scope
 from unbroken.gateway.upstreams import Upstream
 from unbroken.models import HTTPModel
 from unbroken.models.relaying import relayed
-from unbroken.wires.jsontext import Damaged, dumps, loads
+from unbroken.wires.jsontext import Damaged, dumps, loads_faithful
 from unbroken.wires.values import as_dict, as_text
 
 _KEPT = ("content-type", "accept", *PASSED_ON)
@@ -56,7 +56,7 @@ def _choose(
     asked = ""
     if headers.get("content-type", "").startswith("application/json") and data:
         try:
-            body = as_dict(loads(data))
+            body = as_dict(loads_faithful(data))
         except Damaged:
             raise Refused(400, "the body is not JSON") from None
         asked = as_text(body.get("model"))

@@ -47,7 +47,9 @@ class Recent:
         self._requests: deque[RecentRequest] = deque(maxlen=kept)
 
     def add(self, request: RecentRequest) -> None:
-        if len(request.alias) > LONGEST or len(request.error) > LONGEST or request.calls:
+        if len(request.calls) > MOST_CALLS or any(
+            len(said) > LONGEST for said in (request.alias, request.error, *request.calls)
+        ):
             request = replace(
                 request,
                 alias=_cut(request.alias),

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from operator import is_not
+from typing import TypeAlias, cast
 
 from unbroken.gateway.settings import OnToolError
-from unbroken.gateway.turns import Hold, Turn, same_call
-from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult
+from unbroken.gateway.turns import Hold, Turn, same_call, words
+from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"
 FAILED = "Error: not run: an earlier call of this message failed"
@@ -50,11 +51,12 @@ class AskModel:
     """As the models said them themselves, every turn complete."""
     closed: tuple[Turn, ...] = ()
     """Turns whose rest is answered "not run" from now on."""
-    restored: tuple[Turn, ...] = ()
-    """Turns that stand in the history as their model said them."""
+    changed: bool = False
+    """They are not the client's own."""
 
 
 Decision: TypeAlias = HandOut | AskModel
+Fields: TypeAlias = dict[str, Json]
 
 
 @dataclass(slots=True)
@@ -111,9 +113,11 @@ def decide(
     *,
     ends_in_result: bool,
     on_tool_error: OnToolError = "continue",
+    origin: str = "",
 ) -> Decision:
     """What to do. `holds` are those of the folds with calls that wait, by the turn's key; `ends_in_result` says whether
-    the client's last message brings a result: then whatever text stands beside it only comes with it."""
+    the client's last message brings a result: then whatever text stands beside it only comes with it. `origin`: who is
+    asked; what another has signed does not stay as it is."""
     rebuilt: list[Message] = []
     closed: list[Turn] = []
     own_ids: dict[str, str] = {}
@@ -132,10 +136,12 @@ def decide(
             rest = FAILED if stop else SPOKEN
             if not hold.closed:
                 closed.append(turn)
-        rebuilt += _rebuild(fold, rest)
+        said = messages[fold.start : fold.end]
+        rebuilt += said if _says_it_all(fold, said, origin) else _rebuild(fold, rest)
         own_ids |= {id: turn.message.calls[place].id for id, place in fold.positions.items()}
     rebuilt += _with_own_ids(messages[at:], own_ids)
-    return AskModel(tuple(rebuilt), tuple(closed), tuple(fold.turn for fold in folds))
+    changed = len(rebuilt) != len(messages) or any(map(is_not, rebuilt, messages))
+    return AskModel(tuple(rebuilt), tuple(closed), changed)
 
 
 def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[int, Turn]) -> Fold | None:
@@ -211,12 +217,39 @@ def _with_own_ids(messages: Sequence[Message], ids: Mapping[str, str]) -> list[M
     ]
 
 
+def _says_it_all(fold: Fold, said: Sequence[Message], origin: str) -> bool:
+    """Does the client's own history say all that the model said, under the model's own ids?"""
+    message, turn = said[0], fold.turn
+    if not isinstance(message, Assistant) or sum(isinstance(part, Assistant) for part in said) > 1:
+        return False
+    own = turn.message
+    if [call.id for call in message.calls] != [call.id for call in own.calls] or message.text != own.text:
+        return False
+    if own.native is None or not own.native.value:
+        return True
+    native = message.native
+    if own.native.source not in ("", origin):
+        return False
+    return native is not None and native.wire == own.native.wire and _covers(native.value, own.native.value)
+
+
+def _covers(said: Json, own: Json) -> bool:
+    """Is all of `own` in what was `said`? Clients add marks of their own, for caching say."""
+    if isinstance(own, dict) and isinstance(said, dict):
+        fields = cast("dict[str, Json]", said)
+        return all(name in fields and _covers(fields[name], value) for name, value in cast("Fields", own).items())
+    if isinstance(own, list) and isinstance(said, list):
+        items, others = cast("list[Json]", own), cast("list[Json]", said)
+        return len(items) == len(others) and all(map(_covers, others, items))
+    return bool(said == own)
+
+
 def _rebuild(fold: Fold, rest: str) -> list[Message]:
     """The turn as its model said it. `rest`: what calls that were never handed out are answered with; if empty, they
     are left out."""
     turn, message = fold.turn, fold.turn.message
-    said = fold.text.strip()
-    if said and said != turn.text.strip():
+    said = words(fold.text)
+    if said and said != words(turn.text):
         message = replace(message, text=fold.text, native=None)  # the client's own words now, and nobody signed them
     results, kept = fold.results, fold.present
     if rest:

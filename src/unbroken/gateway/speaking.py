@@ -39,8 +39,8 @@ from unbroken.gateway.settings import Diverging
 from unbroken.gateway.turns import same_call
 from unbroken.messages import Assistant, ToolCall, Usage
 from unbroken.verdicts import Verdict
-from unbroken.wires.jsontext import dumps, loads_exact
-from unbroken.wires.tidy import calls_are_tidy
+from unbroken.wires.jsontext import dumps, loads_faithful
+from unbroken.wires.tidy import TidyStream, body_is_tidy, has_its_end, is_tidy
 from unbroken.wires.trimming import keep_first_call
 from unbroken.wires.writer import ResponseWriter
 
@@ -53,6 +53,8 @@ ANOTHER_CALL = "the answer broke off after a call was sent, and the second one d
 class Speaker(Protocol):
     head: bytes
     """The first of the model's own bytes that were passed on, if any were."""
+    passed: list[ToolCall]
+    """Calls that the client has in the model's own bytes."""
 
     @property
     def text(self) -> str:
@@ -106,11 +108,8 @@ class StreamSpeaker:
         """Read of bytes that were not passed on."""
         self._waiting: list[bytes] = []
         """Those bytes."""
-        self._open: set[int] = set()
-        """Calls in them that are not whole."""
-        self._clean = True
-        """No call in them was spoiled, nameless or else not as the wire has it."""
-        self._passed: list[ToolCall] = []
+        self._tidy = TidyStream(wire)
+        self.passed: list[ToolCall] = []
         self._text = Shown()
         self._reasoning = Shown()
         self._usage: Usage | None = None
@@ -140,14 +139,12 @@ class StreamSpeaker:
         if isinstance(delta, Received):
             return self._pass_on(delta)
         self._unsent.append(delta)
-        if self._serial and isinstance(delta, _CALL):
-            return self._write_from_here()
         return b""
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
         if self._again is not None:
             return self._end_again(self._again, ended, handed)
-        if self._raw and ended.verdict.whole and handed is None and self._are_tidy():
+        if self._raw and self._may_end_so(ended) and handed is None and self._are_tidy():
             return self._flush()
         written = self._write_from_here() if self._raw else b""
         return written + self._finish(ended, handed)
@@ -158,26 +155,22 @@ class StreamSpeaker:
         if not self._waiting and received.data.lstrip()[:1] in (b"{", b"[", b"<"):
             return self._write_from_here()  # a server that does not stream, whatever it was asked for
         self._waiting.append(received.data)
-        for delta in self._unsent:
-            match delta:
-                case CallOpened(index):
-                    self._open.add(index)
-                case CallReady(call):
-                    self._open.discard(call.index)
-                    self._clean = self._clean and not call.notes
-                case CallSpoiled() | CallWithdrawn():
-                    self._clean = False
-                case _:
-                    pass
-        if received.last or (self._open and self._clean):
+        if self._serial and any(isinstance(delta, _CALL) for delta in self._unsent):
+            return self._write_from_here()
+        if received.wait:
             return b""
         return self._flush() if self._are_tidy() else self._write_from_here()
 
+    def _may_end_so(self, ended: Ended) -> bool:
+        """Is the response whole, as its own bytes say too? Some servers stream nothing, whatever they were asked."""
+        verdict, data = ended.verdict, b"".join(self._waiting)
+        return verdict.whole and verdict.error is None and has_its_end(self._wire, data)
+
     def _are_tidy(self) -> bool:
-        if not self._clean or self._open:
+        calls = (delta for delta in self._unsent if isinstance(delta, CallReady | CallSpoiled | CallWithdrawn))
+        if not all(isinstance(delta, CallReady) and is_tidy(self._wire, delta.call) for delta in calls):
             return False
-        called = any(isinstance(delta, CallReady) for delta in self._unsent)
-        return not called or calls_are_tidy(self._wire, b"".join(self._waiting), len(self._passed))
+        return self._tidy.feed(b"".join(self._waiting))
 
     def _flush(self) -> bytes:
         data = b"".join(self._waiting)
@@ -186,7 +179,7 @@ class StreamSpeaker:
         for delta in self._unsent:
             self._note(delta)
             if isinstance(delta, CallReady):
-                self._passed.append(delta.call)
+                self.passed.append(delta.call)
         self._waiting.clear()
         self._unsent.clear()
         return data
@@ -220,10 +213,12 @@ class StreamSpeaker:
     # After a broken stream
 
     def _end_again(self, again: _Again, ended: Ended, handed: ToolCall | None) -> bytes:
-        sent = [*self._passed, *self._writer.handed]
+        sent = [*self.passed, *self._writer.handed]
         self._writer.feed(Restarted(()))
         if ended.verdict.failed:
             return self._writer.feed(ended)
+        if ended.message is not None:
+            again = _Again([ended.message.text], [ended.message.reasoning], [*_whole_calls(ended.message)])
         rest = _without(again.calls, sent)
         if rest is None:
             return self._writer.feed(Ended(Verdict("error", ANOTHER_CALL)))
@@ -254,11 +249,16 @@ def _without(calls: Sequence[ToolCall], sent: Sequence[ToolCall]) -> list[ToolCa
     return left
 
 
+def _whole_calls(message: Assistant) -> list[ToolCall]:
+    return [call for call in message.calls if not call.problem]
+
+
 class WholeSpeaker:
     """The same for a client that waits for the whole body: nothing is sent before its end."""
 
     def __init__(self, wire: str, writer: ResponseWriter, *, raw: bool, serial: bool) -> None:
         self.head = b""
+        self.passed: list[ToolCall] = []
         self._wire = wire
         self._writer = writer
         self._raw = raw
@@ -288,8 +288,12 @@ class WholeSpeaker:
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
         said = self._said if ended.message is None else _deltas(ended.message)
         self._text = "".join([delta.text for delta in said if isinstance(delta, TextDelta)])
-        if self._raw and ended.verdict.whole and self.head[:1] == b"{" and not any(map(_is_bent, said)):
-            return self.head if handed is None else dumps(keep_first_call(self._wire, loads_exact(self.head)))
+        if self._raw and ended.verdict.whole and self.head[:1] == b"{" and self._is_tidy(said):
+            self.passed = [delta.call for delta in said if isinstance(delta, CallReady)]
+            if handed is None or len(self.passed) < 2:
+                return self.head
+            del self.passed[1:]
+            return dumps(keep_first_call(self._wire, loads_faithful(self.head)))
         self.head = b""
         if self._usage is not None:
             self._writer.feed(UsageReported(self._usage))
@@ -301,6 +305,10 @@ class WholeSpeaker:
         self._writer.feed(ended)
         return self._writer.body()
 
+    def _is_tidy(self, said: Sequence[Delta]) -> bool:
+        calls = [delta.call for delta in said if isinstance(delta, CallReady | CallSpoiled)]
+        return not calls or (all(is_tidy(self._wire, call) for call in calls) and body_is_tidy(self._wire, self.head))
+
 
 def _deltas(message: Assistant) -> list[Delta]:
     """A whole message as what would have been said of it on the way."""
@@ -311,8 +319,3 @@ def _deltas(message: Assistant) -> list[Delta]:
         deltas.append(TextDelta(message.text))
     deltas += [CallSpoiled(call) if call.problem else CallReady(call) for call in message.calls]
     return deltas
-
-
-def _is_bent(delta: Delta) -> bool:
-    """A call that is not as the wire has it."""
-    return isinstance(delta, CallSpoiled) or (isinstance(delta, CallReady) and bool(delta.call.notes))

@@ -190,11 +190,20 @@ def link(before: bytes, message: Message) -> bytes:
             return _link(before, ["user", *map(_said, message.parts)])
         case Assistant():
             calls = [[call.name, call.raw if call.arguments is None else call.arguments] for call in message.calls]
-            return _link(before, ["assistant", message.text.strip(), calls])
+            return _link(before, ["assistant", words(message.text), calls])
         case ToolMessage():
             for result in message.results:  # one by one: clients send them together or apart
                 before = _link(before, ["result", *map(_said, result.content)])
             return before
+
+
+def words(text: str) -> str:
+    """What a client says that the model said, without what it puts around it: some write reasoning before it."""
+    text = text.strip()
+    if text.startswith("<think>"):
+        _, end, rest = text.partition("</think>")
+        text = rest.strip() if end else text
+    return text
 
 
 def _said(part: Part) -> Json:

@@ -19,9 +19,8 @@ from multidict import CIMultiDict
 
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
-from unbroken.decoding.plain import read_plain
 from unbroken.decoding.verdict import How
-from unbroken.deltas import Delta, Ended, Received, UsageReported
+from unbroken.deltas import Delta, Ended
 from unbroken.errors import ProviderError, StreamError, Unauthorized
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
@@ -29,14 +28,15 @@ from unbroken.models.addresses import find_proxy, shown
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.failures import Asked, read_failure
 from unbroken.models.lost_reasoning import go_on
-from unbroken.models.passing import Passing
+from unbroken.models.passing import PassingDecoder
 from unbroken.models.patience import Patience
-from unbroken.models.quirks import fit_body, fit_request
+from unbroken.models.quirks import fit_body, fit_request, fit_spelled
 from unbroken.models.rawlog import Logged, RawLog
 from unbroken.models.sessions import Exchange, current, open_session
 from unbroken.models.settings import Settings, with_settings
 from unbroken.models.unanswered import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
 from unbroken.wires import find_wire
+from unbroken.wires.chain import HISTORIES
 from unbroken.wires.jsontext import dumps
 
 AFTER_FINISH = 3.0
@@ -106,6 +106,11 @@ class HTTPModel:
         where calls are looked for in the text of the answer."""
         return self.settings.leave_bodies_alone and not self._recovers and self._streams
 
+    @property
+    def logs(self) -> bool:
+        """Is all that it is asked and answers written down?"""
+        return self._raw_log is not None
+
     async def aclose(self) -> None:
         """Nothing to do: connections belong to the loop and close with it. Here so that any model may be closed."""
 
@@ -137,7 +142,7 @@ class HTTPModel:
         request = fit_request(request, endpoint.quirks)
         spelled = request.spelled_for(endpoint.wire)
         if spelled is not None:
-            body = _as_spelled(spelled.body, request)
+            body = fit_spelled(_as_spelled(spelled.body, request), endpoint.quirks)
         else:
             body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
         return request, *go_on(body, request, endpoint.quirks.lost_reasoning)
@@ -145,11 +150,7 @@ class HTTPModel:
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
         request, body = self.write(request)
         spelled = request.spelled_for(self.endpoint.wire)
-        passing = Passing(request.stream) if spelled is not None else None
-        quiet = spelled is not None and not request.stream
-        recovers = self._recovers and passing is None  # what is passed on as it came is not changed
-        names = [tool.name for tool in request.tools] if recovers and request.tools else None
-        decoder = Decoder(self.endpoint.wire, names, request)
+        decoder = self._decoder_for(request)
         loop = asyncio.get_running_loop()
         deadline = inf if self.timeouts.total is None else loop.time() + self.timeouts.total
         key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
@@ -179,24 +180,12 @@ class HTTPModel:
                 if not received:
                     received = True
                     patience.allow(self.timeouts.idle)
-                if quiet and content.at_eof() and not decoder.begun:
-                    plain = read_plain(self._wire, chunk, request)
-                    if plain is not None:
-                        ended, usage = plain
-                        if usage is not None:
-                            yield UsageReported(usage)
-                        yield Received(chunk, last=True)
-                        yield ended
-                        return
                 try:
                     deltas = feed(chunk)
                 except StreamError:
                     break  # beyond a limit: `end` says so in its verdict
                 for delta in deltas:
-                    if not quiet or delta.__class__ is UsageReported:
-                        yield delta
-                if passing is not None and (whole := passing.feed(chunk)):
-                    yield Received(whole, decoder.terminal)
+                    yield delta
                 if not decoder.terminal:
                     patience.since = now = time()
                     if deltas or not _only_alive(chunk):
@@ -218,16 +207,47 @@ class HTTPModel:
             if log is not None:
                 log.fail(failure)
             raise failure from cause_of(lost)
-        last = passing.rest() if passing is not None else b""
         for delta in _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished"))):
             if isinstance(delta, Ended) and not delta.verdict.whole:
                 delta.verdict = self._asked(key).masked_verdict(delta.verdict)
-            if last and isinstance(delta, Ended):
-                yield Received(last, last=True)
-            if not quiet or isinstance(delta, Ended | UsageReported):
-                yield delta
+            yield delta
 
-    def _grace(self, decoder: Decoder) -> float:
+    def _decoder_for(self, request: Request) -> Decoder | PassingDecoder:
+        wire = self.endpoint.wire
+        if request.passes == wire:  # what is passed on as it came is not changed: no call is looked for in the text
+            # Of several calls only the first will be passed on: what stands before it must be, to the last event.
+            decoder = Decoder(wire, None, request, keeps_ids=not HISTORIES[wire].unique)
+            return PassingDecoder(decoder, request.stream, apart=request.parallel is False)
+        names = [tool.name for tool in request.tools] if self._recovers and request.tools else None
+        return Decoder(wire, names, request)
+
+    async def fetch(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> bytes:
+        """The whole answer to a body as a client of this wire spelled it, not streamed and not read: its bytes."""
+        spelled = {**body, "model": self.endpoint.model} if "model" in body else {**body}
+        data = dumps(fit_spelled(spelled, self.endpoint.quirks))
+        loop = asyncio.get_running_loop()
+        deadline = inf if self.timeouts.total is None else loop.time() + self.timeouts.total
+        key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
+        response, patience = await self._post(False, self._headers_for(False, key, headers), key, data, deadline, None)
+        content = response.content
+        patience.reads(content)
+        parts: list[bytes] = []
+        lost: Exception | None = None
+        try:
+            while part := await content.readany():
+                parts.append(part)
+                patience.since = loop.time()
+                patience.allow(self.timeouts.idle)
+        except (ClientError, OSError) as error:
+            lost = error
+        finally:
+            patience.end()
+            response.close()
+        if lost is not None:
+            raise self._failed(key, lost, patience.expired) from cause_of(lost)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _grace(self, decoder: Decoder | PassingDecoder) -> float:
         """How long to wait for more once the response has its terminal sign."""
         last = decoder.done or self._wire.sign_is_last
         grace = AFTER_LAST if last else AFTER_FINISH
@@ -397,7 +417,7 @@ def _only_alive(chunk: bytes) -> bool:
     return chunk.isspace() or chunk.lstrip().startswith((b":", b"event: ping"))
 
 
-def _end(decoder: Decoder, cause: str, how: How) -> list[Delta]:
+def _end(decoder: Decoder | PassingDecoder, cause: str, how: How) -> list[Delta]:
     try:
         return decoder.end(cause, how)
     except StreamError:  # the last event was beyond a limit; asked again, the decoder says so in its verdict

@@ -1,25 +1,71 @@
-"""The bytes of a body for somebody who passes them on: whole events only, so that nothing that follows them is glued to
-half of one. No event is looked into."""
+"""A decoder for somebody who passes the bytes on: after what was read of them it gives the bytes themselves.
+
+Whole events only, so that nothing that follows is glued to half of one. The bytes are as they came; what stands in them
+is the decoder's affair.
+"""
 
 from __future__ import annotations
 
+import re
+
+import orjson
+
+from unbroken.decoding import Decoder
+from unbroken.decoding.verdict import How
+from unbroken.deltas import Delta, Ended, Received
+
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_EVENTS = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r)", re.DOTALL)
 
 
-class Passing:
-    """`streamed`: an event ends with a blank line. A whole body is one piece, given at its end."""
+class PassingDecoder:
+    """`feed` and `end` as `Decoder` has them, and `Received` among the deltas. `streamed`: an event ends with a blank
+    line; a whole body is one piece, given at its end. `apart`: each event by itself, for who must stop between two."""
 
-    __slots__ = ("_came", "_streamed")
-
-    def __init__(self, streamed: bool) -> None:
+    def __init__(self, decoder: Decoder, streamed: bool, apart: bool = False) -> None:
+        self._decoder = decoder
         self._streamed = streamed
+        self._apart = apart
         self._came = bytearray()
+        """Bytes after the last whole event."""
 
-    def feed(self, chunk: bytes) -> bytes:
-        """The whole events that there are by now."""
+    @property
+    def terminal(self) -> bool:
+        return self._decoder.terminal
+
+    @property
+    def done(self) -> bool:
+        return self._decoder.done
+
+    def feed(self, chunk: bytes) -> list[Delta]:
+        decoder = self._decoder
         if not self._streamed:
             self._came += chunk
-            return b""
+            return decoder.feed(chunk)
+        if not self._apart:
+            deltas = decoder.feed(chunk)
+            if events := self._whole_events(chunk):
+                deltas.append(self._received(events))
+            return deltas
+        deltas: list[Delta] = []
+        for event in _EVENTS.findall(self._whole_events(chunk)):
+            deltas += decoder.feed(event)
+            deltas.append(self._received(event))
+        return deltas
+
+    def end(self, cause: str = "", how: How = "unfinished") -> list[Delta]:
+        if self._apart and self._streamed and self._came:
+            self._decoder.feed(bytes(self._came))
+        *deltas, ended = self._decoder.end(cause, how)
+        if isinstance(ended, Ended) and (rest := self._rest()):
+            deltas.append(Received(rest, wait=True))
+        return [*deltas, ended]
+
+    def _received(self, events: bytes) -> Received:
+        decoder = self._decoder
+        return Received(events, wait=decoder.terminal or decoder.calling or decoder.troubled)
+
+    def _whole_events(self, chunk: bytes) -> bytes:
         if chunk.endswith(b"\n\n") and not self._came:
             return chunk
         self._came += chunk
@@ -30,6 +76,19 @@ class Passing:
         del self._came[:end]
         return whole
 
-    def rest(self) -> bytes:
-        """What came after the last whole event; of a whole body: all of it."""
-        return bytes(self._came)
+    def _rest(self) -> bytes:
+        """What is left at the end: of a whole body all of it; of a stream its last event, if only the blank line after
+        it is missing, which some servers leave out. Half an event is nothing."""
+        rest = bytes(self._came)
+        if not self._streamed or not rest.strip():
+            return rest if not self._streamed else b""
+        line = rest.rstrip().splitlines()[-1]
+        said = line.removeprefix(b"data:").strip()
+        return rest.rstrip() + b"\n\n" if line.startswith(b"data:") and _is_whole(said) else b""
+
+
+def _is_whole(said: bytes) -> bool:
+    try:
+        return said == b"[DONE]" or orjson.loads(said) is not None
+    except orjson.JSONDecodeError:
+        return False

@@ -5,7 +5,7 @@ Two pure functions: `fit_request` changes what is asked, `fit_body` how it is sp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -90,6 +90,14 @@ def fit_body(body: Object, request: Request, quirks: Quirks) -> Object:
     if spelled is not None and "reasoning_effort" not in said:
         body.pop("reasoning_effort", None)
         body = {**spelled, **body}
+    if quirks.add:
+        body = {**quirks.add, **body}
+    return fit_spelled(body, quirks, said)
+
+
+def fit_spelled(body: Object, quirks: Quirks, said: Collection[str] = ()) -> Object:
+    """The same for a body as a client spelled it: only what the provider would refuse is changed. `said`: keys that are
+    left alone."""
     for key, name in quirks.rename.items():
         if key in body and key not in said:
             value = body.pop(key)
@@ -97,10 +105,8 @@ def fit_body(body: Object, request: Request, quirks: Quirks) -> Object:
     for key in quirks.drop:
         if key not in said:
             body.pop(key, None)
-    if quirks.add:
-        body = {**quirks.add, **body}
     if quirks.call_ids is not None:
-        _fit_ids(body, quirks.call_ids)
+        body["messages"] = [_with_ids(message, quirks.call_ids) for message in dicts(body.get("messages"))]
     if quirks.no_call_ids:
         body["contents"] = _without_ids(dicts(body.get("contents")))
     return body
@@ -112,12 +118,13 @@ def _reasoning(effort: Effort | None, quirks: Quirks) -> Mapping[str, Json] | No
     return quirks.reasoning.get(effort, quirks.reasoning.get("*"))
 
 
-def _fit_ids(body: Object, rule: IdRule) -> None:
-    for message in dicts(body.get("messages")):
-        for call in dicts(message.get("tool_calls")):
-            call["id"] = fit(as_text(call.get("id")), rule)
-        if "tool_call_id" in message:
-            message["tool_call_id"] = fit(as_text(message["tool_call_id"]), rule)
+def _with_ids(message: Object, rule: IdRule) -> Object:
+    """A copy, as below."""
+    if calls := dicts(message.get("tool_calls")):
+        message = {**message, "tool_calls": [{**call, "id": fit(as_text(call.get("id")), rule)} for call in calls]}
+    if "tool_call_id" in message:
+        message = {**message, "tool_call_id": fit(as_text(message["tool_call_id"]), rule)}
+    return message
 
 
 def _without_ids(contents: list[Object]) -> list[Object]:

@@ -132,6 +132,7 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         taken=request.taken,
         pieces=request.pieces,
         verbatim=request.verbatim,
+        passes=request.passes,
     )
 
 

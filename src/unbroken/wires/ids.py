@@ -29,6 +29,8 @@ CHAT = IdRule(40)
 RESPONSES = IdRule(64)
 ANTHROPIC = IdRule(128, "[A-Za-z0-9_-]")
 MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
+MINTED = "minted id"
+"""The note of a call that came without one."""
 RULES = {"openai-chat": CHAT, "openai-responses": RESPONSES, "anthropic-messages": ANTHROPIC}
 """By wire. Gemini's has none."""
 

@@ -32,6 +32,15 @@ def loads(data: bytes) -> Json:
         return loads_exact(data)
 
 
+def loads_faithful(data: bytes) -> Json:
+    """For what is written again: fast, unless a number stands in it that the fast parser might bend."""
+    return loads_exact(data) if _LONG_NUMBER in data.translate(_ALL_ZEROS) else loads(data)
+
+
+_ALL_ZEROS = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))
+_LONG_NUMBER = b"0" * 19
+
+
 def loads_exact(data: bytes) -> Json:
     """The standard parser: integers of any length stay exact, at four times the cost."""
     if not shallow(data):

@@ -6,13 +6,13 @@ belongs to, or whether a response is whole: it tells a `Receiver` (the assembler
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from unbroken.deltas import Delta
 from unbroken.errors import CannotEncode, InvalidRequest
-from unbroken.messages import Assistant, Json, Request, ServerCall, Usage
+from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
 from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import dumps
 
@@ -114,13 +114,19 @@ class MakeEncoder(Protocol):
     def __call__(self, model: str, id: str, *, created: int = 0, include_usage: bool = True) -> ResponseEncoder: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plain:
-    """What is in a whole body that leaves nothing to doubt."""
+    """What is in a whole body that leaves nothing to doubt. The calls are read when somebody asks for them."""
 
-    message: Assistant
+    text: str
+    calls: Sequence[dict[str, Json]]
+    """As the wire has them, each with its `id`."""
     usage: Usage | None
     finish: str
+    read: Callable[[Sequence[dict[str, Json]]], tuple[ToolCall, ...]]
+
+    def message(self) -> Assistant:
+        return Assistant(self.text, self.read(self.calls) if self.calls else ())
 
 
 @dataclass(frozen=True, slots=True)

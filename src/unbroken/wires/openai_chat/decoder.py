@@ -10,6 +10,7 @@ from typing import cast
 
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.verdicts import Meaning
+from unbroken.wires.ids import CHAT
 from unbroken.wires.jsontext import exact
 from unbroken.wires.openai_chat.requests import OPAQUE_TEXTS
 from unbroken.wires.parts import call_from_text
@@ -77,6 +78,7 @@ class ChatDecoder:
         self._choice: Json = _UNSEEN
         self._server_ids: set[str] = set()
         self._streamed = False
+        self._long_ids = False
         self._called = False
         self._bent: Object = {}
         self._exact: Object = {}
@@ -155,7 +157,8 @@ class ChatDecoder:
             value["content"] = [{**part, "thinking": [{"type": "text", "text": part["thinking"]}]} for part in thinking]
         if any(extras):
             value["tool_calls"] = extras
-        return value or None
+        # Ids beyond the rule have to travel back as they are.
+        return value or ({} if self._long_ids else None)
 
     def _without_choices(self, event: Object) -> None:
         """An error in any of its usual shapes, or the end of an answer that has nothing in it."""
@@ -219,6 +222,8 @@ class ChatDecoder:
                 raise ValueError("a call is not an object")
             function = call.get("function")
             index, id, kind = call.get("index"), call.get("id"), "function"
+            if id.__class__ is str and len(id) > CHAT.longest:  # vLLM: chatcmpl-tool- and 32 more
+                self._long_ids = True
             if function.__class__ is not dict:
                 if call.get("type") in _RUN_BY_PROVIDER:
                     self._server_call(call, {"arguments": call.get(call["type"])})

@@ -8,7 +8,7 @@ beside its name and arguments, or None), `refusal` (which is also the end of our
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from unbroken.messages import (
     Assistant,
@@ -36,6 +36,7 @@ OPAQUE_TEXTS = ("reasoning_content", "reasoning", "reasoning_text")
 
 def encode_messages(messages: Iterable[Message], marks: bool = False) -> list[Object]:
     encoded: list[Object] = []
+    own_ids: set[str] = set()  # a server that makes ids beyond the rule takes them back, and knows no others
     for message in messages:
         match message:
             case System():
@@ -43,9 +44,11 @@ def encode_messages(messages: Iterable[Message], marks: bool = False) -> list[Ob
             case User():
                 encoded.append({"role": "user", "content": encode_parts(message.parts, marks)})
             case Assistant():
+                if message.native is not None and message.native.wire == NAME:
+                    own_ids.update(message.native.ids)
                 encoded.append(_encode_assistant(message))
             case ToolMessage():
-                encoded.extend(_encode_results(message, marks))
+                encoded.extend(_encode_results(message, marks, own_ids))
     return encoded
 
 
@@ -67,6 +70,9 @@ def _encode_assistant(message: Assistant) -> Object:
     encoded: Object = {**kept, "role": "assistant", "content": _encode_content(content, text) or empty}
     if message.calls:
         encoded["tool_calls"] = [_merged(encode_call(call), as_dict(beside.get(call.id))) for call in message.calls]
+        for call, written in zip(message.calls, encoded["tool_calls"], strict=True):
+            if call.id in native.ids:
+                written["id"] = call.id
     return encoded
 
 
@@ -98,13 +104,15 @@ def encode_call(call: ToolCall) -> Object:
     return {"id": fit(call.id, CHAT), "type": "function", "function": function}
 
 
-def _encode_results(message: ToolMessage, marks: bool) -> list[Object]:
+def _encode_results(message: ToolMessage, marks: bool, own_ids: Collection[str]) -> list[Object]:
     """One message a result. This wire has no images in results: they follow in a user message, named by their call.
     Servers that do have them get them where a client put them."""
     encoded: list[Object] = []
     images: list[Object] = []
     for result in message.results:
-        kept, id = as_dict(own_native(result, NAME)), fit(result.call_id, CHAT)
+        kept, id = as_dict(own_native(result, NAME)), result.call_id
+        if id not in own_ids:
+            id = fit(id, CHAT)
         content = kept.get("content")
         if content is None:
             parts = [encode_part(part, marks) for part in result.content]

@@ -7,9 +7,12 @@ together).
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
 
-from unbroken.messages import Assistant, Json, ToolCall
+import orjson
+
+from unbroken.messages import Json, ToolCall
+from unbroken.wires.ids import CHAT
 from unbroken.wires.jsontext import strict
 from unbroken.wires.openai_chat.decoder import read_usage
 from unbroken.wires.values import Object
@@ -38,39 +41,39 @@ def read_plain(event: Object) -> Plain | None:
     if message.get("refusal", _NONE) or message.get("annotations", _NONE):
         return None
     text, finish = message.get("content", _NONE), choice.get("finish_reason", _NONE)
-    calls = _calls(message.get("tool_calls", _NONE))
-    if calls is None or (text is not None and text.__class__ is not str):
+    calls = message.get("tool_calls", _NONE) or ()
+    if text is not None and text.__class__ is not str:
+        return None
+    if calls and (calls.__class__ is not list or not all(map(_is_plain, calls))):
         return None
     if finish != ("tool_calls" if calls else "stop") or not (calls or (text and text.strip())):
         return None
     usage = event.get("usage", _NONE)
     if usage is not None and usage.__class__ is not dict:
         return None
-    return Plain(Assistant(text or "", calls), read_usage(usage) if usage else None, finish)
+    return Plain(text or "", calls, read_usage(usage) if usage else None, finish, read_calls)
 
 
-def _calls(calls: Json) -> tuple[ToolCall, ...] | None:
-    if calls is None:
-        return ()
-    if calls.__class__ is not list:
-        return None
-    read = tuple([_call(call, index) for index, call in enumerate(cast("list[Json]", calls))])
-    return None if None in read else cast("tuple[ToolCall, ...]", read)
-
-
-def _call(call: Json, index: int) -> ToolCall | None:
+def _is_plain(call: Json) -> bool:
     if call.__class__ is not dict or call.keys() != _CALL or call["type"] != "function":
-        return None
+        return False
     id, function = call["id"], call["function"]
-    if id.__class__ is not str or not id or function.__class__ is not dict or function.keys() != _FUNCTION:
-        return None
+    if id.__class__ is not str or not 0 < len(id) <= CHAT.longest or function.__class__ is not dict:
+        return False
+    if function.keys() != _FUNCTION:
+        return False
     name, raw = function["name"], function["arguments"]
     if name.__class__ is not str or not name or raw.__class__ is not str or len(raw) > _LONGEST:
-        return None
-    if raw[:1] != "{" or raw[-1:] != "}":
-        return None
+        return False
     try:
-        arguments = strict.decode(raw)
-    except (ValueError, RecursionError):
-        return None
-    return ToolCall(id, name, arguments, raw, index) if arguments.__class__ is dict else None
+        return raw[:1] == "{" and raw[-1:] == "}" and orjson.loads(raw).__class__ is dict
+    except orjson.JSONDecodeError:
+        return False
+
+
+def read_calls(calls: Sequence[Object]) -> tuple[ToolCall, ...]:
+    return tuple([_call(index, call["id"], **call["function"]) for index, call in enumerate(calls)])
+
+
+def _call(index: int, id: str, name: str, arguments: str) -> ToolCall:
+    return ToolCall(id, name, strict.decode(arguments), arguments, index)
