@@ -90,6 +90,10 @@ def test_an_answer_that_broke_off_is_told_once_and_whole(client_wire: str, upstr
         assert cities == ["Oslo", "Lima"], alias
         assert [len(reply.calls) for reply in replies] == ([1, 1, 0] if serial else [2, 0]), alias
         assert replies[-1].response.text == "Done.", alias
+        for reply in replies:  # and by the letter of its wire
+            heard = read(client_wire, reply.data, stream)
+            assert heard.text == reply.response.text, alias
+            assert [(name, arguments) for _, name, arguments in heard.calls] == reply.calls, alias
         assert len(gateway.servers[alias].requests) == 3, alias
 
     async def story() -> None:
@@ -129,6 +133,7 @@ def test_other_words_follow_after_a_paragraph_or_are_an_error(client_wire: str, 
         assert reply.response.text == "Let me \n\nI look it up. "
         assert reply.calls == [("get_weather", {"city": "Oslo"})]
         assert reply.response.verdict.whole
+        assert read(client_wire, reply.data, stream=True).text == reply.response.text
         assert (await client.answer_calls()).response.text == "Done."
         assistant = gateway.servers[alias].requests[-1].messages[1]
         assert isinstance(assistant, Assistant)

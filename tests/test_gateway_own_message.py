@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from gateway_client import WEATHER, Client, result_of, run, serving, settings_for
-from gateway_upstreams import Asked, Told, events, telling
+from gateway_upstreams import FIELDS, Asked, Told, events, telling
 
-from unbroken.messages import Assistant, Message, ToolMessage, User
+from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, User
 from unbroken.wires import WIRES
 
 Object = dict[str, Any]
@@ -468,5 +468,117 @@ def test_what_the_model_said_is_not_put_back_where_the_client_changed_it() -> No
             blocks = said_by_model(own.wire, upstream.asked[1])
             assert [block["type"] for block in blocks] == ["text", "tool_use", "tool_use"]
             assert blocks[1]["input"] == {"city": "Lima"}
+
+    run(story)
+
+
+def test_thinking_that_nobody_signed_is_not_sent_to_who_wants_a_signature() -> None:
+    """A client of Anthropic's wire is given the thinking of other wires too, and says it again to who comes next."""
+    own = OWN["anthropic"]
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": ""}
+    text = {"type": "text", "text": "Hello."}
+
+    async def story() -> None:
+        async with telling(plain_answer(own)) as upstream, serving(settings_for(upstream.settings(own.wire))) as url:
+            messages = [
+                {"role": "user", "content": "Hi."},
+                {"role": "assistant", "content": [thinking, text]},
+                {"role": "user", "content": "Go on."},
+            ]
+            client = Client(url, own.wire, parallel=None)
+            reply = await client.post({"model": "m", "max_tokens": 100, "messages": messages})
+            assert reply.status == 200
+            assert said_by_model(own.wire, upstream.asked[0]) == [text]
+
+    run(story)
+
+
+def with_first_call_only(own: Own, answer: Object) -> list[Object]:
+    """What an honest client of the wire adds to its history: all of the answer, as it came."""
+    match own.wire:
+        case "anthropic-messages":
+            return [{"role": "assistant", "content": answer["content"]}]
+        case "openai-responses":
+            return list(answer["output"])
+        case "gemini":
+            return [answer["candidates"][0]["content"]]
+        case _:
+            return [answer["choices"][0]["message"]]
+
+
+def result_for(own: Own, answer: Object) -> Object:
+    """The result of the one call in the answer."""
+    match own.wire:
+        case "anthropic-messages":
+            (call,) = (block for block in answer["content"] if block["type"] == "tool_use")
+            result = {"type": "tool_result", "tool_use_id": call["id"], "content": f"Sunny in {call['input']['city']}."}
+            return {"role": "user", "content": [result]}
+        case "openai-responses":
+            (call,) = (item for item in answer["output"] if item["type"] == "function_call")
+            city = json.loads(call["arguments"])["city"]
+            return {"type": "function_call_output", "call_id": call["call_id"], "output": f"Sunny in {city}."}
+        case "gemini":
+            parts = answer["candidates"][0]["content"]["parts"]
+            (call,) = (part["functionCall"] for part in parts if "functionCall" in part)
+            response = {"name": call["name"], "response": {"output": f"Sunny in {call['args']['city']}."}}
+            id = {"id": call["id"]} if "id" in call else {}
+            return {"role": "user", "parts": [{"functionResponse": {**id, **response}}]}
+        case _:
+            (call,) = answer["choices"][0]["message"]["tool_calls"]
+            city = json.loads(call["function"]["arguments"])["city"]
+            return {"role": "tool", "tool_call_id": call["id"], "content": f"Sunny in {city}."}
+
+
+@pytest.mark.parametrize("own", ANSWERS)
+def test_one_call_at_a_time_on_one_wire_loses_nothing_of_what_was_signed(own: Own) -> None:
+    """The client gets the signatures with the first call; whatever it does with them, the model gets its own turn."""
+    field = FIELDS[own.wire]
+
+    async def story() -> None:
+        async with (
+            telling(plain_answer(own)) as upstream,
+            serving(settings_for(upstream.settings(own.wire, serial=True))) as url,
+        ):
+            client = Client(url, own.wire, parallel=None)
+            body = client.body([User.of("Beijing and Oslo?")])
+            for _ in CALLS:
+                answer = (await client.post(body)).body
+                if len(body[field]) == 1:
+                    assert all(secret in json.dumps(answer) for secret in own.secrets)
+                body = {**body, field: [*body[field], *with_first_call_only(own, answer), result_for(own, answer)]}
+            assert len(upstream.asked) == 1
+            await client.post(body)
+            assert said_by_model(own.wire, upstream.asked[1]) == own.comes_back
+            assert [text for _, text in results_in(own.wire, upstream.asked[1])] == [
+                f"Sunny in {city}." for city in CALLS.values()
+            ]
+
+    run(story)
+
+
+LOST = {
+    "deepseek:v4": "openai-chat",
+    "gemini:gemini-3-pro": "gemini",
+}
+
+
+@pytest.mark.parametrize("model", LOST)
+def test_where_reasoning_that_is_demanded_is_gone_the_header_says_so(model: str) -> None:
+    """A history that began elsewhere. Nothing is said where the gateway has what is needed."""
+    wire = LOST[model]
+    own = OWN["gemini" if wire == "gemini" else "reasoning_content"]
+
+    async def story() -> None:
+        async with telling(plain_answer(own)) as upstream:
+            alias = replace(upstream.settings(own.wire), model=model)
+            async with serving(settings_for(alias)) as url:
+                client = Client(url, "anthropic-messages", parallel=None)
+                call = ToolCall("toolu_01A09q90qw90lq917835", "get_weather", {"city": "Oslo"})
+                reply = await client.ask(User.of("Oslo?"), Assistant("", (call,)), ToolMessage((result_of(call),)))
+                assert reply.headers["x-unbroken-reasoning"].startswith("lost; ")
+                fresh = Client(url, "anthropic-messages", parallel=None)
+                first = await fresh.ask(User.of("Oslo?"))
+                second = await fresh.answer_calls()
+                assert "x-unbroken-reasoning" not in {**first.headers, **second.headers}
 
     run(story)

@@ -7,11 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from gateway_client import Client, run, serving, settings_for
+from gateway_client import PAIRS, Client, result_of, run, serving, settings_for, upstream_settings
+from gateway_readers import Heard, read
 from gateway_upstreams import FIELDS, Told, events, telling
 from test_gateway_own_message import IDS, OWN
 
-from unbroken.messages import Assistant, User
+from unbroken.messages import Assistant, ToolMessage, User
+from unbroken.testing import Call, Say, ScriptedServer, Step, Think, Uses
 from unbroken.wires import WIRES
 
 Object = dict[str, Any]
@@ -664,3 +666,44 @@ def test_ids_that_only_this_provider_would_make_come_back_to_it() -> None:
             assert [back[1]["tool_calls"][0]["id"], back[2]["tool_call_id"]] == [id, id]
 
     run(story)
+
+
+# Between any two wires
+
+
+@STREAMED
+@pytest.mark.parametrize("serial", [False, True], ids=["at-once", "one-by-one"])
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+def test_an_answer_is_written_by_the_letter_of_the_clients_wire(
+    client_wire: str, upstream_wire: str, serial: bool, stream: bool
+) -> None:
+    said: list[str | Step] = [Think("Hm, two. "), Say("I look. "), *TWO_CALLS, Uses(7, 5)]
+
+    async def story() -> None:
+        async with (
+            ScriptedServer(said, [Think("So. "), Say("Fine.")]) as upstream,
+            serving(settings_for(upstream_settings(upstream, upstream_wire, serial=serial))) as url,
+        ):
+            client = Client(url, client_wire, stream, parallel=None)
+            client.messages = [User.of("Oslo and Lima?")]
+            heard: list[Heard] = []
+            while not heard or heard[-1].calls:
+                reply = await client.post(client.body())
+                heard.append(read(client_wire, reply.data, stream))
+                client.messages.append(Assistant(heard[-1].text, reply.response.calls))
+                client.messages.append(ToolMessage(tuple(result_of(call) for call in reply.response.calls)))
+            made = [[arguments["city"] for _, _, arguments in each.calls] for each in heard]
+            assert made == ([["Oslo"], ["Lima"], []] if serial else [["Oslo", "Lima"], []])
+            assert [each.text for each in heard] == (["I look. ", "", "Fine."] if serial else ["I look. ", "Fine."])
+            ends = {
+                "openai-chat": ("tool_calls", "stop"),
+                "openai-responses": ("completed", "completed"),
+                "anthropic-messages": ("tool_use", "end_turn"),
+                "gemini": ("STOP", "STOP"),
+            }[client_wire]
+            assert [each.finish for each in heard] == [ends[0]] * (len(heard) - 1) + [ends[1]]
+
+    run(story)
+
+
+TWO_CALLS = [Call("get_weather", city=city, id=id) for city, id in (("Oslo", ONE), ("Lima", TWO))]

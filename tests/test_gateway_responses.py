@@ -175,6 +175,33 @@ def test_what_a_provider_signed_comes_back_along_the_chain(stream: bool) -> None
     run(story)
 
 
+ELSEWHERE: dict[str, Object] = {
+    "conversation": {"input": "Go on.", "conversation": "conv_1"},
+    "prompt": {"prompt": {"id": "pmpt_1"}},
+    "item_reference": {"input": [{"type": "item_reference", "id": "msg_1"}, user("Go on.")]},
+    "background": {"input": "Go on.", "background": True},
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_only_openai_holds_is_refused_before_another_wire(what: str) -> None:
+    """To go on without it would be to answer another question."""
+
+    async def story() -> None:
+        async with ScriptedServer("Fine.", loop_last=True, strict=False) as upstream:
+            aliases = [upstream_settings(upstream, wire, alias=wire) for wire in WIRES]
+            async with serving(settings_for(*aliases)) as url:
+                for wire in WIRES:
+                    reply = await Client(url, RESPONSES, parallel=None).post({"model": wire, **ELSEWHERE[what]})
+                    if wire == RESPONSES:
+                        assert reply.status == 200
+                    else:
+                        assert (reply.status, what in reply.body["error"]["message"]) == (400, True), wire
+            assert upstream.bodies == [{"model": "big-model", **ELSEWHERE[what]}]
+
+    run(story)
+
+
 # Counting
 
 

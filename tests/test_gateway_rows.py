@@ -201,6 +201,19 @@ def test_row_30_is_refused_by_a_strict_gateway_that_says_what_is_wrong(wire: str
     run(story)
 
 
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+def test_a_strict_gateway_has_nothing_against_calls_that_it_held_itself(client_wire: str, upstream_wire: str) -> None:
+    async def story() -> None:
+        async with ScriptedServer(THREE_CALLS, "Done.") as upstream:
+            alias = upstream_settings(upstream, upstream_wire, serial=True)
+            async with serving(settings_for(alias, strict=True)) as url:
+                replies = await Client(url, client_wire).converse()
+                assert [len(reply.calls) for reply in replies] == [1, 1, 1, 0]
+                assert replies[-1].response.text == "Done."
+
+    run(story)
+
+
 # Row 32: the client does something else than to return the result
 
 

@@ -24,6 +24,7 @@ from unbroken.gateway.doors import (
     RESPONSES,
     Door,
     check_body,
+    held_by_provider,
     most_tokens,
     new_id,
     read_request,
@@ -129,6 +130,8 @@ class Answering:
             if plain is not None:
                 await self._give_back(asked.upstream.alias, fetched.data, plain, out, account)
                 return
+        if asked.upstream.wire != asked.wire and (what := held_by_provider(asked.door, asked.body)):
+            raise InvalidRequest(f"`{what}` is held by the provider of openai-responses, and this model is not of it")
         request = read_request(asked.door, asked.body)
         account.stream = request.stream
         said = request.messages
@@ -145,6 +148,7 @@ class Answering:
             self._now(),
             ends_in_result=_ends_in_result(asked),
             on_tool_error=self._settings.on_tool_error,
+            wire=asked.wire,
             origin=asked.upstream.origin,
         )
         answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire), fetched)

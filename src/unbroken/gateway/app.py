@@ -1,6 +1,7 @@
 """`Gateway`: the ASGI application. Which path is what, who may ask, and every failure in the client's own shape.
 
-How a request is answered is in `answering`; what HTTP needs is in `edge`. Nothing here knows a provider.
+How a question is answered is in `answering`, what can be looked at in `pages`, what HTTP needs in `edge`. Nothing here
+knows a provider.
 """
 
 from __future__ import annotations
@@ -8,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from urllib.parse import parse_qs
 
-from unbroken import __version__
 from unbroken.errors import UnbrokenError
 from unbroken.gateway.answering import Account, Answering, Asked
 from unbroken.gateway.arrays import ArrayFrames
@@ -37,12 +37,11 @@ from unbroken.gateway.failures import Failure, failure_of, whole_seconds
 from unbroken.gateway.kept import Kept
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.limits import KeyLimits
-from unbroken.gateway.openapi import openapi
+from unbroken.gateway.pages import Page, Pages, Visitor
 from unbroken.gateway.passing import pass_through
 from unbroken.gateway.profiles import find_profile
 from unbroken.gateway.recent import RecentRequest
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.status import GatewayStatus, StoreStatus, status_json, status_page
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store
 from unbroken.gateway.upstreams import Upstream, open_upstreams
 from unbroken.models import close_session
@@ -72,16 +71,7 @@ class Gateway:
         self._book = Book(self.upstreams.values(), settings.hold_timeout, now)
         kept = Kept(self.store, settings.ttl, settings.hold_timeout, now)
         self._answering = Answering(settings, kept, self._book, now)
-        self._pages: dict[str, Callable[[Response], Awaitable[None]]] = {
-            "/healthz": self._say_healthy,
-            "/readyz": self._say_ready,
-            "/v1/models": self._list_models,
-            "/v1beta/models": self._list_models,
-            "/openapi.json": self._describe,
-            "/": self._show_status,
-            "/status.json": self._tell_status,
-            "/metrics": self._tell_metrics,
-        }
+        self._pages = Pages(settings, self.upstreams, self.store, self._book, now)
 
     async def aclose(self) -> None:
         await self.store.aclose()
@@ -117,7 +107,7 @@ class Gateway:
         try:
             if door is not None:
                 await self._open(door, scope, receive, response)
-            elif (page := self._pages.get(path)) is not None:
+            elif (page := self._pages.find(path)) is not None:
                 await self._open_page(page, scope, response)
             elif path.startswith("/v1/"):
                 await self._pass(scope, receive, response)
@@ -128,86 +118,14 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest
             await self._refuse(response, wire, _logged(error))
 
-    # Pages
-
-    async def _open_page(self, page: Callable[[Response], Awaitable[None]], scope: Scope, response: Response) -> None:
+    async def _open_page(self, page: Page, scope: Scope, response: Response) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, f"{scope['path']} is read with GET", {"allow": "GET, HEAD"})
-        if scope["path"] not in ("/", "/healthz", "/readyz", "/openapi.json"):
-            self._admit(read_headers(scope), scope)
-        await page(response)
-
-    async def _say_healthy(self, response: Response) -> None:
-        await response.whole(200, b'{"status":"ok"}')
-
-    async def _say_ready(self, response: Response) -> None:
-        """Ready means that turns can be kept; models are asked when somebody asks for them."""
-        try:
-            await self.store.ping()
-        except StoreUnavailable as error:
-            await response.whole(503, dumps({"status": "not ready", "reason": str(error)}))
-            return
-        await response.whole(200, b'{"status":"ready"}')
-
-    async def _list_models(self, response: Response) -> None:
-        """In the shapes of all wires at once: OpenAI and Anthropic read `data`, Gemini `models`."""
-        aliases = list(self.upstreams)
-        data = [
-            {
-                "id": alias,
-                "object": "model",
-                "type": "model",
-                "display_name": alias,
-                "created": int(self._book.started),
-                "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._book.started)),
-                "owned_by": "unbroken",
-            }
-            for alias in aliases
-        ]
-        methods = ["generateContent", "streamGenerateContent", "countTokens"]
-        models = [
-            {"name": f"models/{alias}", "displayName": alias, "supportedGenerationMethods": methods}
-            for alias in aliases
-        ]
-        ends = {"first_id": aliases[0] if aliases else None, "last_id": aliases[-1] if aliases else None}
-        await response.whole(200, dumps({"object": "list", "data": data, "models": models, "has_more": False, **ends}))
-
-    async def _describe(self, response: Response) -> None:
-        await response.whole(200, dumps(openapi(tuple(self.upstreams))))
-
-    async def _show_status(self, response: Response) -> None:
-        # With keys, only who has one sees more than the empty page.
-        body, headers = status_page(await self._status(), shows=self._keys is None)
-        await response.whole(200, body, headers, b"text/html; charset=utf-8")
-
-    async def _tell_status(self, response: Response) -> None:
-        await response.whole(200, status_json(await self._status()), {"cache-control": "no-store"})
-
-    async def _tell_metrics(self, response: Response) -> None:
-        body, content_type = self._book.metrics.render()
-        await response.whole(200, body, content_type=content_type.encode())
-
-    async def _status(self) -> GatewayStatus:
-        kind = store_url(self.settings.store).partition(":")[0]
-        try:
-            stats = await self.store.stats()
-            store = StoreStatus(kind, stats.entries, stats.bytes)
-        except StoreUnavailable as error:
-            store = StoreStatus(kind, problem=str(error))
-        held, since = self._book.held()
-        return GatewayStatus(
-            version=__version__,
-            now=self._now(),
-            started=self._book.started,
-            upstreams=self._book.upstreams(),
-            store=store,
-            in_flight=self._book.in_flight,
-            held_turns=held,
-            held_since=since,
-            recent=self._book.recent.latest(),
-            keys=self._keys is not None,
-            workers=self.settings.workers,
-        )
+        headers = read_headers(scope)
+        key = self._admit(headers, scope) if page.private else None
+        if not page.private and self._keys is not None:
+            key = self._keys.find(_secret(headers, scope))
+        await page.show(response, Visitor(key, may_see=self._keys is None or key is not None))
 
     # Questions
 
@@ -297,9 +215,8 @@ class Gateway:
             if key is not None and (refused := admitted.enter_context(self._limits.admit(key))) is not None:
                 raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
             data = await receive_body(headers, receive, self.settings.max_body, self.settings.body_timeout)
-            allowed = [each for each in self.upstreams.values() if key is None or key.allows(each.alias)]
             with Watching(receive):
-                await pass_through(scope, headers, data, allowed, response)
+                await pass_through(scope, headers, data, list(self.upstreams.values()), key, response)
 
     def _find(self, model: str, key: GatewayKey | None) -> Upstream:
         upstream = self.upstreams.get(model)

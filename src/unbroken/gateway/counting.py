@@ -13,17 +13,21 @@ from unbroken.gateway.edge import Response
 from unbroken.gateway.passing import ask_raw
 from unbroken.messages import Request
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.values import as_dict
 
 ESTIMATED = {"x-unbroken-estimated": "true"}
 
 
 async def count_tokens(asked: Asked, response: Response) -> None:
     upstream = asked.upstream
-    check_body(asked.door, asked.body)
-    request = read_request(asked.door, asked.body)
+    # Gemini's clients put the whole request into a field of its own where it has a configuration.
+    body = as_dict(asked.body.get("generateContentRequest")) or asked.body
+    check_body(asked.door, body)
+    request = read_request(asked.door, body)
     if upstream.http is not None and asked.wire == upstream.wire == MESSAGES:
-        body = {**asked.body, "model": upstream.http.endpoint.model}
-        await ask_raw(upstream.http, "POST", "/v1/messages/count_tokens", dumps(body), asked.headers, response)
+        data = dumps({**asked.body, "model": upstream.http.endpoint.model})
+        headers = {**asked.headers, "content-type": "application/json"}
+        await ask_raw(upstream.http, "POST", "/v1/messages/count_tokens", data, headers, response)
         return
     tokens = estimate(request)
     counted = {"totalTokens": tokens} if asked.wire == GEMINI else {"input_tokens": tokens}

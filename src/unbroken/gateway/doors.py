@@ -13,7 +13,7 @@ from unbroken.errors import InvalidRequest
 from unbroken.messages import Json, Request
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow
-from unbroken.wires.values import Object, as_dict, as_text
+from unbroken.wires.values import Object, as_dict, as_list, as_text
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
 
@@ -150,6 +150,16 @@ def model_of(door: Door, body: Mapping[str, Json]) -> str:
     if not model:
         raise InvalidRequest("`model` is missing: name one of those that GET /v1/models lists")
     return model.removeprefix("models/")
+
+
+def held_by_provider(door: Door, body: Mapping[str, Json]) -> str:
+    """What a request of openai-responses stands on that only its provider has: no other model can go on from there."""
+    if door.wire != RESPONSES:
+        return ""
+    items = [as_dict(item).get("type") for item in as_list(body.get("input"))]
+    if "item_reference" in items:
+        return "item_reference"
+    return next((name for name in ("conversation", "prompt", "background") if body.get(name)), "")
 
 
 def most_tokens(body: Mapping[str, Json]) -> Json:

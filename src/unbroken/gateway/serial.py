@@ -113,11 +113,12 @@ def decide(
     *,
     ends_in_result: bool,
     on_tool_error: OnToolError = "continue",
+    wire: str = "",
     origin: str = "",
 ) -> Decision:
     """What to do. `holds` are those of the folds with calls that wait, by the turn's key; `ends_in_result` says whether
-    the client's last message brings a result: then whatever text stands beside it only comes with it. `origin`: who is
-    asked; what another has signed does not stay as it is."""
+    the client's last message brings a result: then whatever text stands beside it only comes with it. `wire` is
+    the client's, `origin` who is asked: what another has signed does not stay as it is."""
     rebuilt: list[Message] = []
     closed: list[Turn] = []
     own_ids: dict[str, str] = {}
@@ -137,7 +138,7 @@ def decide(
             if not hold.closed:
                 closed.append(turn)
         said = messages[fold.start : fold.end]
-        rebuilt += said if _says_it_all(fold, said, origin) else _rebuild(fold, rest)
+        rebuilt += said if _says_it_all(fold, said, wire, origin) else _rebuild(fold, rest)
         own_ids |= {id: turn.message.calls[place].id for id, place in fold.positions.items()}
     rebuilt += _with_own_ids(messages[at:], own_ids)
     changed = len(rebuilt) != len(messages) or any(map(is_not, rebuilt, messages))
@@ -217,7 +218,7 @@ def _with_own_ids(messages: Sequence[Message], ids: Mapping[str, str]) -> list[M
     ]
 
 
-def _says_it_all(fold: Fold, said: Sequence[Message], origin: str) -> bool:
+def _says_it_all(fold: Fold, said: Sequence[Message], wire: str, origin: str) -> bool:
     """Does the client's own history say all that the model said, under the model's own ids?"""
     message, turn = said[0], fold.turn
     if not isinstance(message, Assistant) or sum(isinstance(part, Assistant) for part in said) > 1:
@@ -225,11 +226,13 @@ def _says_it_all(fold: Fold, said: Sequence[Message], origin: str) -> bool:
     own = turn.message
     if [call.id for call in message.calls] != [call.id for call in own.calls] or message.text != own.text:
         return False
-    if own.native is None or not own.native.value:
+    if own.native is None:
         return True
-    native = message.native
     if own.native.source not in ("", origin):
         return False
+    if not own.native.value:  # only its ids are out of the ordinary, and the same wire carries them as they are
+        return own.native.wire == wire
+    native = message.native
     return native is not None and native.wire == own.native.wire and _covers(native.value, own.native.value)
 
 

@@ -127,6 +127,10 @@ class HTTPModel:
         headers.pop("Content-Type", None)
         return headers
 
+    def masked(self, text: str) -> str:
+        """The text without any of its keys, as far as they are known in advance."""
+        return self._asked("").masked(text)
+
     def write(self, request: Request) -> tuple[Request, bytes]:
         """The request as this provider is asked, and its body. Pure; what `stream` sends."""
         request, body, _ = self._write(request)

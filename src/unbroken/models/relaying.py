@@ -32,7 +32,9 @@ async def relayed(
 ) -> AsyncGenerator[ClientResponse]:
     """The provider's response, its body not read yet. Redirects are not followed: the key would go there too."""
     base = base_of(model)
-    url = base.with_path(base.path.rstrip("/") + path).with_query(query)
+    url = base.with_path(base.path.rstrip("/") + path)
+    if query:
+        url = URL(f"{url}?{query}", encoded=True)
     session = await open_session()
     timeouts = model.timeouts
     limits = ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.first_byte)
