@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: ui real demo tour test check bench fuzz faults clean
+.PHONY: ui real demo tour test check bench bench-gateway test-clients fuzz faults clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,15 @@ bench: $(VENV)/.bench  ## the numbers that the README claims
 	$(BIN)/python bench/runs.py
 	$(BIN)/python bench/latency.py
 	$(BIN)/python bench/size.py
+
+$(VENV)/litellm: $(VENV)/.ready
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check 'litellm[proxy]'
+
+bench-gateway: $(VENV)/.ready $(if $(LITELLM),$(VENV)/litellm)  ## the gateway's CPU, latency, memory; LITELLM=1 puts LiteLLM's proxy beside it
+	$(BIN)/python bench/gateway.py
+
+test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 1.9 GB, minutes)
+	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
 	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py

@@ -1,0 +1,27 @@
+"""A chat model of `langchain-openai` with bound tools, over Chat Completions."""
+
+# pyright: basic, reportMissingImports=false
+# Runs where the client is installed, which is not where the types are checked.
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from task import KEY, MODEL, PROMPT, SERIAL, STREAM, URL, finish, write_file
+
+model = ChatOpenAI(model=MODEL, base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
+writer = tool(write_file)
+bound = model.bind_tools([writer], parallel_tool_calls=False) if SERIAL else model.bind_tools([writer])
+
+
+def ask(messages):
+    return reduce(add, bound.stream(messages)) if STREAM else bound.invoke(messages)
+
+
+messages = [HumanMessage(PROMPT)]
+while (answer := ask(messages)).tool_calls:
+    messages += [answer, *(writer.invoke(call) for call in answer.tool_calls)]
+finish(answer.text)

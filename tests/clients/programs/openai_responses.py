@@ -1,0 +1,49 @@
+"""Responses with the `openai` package: the output items go back as they came, or with `GATEWAY_STORED` by the id of
+the response that is stored."""
+
+# pyright: basic, reportMissingImports=false
+# Runs where the client is installed, which is not where the types are checked.
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from openai import OpenAI
+from task import DESCRIPTION, KEY, MODEL, PARAMETERS, PROMPT, SERIAL, STREAM, URL, finish, write_file
+
+STORED = os.environ.get("GATEWAY_STORED") == "1"
+client = OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
+function = {
+    "type": "function",
+    "name": "write_file",
+    "description": DESCRIPTION,
+    "parameters": PARAMETERS,
+    "strict": True,
+}
+asked: dict[str, Any] = {"model": MODEL, "tools": [function], "store": STORED}
+if SERIAL:
+    asked["parallel_tool_calls"] = False
+
+
+def ask(**more):
+    if not STREAM:
+        return client.responses.create(**asked, **more)
+    with client.responses.stream(**asked, **more) as stream:
+        return stream.get_final_response()
+
+
+items: list[Any] = [{"role": "user", "content": PROMPT}]
+response = ask(input=items)
+while calls := [item for item in response.output if item.type == "function_call"]:
+    results = [
+        {"type": "function_call_output", "call_id": call.call_id, "output": write_file(**json.loads(call.arguments))}
+        for call in calls
+    ]
+    if STORED:
+        response = ask(input=results, previous_response_id=response.id)
+    else:
+        items += [item.to_dict(exclude_none=True) for item in response.output]
+        items += results
+        response = ask(input=items)
+finish(response.output_text)

@@ -1,0 +1,135 @@
+"""Real clients, unmodified, through the gateway: `make test-clients`. Installs them, takes each through its trips,
+prints a table, and with `--write` puts it into docs/clients.md. The exit code says whether all passed that are
+installed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from install import CannotInstall, Installed, install
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rows import CLIENTS, Client
+from trip import Outcome, Trip, travel
+
+PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
+BEGIN, END = "<!-- Made by `make test-clients`. -->", "<!-- The end of what it makes. -->"
+HEADS = ("client", "version", "wire", "plain", "one call at a time", "another upstream wire", "seconds")
+
+
+@dataclass(slots=True)
+class Row:
+    client: Client
+    version: str = ""
+    missing: str = ""
+    """Why it is not installed."""
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+
+    @property
+    def failed(self) -> bool:
+        return any(outcome.problems for outcome in self.outcomes)
+
+    def cells(self) -> tuple[str, ...]:
+        client = self.client
+        if self.missing:
+            return (client.name, "not installed", client.wire, "", "", "", "")
+        plain, serial = (self._own(one_at_a_time) for one_at_a_time in (False, True))
+        other = [outcome for outcome in self.outcomes if outcome.trip.upstream != client.wire]
+        seconds = f"{median(outcome.seconds for outcome in self.outcomes):.1f}" if self.outcomes else ""
+        others = f"{client.other}: {_told(other)}"
+        return (client.name, self.version, client.wire, _told(plain), _told(serial), others, seconds)
+
+    def _own(self, serial: bool) -> list[Outcome]:
+        own = [outcome for outcome in self.outcomes if outcome.trip.upstream == self.client.wire]
+        return [outcome for outcome in own if outcome.trip.serial == serial]
+
+
+def _told(outcomes: list[Outcome]) -> str:
+    if not outcomes:
+        return "not tried"
+    passed = sum(not outcome.problems for outcome in outcomes)
+    if passed < len(outcomes):
+        return f"{passed} of {len(outcomes)}"
+    return "streamed and whole" if any(not outcome.trip.stream for outcome in outcomes) else "streamed"
+
+
+def trips_of(client: Client) -> list[Trip]:
+    return [
+        Trip(client, upstream, serial, stream)
+        for upstream in (client.wire, client.other)
+        for serial in (False, True)
+        for stream in ((True, False) if client.whole else (True,))
+    ]
+
+
+def main() -> int:
+    options = _options()
+    console = Console(width=180, highlight=False)
+    rows = [_try(client, options.latest, options.direct, console) for client in _chosen(options.only)]
+    table = Table(*HEADS)
+    for row in rows:
+        table.add_row(*map(escape, row.cells()))
+    console.print(table)
+    for row in rows:
+        if row.missing:
+            console.print(f"{row.client.name}: not installed: {row.missing}", markup=False)
+    if options.write:
+        _write(rows)
+    return int(any(row.failed for row in rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Real clients through the gateway.")
+    parser.add_argument("only", nargs="*", help="how the names of clients begin; without: all")
+    parser.add_argument("--latest", action="store_true", help="the newest versions instead of those that were seen")
+    parser.add_argument("--direct", action="store_true", help="without the gateway: is the client as expected?")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/clients.md")
+    options = parser.parse_args()
+    if options.write and (options.only or options.direct):
+        parser.error("--write needs all clients, through the gateway")
+    if not _chosen(options.only):
+        parser.error(f"no client is called so: there are {'; '.join(client.name for client in CLIENTS)}")
+    return options
+
+
+def _chosen(beginnings: list[str]) -> list[Client]:
+    words = tuple(word.lower() for word in beginnings) or ("",)
+    return [client for client in CLIENTS if client.name.lower().startswith(words)]
+
+
+def _try(client: Client, latest: bool, direct: bool, console: Console) -> Row:
+    row = Row(client)
+    try:
+        installed: Installed = install(client, latest)
+    except CannotInstall as error:
+        row.missing = str(error)
+        return row
+    row.version = installed.version
+    for trip in trips_of(client):
+        if direct and (trip.serial or trip.upstream != client.wire or not client.alone):
+            continue
+        outcome = travel(trip, installed, direct)
+        row.outcomes.append(outcome)
+        console.print(f"{'FAILS' if outcome.problems else 'ok   '} {trip} ({outcome.seconds:.1f} s)", markup=False)
+        for problem in outcome.problems:
+            console.print(f"      {problem}", markup=False)
+    return row
+
+
+def _write(rows: list[Row]) -> None:
+    lines = [HEADS, tuple("---" for _ in HEADS), *(row.cells() for row in rows)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n\nTried on {day}.\n\n{table}\n\n{END}{after}", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

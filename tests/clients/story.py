@@ -1,0 +1,99 @@
+"""The one story that every client lives through: the model asks for three files at once, the client writes them with a
+tool of its own, the model says that it is done. And the judge of what the upstream was asked in the meantime.
+
+The script is a function of the request alone: what a client asks besides (titles, summaries) gets a short text.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unbroken import Assistant, Message, Request, System, ToolMessage, User
+from unbroken.models.script import Answer
+from unbroken.testing import Call, Say, Think, Uses
+
+PROMPT = "Write the three files of the story, please."
+THOUGHT = "Three files, so three calls."
+WORDS = "I write all three. "
+FINAL = "The three files of the story are written."
+FILES = {"one.txt": "the first file", "two.txt": "the second: 'quoted', 10 %", "three.txt": "the third, ünïcode ✓"}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTool:
+    """A client's own tool for writing a file. With `shell` its only argument is a command."""
+
+    name: str
+    path: str = ""
+    content: str = ""
+    shell: str = ""
+
+    def arguments(self, path: str, content: str) -> dict[str, str]:
+        if self.shell:
+            # Appended, so that a command which ran twice shows.
+            return {self.shell: f"printf %s {shlex.quote(content)} >> {shlex.quote(path)}"}
+        return {self.path: path, self.content: content}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Told for one run: with this tool, in this folder, with the ids of the calls (None: those that the script counts,
+    which are the same in every run)."""
+
+    tool: WriteTool
+    folder: str
+    ids: tuple[str | None, ...] = (None, None, None)
+
+    @property
+    def wanted(self) -> list[tuple[str, dict[str, str]]]:
+        """The calls: names with arguments."""
+        return [(self.tool.name, self.tool.arguments(f"{self.folder}/{name}", text)) for name, text in FILES.items()]
+
+    def is_told_in(self, request: Request) -> bool:
+        """Not so in what a client asks besides."""
+        asked = any(isinstance(message, User) and PROMPT in message.text for message in request.messages)
+        return asked and any(tool.name == self.tool.name for tool in request.tools)
+
+    def answer(self, request: Request) -> Answer:
+        if not self.is_told_in(request):
+            return ["Three files", Uses(20, 2)]
+        if any(isinstance(message, ToolMessage) for message in request.messages):
+            return [FINAL, Uses(520, 14)]
+        calls = [Call(name, wanted, id=id) for (name, wanted), id in zip(self.wanted, self.ids, strict=True)]
+        return [Think(THOUGHT), Say(WORDS), *calls, Uses(310, 60)]
+
+    def problems_with_requests(self, requests: Sequence[Request], reasoning: bool) -> list[str]:
+        """The upstream has to be asked twice: with the prompt, then with the complete turn, and with its `reasoning`
+        in it, whether or not the client keeps that."""
+        told = [request for request in requests if self.is_told_in(request)]
+        if len(told) != 2:
+            return [f"the upstream was asked {len(told)} times and not twice"]
+        first, second = told
+        known = len(first.messages)
+        same = _texts(second.messages[:known]) == _texts(first.messages)
+        match second.messages[known:]:
+            case [Assistant() as spoken, ToolMessage() as results] if same:
+                lost = ["the turn has lost its reasoning"] if reasoning and spoken.reasoning != THOUGHT else []
+                return lost + self._problems_with_turn(spoken, results)
+            case _:
+                kinds = [", ".join(type(message).__name__ for message in each.messages) for each in told]
+                return [f"the second request is not the first with one turn and its results: {kinds[0]}; {kinds[1]}"]
+
+    def _problems_with_turn(self, spoken: Assistant, results: ToolMessage) -> list[str]:
+        problems: list[str] = []
+        if [(call.name, call.arguments) for call in spoken.calls] != self.wanted:
+            problems.append(f"the turn has other calls: {[(call.name, call.arguments) for call in spoken.calls]}")
+        if spoken.text.strip() != WORDS.strip():
+            problems.append(f"the turn has another text: {spoken.text!r}")
+        if [result.call_id for result in results.results] != [call.id for call in spoken.calls]:
+            problems.append(f"the results are those of {[result.call_id for result in results.results]}")
+        problems += [f"a tool failed: {result.text[:200]}" for result in results.results if result.error]
+        return problems
+
+
+def _texts(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """Without cache marks, which clients move on with the conversation."""
+    said = [message for message in messages if isinstance(message, System | User)]
+    return [(type(message).__name__, message.text) for message in said]

@@ -1,0 +1,50 @@
+"""What went over the gateway's counter: each request of the client and what it was answered, as bytes and headers.
+
+Stands around the application and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unbroken.gateway.edge import Receive, Scope, Send
+from unbroken.gateway.server import App
+
+
+@dataclass(slots=True)
+class Exchange:
+    method: str
+    path: str
+    asked: bytearray = field(default_factory=bytearray)
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Of the answer, with names in lower case."""
+    answered: bytearray = field(default_factory=bytearray)
+
+
+class Tap:
+    def __init__(self, app: App, exchanges: list[Exchange]) -> None:
+        self._app = app
+        self._exchanges = exchanges
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(scope["method"], scope["path"])
+        self._exchanges.append(exchange)
+
+        async def heard() -> Mapping[str, Any]:
+            message = await receive()
+            exchange.asked += message.get("body", b"")
+            return message
+
+        async def said(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                exchange.headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
+            exchange.answered += message.get("body", b"")
+            await send(message)
+
+        await self._app(scope, heard, said)

@@ -1,0 +1,240 @@
+"""One round trip: a scripted upstream, the gateway before it, the client as a process with a home of its own; and
+everything that has to be true of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from install import Installed
+from rows import CHAT, GEMINI, MESSAGES, RESPONSES, Client
+from story import FILES, FINAL, PROMPT, Story
+from tap import Exchange, Tap
+
+from unbroken import Request, Response, decode
+from unbroken.gateway.app import Gateway
+from unbroken.gateway.server import running
+from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
+from unbroken.testing import ScriptedServer, serve
+from unbroken.wires import find_wire
+
+PROGRAMS = Path(__file__).parent / "programs"
+SECONDS = 60
+"""The most that a client may take."""
+KEY = "of-the-gateway"
+PROVIDERS = {CHAT: "openai-chat", RESPONSES: "openai-responses", MESSAGES: "anthropic", GEMINI: "gemini"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    client: Client
+    upstream: str
+    """Its wire."""
+    serial: bool = False
+    stream: bool = True
+
+    @property
+    def told_upstream(self) -> bool:
+        """The upstream is asked for one call at a time too: every wire but one has words for it."""
+        return self.serial and self.upstream != GEMINI
+
+    def __str__(self) -> str:
+        mode = "serial" if self.serial else "plain"
+        return f"{self.client.name}: {mode}, {'streamed' if self.stream else 'whole'}, {self.upstream} upstream"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    trip: Trip
+    seconds: float
+    problems: list[str]
+
+
+@dataclass(slots=True)
+class _Ran:
+    """A client that has ended."""
+
+    code: int | None
+    """None: it was still running when its time was up."""
+    out: str = ""
+    seen: str = ""
+    """The end of all that it wrote."""
+    files: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def travel(trip: Trip, installed: Installed, direct: bool = False) -> Outcome:
+    """`direct` leaves the gateway out: does the client itself do what is expected of it?"""
+    started = time.monotonic()
+    with TemporaryDirectory(prefix="unbroken-client-", ignore_cleanup_errors=True) as name:
+        home = Path(name)
+        # Most providers give ids that no other call has, some count anew in each answer: a chain holds with both.
+        ids = tuple(f"call_{uuid4().hex[:24]}" for _ in FILES) if trip.upstream != trip.client.wire else (None,) * 3
+        story = Story(trip.client.tool, str(home / "work"), ids)
+        exchanges: list[Exchange] = []
+        with serve(story.answer) as upstream:
+            if direct:
+                ran = _run(trip, installed, home, upstream.url)
+            else:
+                with _gateway(trip, upstream, exchanges) as url:
+                    ran = _run(trip, installed, home, url)
+    problems = _problems_of_client(ran)
+    if direct:
+        problems += _problems_of_upstream(story, upstream)
+    else:
+        # A provider of Responses that is to store nothing knows no reasoning by its id, and the script encrypts none.
+        problems += _problems_of_upstream(story, upstream, reasoning=trip.upstream != RESPONSES)
+        problems += _problems_of_gateway(trip, story, upstream.requests, exchanges)
+    return Outcome(trip, time.monotonic() - started, problems)
+
+
+@contextmanager
+def _gateway(trip: Trip, upstream: ScriptedServer, exchanges: list[Exchange]) -> Generator[str]:
+    client = trip.client
+    settings = GatewaySettings(
+        upstreams=(
+            UpstreamSettings(
+                alias=client.model,
+                model=f"{PROVIDERS[trip.upstream]}:upstream-model",
+                base_url=upstream.base_url(trip.upstream),
+                options={"attempts": 1},
+            ),
+        ),
+        clients=(client.profile,) if trip.serial and client.profile else (),
+        port=0,
+        store="memory:",
+    )
+    with running(settings, app=lambda settings: Tap(Gateway(settings), exchanges)) as url:
+        yield url
+
+
+def _run(trip: Trip, installed: Installed, home: Path, url: str) -> _Ran:
+    client = trip.client
+    values = {
+        "url": url,
+        "key": KEY,
+        "model": client.model,
+        "prompt": PROMPT,
+        "programs": str(PROGRAMS),
+        "python": installed.python,
+        "node": installed.folder,
+        "bin": f"{installed.folder}/node_modules/.bin",
+    }
+    for folder in ("work", "tmp"):
+        (home / folder).mkdir()
+    for path, text in client.files.items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(_filled(text, values), "utf-8")
+    # Nothing of the environment of whoever runs this: no keys, no settings of clients.
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home / "tmp"), "LANG": "C.UTF-8"}
+    environment |= {name: _filled(value, values) for name, value in client.environment.items()}
+    if client.kind != "agent":
+        environment |= {f"GATEWAY_{name.upper()}": values[name] for name in ("url", "key", "model", "prompt")}
+        environment |= {"GATEWAY_WIRE": client.wire}
+        environment |= {"GATEWAY_SERIAL": str(int(trip.serial)), "GATEWAY_STREAM": str(int(trip.stream))}
+    return _ended([_filled(word, values) for word in client.command], home, environment)
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return Template(text).substitute(values)
+
+
+def _ended(command: list[str], home: Path, environment: dict[str, str]) -> _Ran:
+    log, out = home / "stderr", home / "stdout"
+    with open(out, "wb") as stdout, open(log, "wb") as stderr:
+        process = subprocess.Popen(
+            command,
+            cwd=home / "work",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end_group(process)
+    said, seen = (path.read_text("utf-8", "replace") for path in (out, log))
+    files = {name: home / "work" / name for name in FILES}
+    found = {name: path.read_text("utf-8", "replace") for name, path in files.items() if path.exists()}
+    return _Ran(code, said, f"{seen[-600:]}{said[-600:]}".strip(), found)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """The client and whatever it has left behind: it leads a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _problems_of_client(ran: _Ran) -> list[str]:
+    problems: list[str] = []
+    if ran.code is None:
+        problems.append(f"still running after {SECONDS} s: {ran.seen}")
+    elif ran.code:
+        problems.append(f"exit code {ran.code}: {ran.seen}")
+    elif FINAL not in ran.out:
+        problems.append(f"the final text was not printed: {ran.seen}")
+    if ran.files != FILES:
+        problems.append(f"the files are {ran.files}")
+    return problems
+
+
+def _problems_of_upstream(story: Story, upstream: ScriptedServer, reasoning: bool = False) -> list[str]:
+    refused = [f"the upstream refused request {sent.number}: {sent.refused}" for sent in upstream.sent if sent.refused]
+    lost = [f"the upstream was asked {stray.method} {stray.path}" for stray in upstream.strays]
+    return refused + lost + story.problems_with_requests(upstream.requests, reasoning)
+
+
+def _problems_of_gateway(trip: Trip, story: Story, requests: list[Request], exchanges: list[Exchange]) -> list[str]:
+    flags = {request.parallel for request in requests if story.is_told_in(request)}
+    problems = ["the upstream was not told: one call at a time"] if trip.told_upstream and flags != {False} else []
+    problems += [
+        f"{exchange.method} {exchange.path} was answered {exchange.status}: {bytes(exchange.answered[:300])!r}"
+        for exchange in exchanges
+        if exchange.status >= 400
+    ]
+    problems += [
+        f"{exchange.path} needed a repair: {repairs}"
+        for exchange in exchanges
+        if (repairs := exchange.headers.get("x-unbroken-repairs"))
+    ]
+    told = [exchange for exchange in exchanges if _is_told_in(story, trip.client.wire, exchange)]
+    answers = [decode(bytes(exchange.answered), trip.client.wire) for exchange in told]
+    handed = [(call.name, call.arguments) for answer in answers for call in answer.calls]
+    if handed != story.wanted:
+        problems.append(f"the client was handed {handed}")
+    expected = [1, 1, 1, 0] if trip.serial else [3, 0]
+    if (counts := [len(answer.calls) for answer in answers]) != expected:
+        problems.append(f"the answers had {counts} calls and not {expected}")
+    turns = [exchange.headers.get("x-unbroken-turn", "") for exchange in told]
+    # The head of a stream goes out before it is known how many calls will be in it.
+    if trip.serial and (turns[1:] != ["handed 2/3", "handed 3/3", ""] or turns[0] not in ("", "handed 1/3")):
+        problems.append(f"x-unbroken-turn said {turns}")
+    return problems + _problems_with_usage(answers)
+
+
+def _is_told_in(story: Story, wire: str, exchange: Exchange) -> bool:
+    if exchange.method != "POST" or "count" in exchange.path or not exchange.asked:
+        return False
+    body = json.loads(exchange.asked)
+    return "previous_response_id" in body or story.is_told_in(find_wire(wire).decode_request(body))
+
+
+def _problems_with_usage(answers: list[Response]) -> list[str]:
+    """What the held answers report adds up to what the upstream said. (A client need not have asked for it.)"""
+    reported = [answer.usage for answer in answers if answer.usage is not None]
+    total = (sum(usage.input_tokens for usage in reported), sum(usage.output_tokens for usage in reported))
+    return [] if not reported or total == (830, 74) else [f"the usage adds up to {total} and not to (830, 74)"]
