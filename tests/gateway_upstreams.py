@@ -75,7 +75,7 @@ async def telling(*answers: Told | Callable[[Asked], Told]) -> AsyncGenerator[Up
 
     async def answer(http: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in http.headers.items()}
-        upstream.asked.append(Asked(http.method, http.path, http.query_string, headers, await http.read()))
+        upstream.asked.append(Asked(http.method, http.path, http.rel_url.raw_query_string, headers, await http.read()))
         told = upstream.answers[min(len(upstream.asked), len(upstream.answers)) - 1]
         told = told(upstream.asked[-1]) if callable(told) else told
         chunks = [told.data] if isinstance(told.data, bytes) else told.data

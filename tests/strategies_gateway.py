@@ -544,6 +544,8 @@ class Talk:
         which = choice % len(entry.told)
         changed = change(entry.told[which])
         told = (*entry.told[:which], *([changed] if changed else []), *entry.told[which + 1 :])
+        if told and changed is None and self.habits.client == "gemini" and self.habits.ids == "counted":
+            return  # minted ids are not sent on this wire: nobody could say which of the results is left
         if told:
             history[at] = replace(entry, told=told)
         elif self._may_vanish(history, at):

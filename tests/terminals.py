@@ -20,7 +20,7 @@ from typing import Self
 
 from typer.testing import CliRunner, Result
 
-from unbroken.cli.main import app
+from unbroken.cli.main import build
 
 COMMAND = [sys.executable, "-m", "unbroken.cli"]
 PATIENCE = 30.0
@@ -65,7 +65,9 @@ def write_tools(folder: Path) -> str:
 def invoke(*arguments: str, stdin: str = "", env: Mapping[str, str | None] | None = None) -> Result:
     """In this process: quick, for what needs neither signals nor a terminal."""
     variables: dict[str, str | None] = {"UNBROKEN_MODEL": None, "OPENAI_API_KEY": None, "OPENAI_BASE_URL": None}
-    return CliRunner().invoke(app, list(arguments), input=stdin, env={**variables, **(env or {})})
+    return CliRunner().invoke(
+        build(arguments[0] if arguments else ""), list(arguments), input=stdin, env={**variables, **(env or {})}
+    )
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -16,9 +16,10 @@ from gateway_readers import read
 
 from unbroken.errors import ProviderError
 from unbroken.gateway.settings import UpstreamSettings
-from unbroken.messages import Assistant, ToolMessage, User
+from unbroken.messages import Assistant, Request, ToolMessage, User
 from unbroken.testing import (
     FAULTS,
+    Answer,
     Break,
     Call,
     Cut,
@@ -30,7 +31,9 @@ from unbroken.testing import (
     Say,
     ScriptedServer,
     Step,
+    Think,
     Uses,
+    find_fault,
     story,
 )
 from unbroken.testing.faulty import ANSWERED, TOOLS
@@ -447,3 +450,61 @@ def test_every_fault_of_an_upstream_is_read_well_by_a_plain_client(wire: str, ac
             assert {fault.name for fault in faults if fault.longest is None} <= met
 
     run(all_of_them)
+
+
+@pytest.mark.parametrize("across", [False, True], ids=["same wire", "other wire"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_stream_may_be_cut_at_any_byte(wire: str, across: bool) -> None:
+    client_wire = list(WIRES)[list(WIRES).index(wire) - 1] if across else wire
+    met: set[str] = set()
+
+    def say(request: Request) -> Answer:
+        if isinstance(request.messages[-1], ToolMessage):
+            return "Done."
+        at, *_, mode = question_of(request).split()  # an id is that of one conversation
+        calls = [Call("get_weather", city=city, id=f"call_Zq{at:0>4}{city}{mode}") for city in ("Oslo", "Lima")]
+        return [Think("Hm, two cities. "), Say("Let me look it up. "), *calls, Uses(5, 6)]
+
+    def cut(_: int, request: Request) -> Fault | None:
+        question = question_of(request)
+        if question in met:
+            return None
+        met.add(question)
+        return find_fault("close").at(after=int(question.partition(" ")[0]))
+
+    async def one(url: str, at: int, serial: bool, room: asyncio.Semaphore) -> None:
+        async with room:
+            client = Client(url, client_wire, stream=True, parallel=None, model="serial" if serial else "m")
+            client.messages = [User.of(f"{at} is where it is cut, {serial}")]
+            texts: list[str] = []
+            cities: list[str] = []
+            while "Done." not in texts:
+                reply = await client.post(client.body())
+                assert reply.status == 200, (at, reply.data)
+                heard = read(client_wire, reply.data, stream=True)
+                texts.append(heard.text)
+                cities += [arguments["city"] for _, _, arguments in heard.calls]
+                client.messages.append(Assistant(heard.text, reply.response.calls))
+                client.messages.append(ToolMessage(tuple(map(result_of, reply.response.calls))))
+                assert len(texts) < 4, at
+            assert texts == ["Let me look it up. ", *[""] * serial, "Done."], at
+            assert cities == ["Oslo", "Lima"], at
+
+    async def story() -> None:
+        async with FaultyServer(say, plan=cut) as upstream:
+            aliases = [
+                upstream_settings(upstream, wire),
+                upstream_settings(upstream, wire, alias="serial", serial=True),
+            ]
+            async with serving(settings_for(*aliases)) as url:
+                room = asyncio.Semaphore(24)
+                places = range(0, 4000, 149)
+                await asyncio.gather(*(one(url, at, serial, room) for at in places for serial in (False, True)))
+
+    run(story)
+
+
+def question_of(request: Request) -> str:
+    question = request.messages[0]
+    assert isinstance(question, User)
+    return question.text

@@ -543,35 +543,38 @@ def test_a_turn_with_calls_is_passed_on_as_the_client_spelled_it(name: str) -> N
     """A client that gives back all that it got leaves nothing to be put right: neither its request nor the answer."""
     own = OWN[name]
 
-    def continued(body: Object, answer: Object) -> Object:
+    def continued(body: Object, answer: Object, ids: list[str]) -> Object:
         match own.wire:
             case "anthropic-messages":
-                results = [{"type": "tool_result", "tool_use_id": id, "content": "Sunny.", "x_mine": 1} for id in IDS]
+                results = [{"type": "tool_result", "tool_use_id": id, "content": "Sunny.", "x_mine": 1} for id in ids]
                 said = [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": results}]
             case "openai-responses":
                 said = list(answer["output"])
-                said += [{"type": "function_call_output", "call_id": id, "output": "Sunny.", "x_mine": 1} for id in IDS]
+                said += [{"type": "function_call_output", "call_id": id, "output": "Sunny.", "x_mine": 1} for id in ids]
             case "gemini":
                 part = {"functionResponse": {"name": "get_weather", "response": {"result": "Sunny.", "x_mine": 1}}}
                 said = [answer["candidates"][0]["content"], {"role": "user", "parts": [part, part]}]
             case _:
                 said = [answer["choices"][0]["message"]]
-                said += [{"role": "tool", "tool_call_id": id, "content": "Sunny.", "x_mine": 1} for id in IDS]
+                said += [{"role": "tool", "tool_call_id": id, "content": "Sunny.", "x_mine": 1} for id in ids]
         field = FIELDS[own.wire]
         return {**body, field: [*body[field], *said]}
 
     async def story() -> None:
-        told = Told(json.dumps(own.body).encode())
-        async with telling(told) as upstream, serving(settings_for(upstream.settings(own.wire))) as url:
+        rounds = [[f"{id}r{round}" for id in IDS] for round in range(3)]
+        answers = [json.dumps(own.body).replace(IDS[0], ids[0]).replace(IDS[1], ids[1]) for ids in rounds]
+        async with (
+            telling(*(Told(answer.encode()) for answer in answers)) as upstream,
+            serving(settings_for(upstream.settings(own.wire))) as url,
+        ):
             client = Client(url, own.wire, parallel=None)
             body = {name: value for name, value in BODIES[own.wire].items() if name not in ("x_unknown", "tools")}
-            reply = await client.post(body)
-            for round in (1, 2):
-                assert reply.body == own.body
-                body = continued(body, reply.body)
-                reply = await client.post(body)
+            for ids, answer, number in zip(rounds, answers, range(3), strict=True):
+                reply = await client.post(json.dumps(body).encode())
+                assert reply.data == answer.encode(), number
                 expected = {**body, "model": "big-model"} if "model" in body else body
-                assert upstream.asked[round].body == expected, round
+                assert upstream.asked[number].body == expected, number
+                body = continued(body, reply.body, ids)
 
     run(story)
 

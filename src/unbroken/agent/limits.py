@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.messages import Assistant, Message, Part, System, Text, ToolMessage, Usage, User
+from unbroken.messages import Usage
 
 StopReason: TypeAlias = Literal[
     "answered",
@@ -20,9 +20,6 @@ StopReason: TypeAlias = Literal[
     "tool_failure",
     "waiting",
 ]
-
-CHARACTERS_PER_TOKEN = 4
-"""For estimates, where a provider reports no usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +110,3 @@ class Account:
         if limits.seconds is not None and self.elapsed(clock) >= limits.seconds:
             return "time_limit", limits.seconds
         return None
-
-
-def characters(message: Message) -> int:
-    """For estimates. Media are left out: nobody counts them alike."""
-    match message:
-        case Assistant():
-            count = len(message.text) + len(message.reasoning)
-            for call in message.calls:
-                count += len(call.name) + len(call.raw)
-            return count
-        case ToolMessage():
-            return sum([_texts(result.content) for result in message.results])
-        case System() | User():
-            return _texts(message.parts)
-        case _:
-            assert_never(message)
-
-
-def _texts(parts: tuple[Part, ...] | tuple[Text, ...]) -> int:
-    return sum([len(part.text) for part in parts if isinstance(part, Text)])

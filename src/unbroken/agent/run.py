@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unbroken.agent.limits import CHARACTERS_PER_TOKEN, Account, StopReason, characters
+from unbroken.agent.limits import Account, StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.plan import Plan, Trim
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
@@ -34,6 +34,7 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript, repair
+from unbroken.transcript.size import CHARACTERS_PER_TOKEN, characters
 from unbroken.verdicts import Verdict
 
 LOG = logging.getLogger("unbroken.chain")

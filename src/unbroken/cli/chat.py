@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from unbroken.agent import Conversation
-from unbroken.cli import options
+from unbroken.cli import options, which_model
 from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_stop, ending, tell, tell_error
 from unbroken.cli.screen import is_terminal
 from unbroken.cli.session import Session, open_session
@@ -34,10 +34,10 @@ COMMANDS = {
 
 
 def chat_command(
-    model: options.ModelName = "",
-    base_url: options.BaseUrl = "",
-    api_key_env: options.ApiKeyEnv = "",
-    wire: options.WireName = "",
+    model: which_model.ModelName = "",
+    base_url: which_model.BaseUrl = "",
+    api_key_env: which_model.ApiKeyEnv = "",
+    wire: which_model.WireName = "",
     tools: options.Tools = None,
     mcp: options.Mcp = None,
     instructions: options.Instructions = "",

@@ -10,8 +10,9 @@ import orjson
 import typer
 from rich.console import Console
 
+from unbroken.cli.cleaning import clean
 from unbroken.cli.exits import tell
-from unbroken.cli.show import Live, as_json, clean, escape, show_contents, show_plain
+from unbroken.cli.show import Live, as_json, escape, show_contents, show_plain
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder, Response
 from unbroken.decoding.verdict import How, judge_failure

@@ -7,14 +7,17 @@ import sys
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 
-from unbroken.agent.limits import StopReason
-from unbroken.cli.options import Setup
-from unbroken.cli.show import clean
+from unbroken.cli.cleaning import clean
 from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
 from unbroken.models.rows import own_file
+
+if TYPE_CHECKING:  # commands that run no agent do without all that belongs to one
+    from unbroken.agent.limits import StopReason
+    from unbroken.cli.options import Setup
 
 ANSWERED, MISUSED, FAILED, STOPPED, WAITING, INTERRUPTED = 0, 2, 3, 4, 5, 130
 

@@ -17,8 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from unbroken import testing
+from unbroken.cli.cleaning import clean
 from unbroken.cli.faults_run import run_command
-from unbroken.cli.show import clean
 from unbroken.cli.wording import one_line
 from unbroken.errors import UserError
 from unbroken.wires import WIRES, find_wire

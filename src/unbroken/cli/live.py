@@ -20,8 +20,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from unbroken.cli.cleaning import clean
 from unbroken.cli.page import Page
-from unbroken.cli.show import clean, escape
+from unbroken.cli.show import escape
 from unbroken.cli.wording import closing, in_brackets, one_line, retrying, seconds
 from unbroken.errors import UserError
 from unbroken.events import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from io import TextIOWrapper
@@ -10,24 +11,40 @@ from typing import cast
 import typer
 
 from unbroken import __version__
-from unbroken.cli.chat import chat_command
-from unbroken.cli.decode import decode_command
-from unbroken.cli.faults import app as faults_app
-from unbroken.cli.keys import app as keys_app
 from unbroken.cli.output import READER_GONE, Output
-from unbroken.cli.probe import probe_command
-from unbroken.cli.run import run_command
-from unbroken.cli.serve import serve_command
 from unbroken.errors import UnbrokenError
 
-app = typer.Typer(
-    name="unbroken",
-    help="Runs the tool calls of language models: each answered exactly once, in order, as fast as the stream allows.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",  # it fills the lines of a docstring to the width of the terminal
-    pretty_exceptions_enable=False,
-)
+COMMANDS = {
+    "run": "unbroken.cli.run:run_command",
+    "chat": "unbroken.cli.chat:chat_command",
+    "serve": "unbroken.cli.serve:serve_command",
+    "keys": "unbroken.cli.keys:app",
+    "decode": "unbroken.cli.decode:decode_command",
+    "probe": "unbroken.cli.probe:probe_command",
+    "faults": "unbroken.cli.faults:app",
+}
+"""In the order in which `--help` lists them. Only the one that is wanted is loaded: a gateway needs no agent."""
+
+
+def build(wanted: str = "") -> typer.Typer:
+    """The command line with the wanted command; with all of them where none, or none that there is, is named."""
+    app = typer.Typer(
+        name="unbroken",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",  # it fills the lines of a docstring to the width of the terminal
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    for name, place in COMMANDS.items():
+        if wanted in (name, "") or wanted not in COMMANDS:
+            module, _, attribute = place.partition(":")
+            command = getattr(importlib.import_module(module), attribute)
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name)
+            else:
+                app.command(name)(command)
+    return app
 
 
 def _version(value: bool) -> None:
@@ -36,26 +53,16 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Runs the tool calls of language models: each answered exactly once, in order, as fast as the stream allows."""
 
 
-app.command("run")(run_command)
-app.command("chat")(chat_command)
-app.command("serve")(serve_command)
-app.add_typer(keys_app, name="keys")
-app.command("decode")(decode_command)
-app.command("probe")(probe_command)
-app.add_typer(faults_app, name="faults")
-
-
 def main() -> None:
     out = _open_streams()
     try:
-        app()
+        build(sys.argv[1] if len(sys.argv) > 1 else "")()
     except UnbrokenError as error:
         typer.echo(f"unbroken: {error}", err=True)
         sys.exit(2)

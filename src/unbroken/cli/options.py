@@ -21,25 +21,9 @@ from unbroken.tools.mcp import MCPServer
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.todo import todo_write
 from unbroken.tools.toolbox import Source, Toolbox
-from unbroken.wires import WIRES
 
 SCHEDULES = [schedule.value for schedule in Schedule]
 
-ModelName: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        "-m",
-        envvar="UNBROKEN_MODEL",
-        metavar="PROVIDER:MODEL",
-        help="For example openai:gpt-5, ollama:qwen3.",
-    ),
-]
-BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server that speaks the provider's wire.")]
-ApiKeyEnv: TypeAlias = Annotated[
-    str, typer.Option(metavar="VARIABLE", help="Where the key is; else the provider's own variable.")
-]
-WireName: TypeAlias = Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; else the provider's first.")]
 Tools: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--tools", "-t", metavar="FILE.py", help="A file or module with @tool functions; may be repeated."),

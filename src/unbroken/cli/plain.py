@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import IO
 
-from unbroken.cli.show import clean
+from unbroken.cli.cleaning import clean
 from unbroken.cli.wording import closing, in_brackets, one_line, retrying, seconds
 from unbroken.events import (
     ApprovalAsked,

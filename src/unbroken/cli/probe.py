@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from unbroken.cli import options
+from unbroken.cli import options, which_model
 from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, tell, tell_error
 from unbroken.cli.screen import is_terminal
 from unbroken.cli.wording import one_line, seconds
@@ -48,8 +48,8 @@ def probe_command(
     provider: Annotated[
         str, typer.Option(help="The row to start from; compatible is any OpenAI-compatible server.")
     ] = "compatible",
-    wire: options.WireName = "",
-    api_key_env: options.ApiKeyEnv = "",
+    wire: which_model.WireName = "",
+    api_key_env: which_model.ApiKeyEnv = "",
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one answer may take.")] = 120.0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:

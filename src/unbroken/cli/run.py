@@ -9,7 +9,7 @@ import typer
 
 from unbroken.agent import Image
 from unbroken.agent.inputs import OTHER_TYPE, Prompt
-from unbroken.cli import options
+from unbroken.cli import options, which_model
 from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending
 from unbroken.cli.session import open_session
 from unbroken.cli.timeline import Timeline, legend
@@ -20,10 +20,10 @@ from unbroken.tools.schedule import Schedule
 
 def run_command(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What is to be done; - reads standard input.")],
-    model: options.ModelName = "",
-    base_url: options.BaseUrl = "",
-    api_key_env: options.ApiKeyEnv = "",
-    wire: options.WireName = "",
+    model: which_model.ModelName = "",
+    base_url: which_model.BaseUrl = "",
+    api_key_env: which_model.ApiKeyEnv = "",
+    wire: which_model.WireName = "",
     tools: options.Tools = None,
     mcp: options.Mcp = None,
     instructions: options.Instructions = "",

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from yarl import URL
 
-from unbroken.cli import options
 from unbroken.cli.exits import MISUSED, tell
+from unbroken.cli.which_model import ApiKeyEnv, BaseUrl, WireName
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options, store_url
 from unbroken.gateway.demo import NAME as DEMO
@@ -42,9 +42,9 @@ def serve_command(
     alias: Annotated[
         str, typer.Option(metavar="NAME", help="What clients ask for.", show_default="the model's own name")
     ] = "",
-    base_url: options.BaseUrl = "",
-    api_key_env: options.ApiKeyEnv = "",
-    wire: options.WireName = "",
+    base_url: BaseUrl = "",
+    api_key_env: ApiKeyEnv = "",
+    wire: WireName = "",
     config: Annotated[
         str, typer.Option(metavar="FILE", help="What is served, and how.", show_default=f"{FILE}, if it is here")
     ] = "",

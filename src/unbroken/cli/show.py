@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text as RichText
 
+from unbroken.cli.cleaning import clean
 from unbroken.decoding import Response
 from unbroken.deltas import (
     CallOpened,
@@ -27,19 +28,8 @@ from unbroken.deltas import (
 )
 from unbroken.messages import Json, ToolCall
 
-_VISIBLE = (
-    {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
-    | {0x7F: 0x2421}
-    | dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
-)
-
 SHOWN = 400
 """Characters of a long text that a terminal shows."""
-
-
-def clean(text: str) -> str:
-    """A provider's text for a terminal: control characters become visible ones and do nothing."""
-    return text.translate(_VISIBLE)
 
 
 def escape(text: str) -> str:

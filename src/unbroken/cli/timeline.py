@@ -14,7 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from unbroken.cli.show import clean
+from unbroken.cli.cleaning import clean
 from unbroken.cli.wording import one_line, seconds
 from unbroken.clock import current_clock
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Restarted

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from unbroken.cli.show import clean
+from unbroken.cli.cleaning import clean
 from unbroken.events import RequestRetried, RunFinished
 from unbroken.messages import Json
 

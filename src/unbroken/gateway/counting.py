@@ -6,12 +6,12 @@ compact, and never a price.
 
 from __future__ import annotations
 
-from unbroken.agent.limits import CHARACTERS_PER_TOKEN, characters
 from unbroken.gateway.answering import Asked
 from unbroken.gateway.doors import GEMINI, MESSAGES, check_body, read_request
 from unbroken.gateway.edge import Response
 from unbroken.gateway.passing import ask_raw
 from unbroken.messages import Request
+from unbroken.transcript.size import CHARACTERS_PER_TOKEN, characters
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.values import as_dict
 

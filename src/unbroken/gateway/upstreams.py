@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from unbroken.agent import Agent
 from unbroken.errors import MissingKey, UnbrokenError, UserError
-from unbroken.gateway.agents import AgentModel
 from unbroken.gateway.demo import DemoModel
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.models import Guarded, HTTPModel, Model, connect
@@ -105,8 +103,10 @@ def _from_python(name: str) -> Model:
         made = getattr(importlib.import_module(module), function)()
     except Exception as error:  # the module is the user's own, anything may come of it
         raise UserError(f"`{name}` gave no model: {type(error).__name__}: {error}") from error
-    if isinstance(made, Agent):
-        return AgentModel(made)
+    # Who made an Agent has loaded it, and with it what only agents need; nobody else has to.
+    agents = sys.modules.get("unbroken.agent.agent")
+    if agents is not None and isinstance(made, agents.Agent):
+        return importlib.import_module("unbroken.gateway.agents").AgentModel(made)
     if not hasattr(made, "stream"):
         raise UserError(f"`{name}` gave {made!r}, which is neither a model nor an Agent")
     return cast("Model", made)
