@@ -32,6 +32,7 @@ from unbroken import (
 from unbroken.deltas import Delta
 from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic import WIRE, MessagesEncoder
+from unbroken.wires.anthropic.thinking import UNSIGNED
 
 Event = dict[str, Any]
 
@@ -410,10 +411,12 @@ def test_a_written_stream_opens_and_closes_each_block_in_turn() -> None:
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
     assert [line[7:] for line in lines if line.startswith("event: ")] == [event["type"] for event in events]
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
-    assert [e["type"] for e in events] == ["message_start", *block * 4, "message_delta", "message_stop"]
-    assert [e["index"] for e in events if "index" in e] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert events[7]["content_block"]["input"] == {}
-    assert events[8]["delta"]["partial_json"] == '{"n":  1}'
+    signed = [*block[:2], *block[1:]]  # thinking ends with a signature, as the provider's does
+    assert [e["type"] for e in events] == ["message_start", *signed, *block * 3, "message_delta", "message_stop"]
+    assert [e["index"] for e in events if "index" in e] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert events[3]["delta"] == {"type": "signature_delta", "signature": UNSIGNED}
+    assert events[8]["content_block"]["input"] == {}
+    assert events[9]["delta"]["partial_json"] == '{"n":  1}'
     assert [b["type"] for b in json.loads(body)["content"]] == ["thinking", "text", "tool_use", "text"]
 
 

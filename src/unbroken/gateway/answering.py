@@ -20,6 +20,7 @@ from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDel
 from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
 from unbroken.gateway.book import Book
 from unbroken.gateway.doors import (
+    MESSAGES,
     MESSAGES_FIELD,
     RESPONSES,
     Door,
@@ -52,9 +53,10 @@ from unbroken.models.model import Model, closing
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
+from unbroken.wires.anthropic.thinking import is_signed
 from unbroken.wires.chain import HISTORIES, repair_raw
 from unbroken.wires.ids import RULES, fit
-from unbroken.wires.values import Object, as_dict, as_text
+from unbroken.wires.values import Object, as_dict, as_text, dicts
 from unbroken.wires.wire import Plain
 from unbroken.wires.writer import ResponseWriter
 
@@ -111,6 +113,7 @@ class Account:
     """What broke, each time that the model was asked again."""
     error: str = ""
     """How an answer failed that had begun."""
+    error_kind: str = ""
 
 
 class Answering:
@@ -277,6 +280,7 @@ class Answering:
         upstream = asked.upstream
         passes = asked.wire if upstream.passes(asked.wire) else ""
         as_it_is = not decision.changed and not answer.parent and (not answer.serial or request.parallel is False)
+        as_it_is = as_it_is and not any(map(_is_unsigned, request.messages))
         if passes and as_it_is:
             name = MESSAGES_FIELD[asked.wire]
             raw = asked.body.get(name)
@@ -306,8 +310,7 @@ class Answering:
             self._metrics.tokens(alias, account.usage)
         message = ended.message or Assistant(speaker.text)
         if ended.verdict.failed:
-            self._metrics.upstream_error(alias, ended.verdict.kind)
-            account.error = ended.verdict.reason
+            account.error, account.error_kind = ended.verdict.reason, ended.verdict.kind
             return speaker.end(ended)
         calls = tuple(call for call in message.calls if not call.problem)
         account.calls = tuple(call.name for call in calls)
@@ -445,6 +448,12 @@ def _lost_reasoning(upstream: Upstream, request: Request) -> str:
     if upstream.http is None or not any(isinstance(said, Assistant) and said.calls for said in request.messages):
         return ""
     return upstream.http.lost_reasoning(request)
+
+
+def _is_unsigned(message: Message) -> bool:
+    """Thinking of another wire's model, which a client of Anthropic's has sent back: its provider would refuse it."""
+    native = message.native if isinstance(message, Assistant) else None
+    return native is not None and native.wire == MESSAGES and not all(map(is_signed, dicts(native.value)))
 
 
 def _without_foreign(message: Message, origin: str) -> Message:

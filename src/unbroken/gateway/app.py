@@ -183,7 +183,7 @@ class Gateway:
                     input_tokens=account.usage.input_tokens if account.usage is not None else 0,
                     output_tokens=account.usage.output_tokens if account.usage is not None else 0,
                 ),
-                upstream_failed=bool(account.error) or (failure is not None and failure.upstream),
+                failed=account.error_kind or (failure.upstream if failure is not None else ""),
             )
 
     def _asked(

@@ -41,7 +41,8 @@ class Book:
         self.in_flight += 1
         self.metrics.in_flight(1)
 
-    def end(self, request: RecentRequest, upstream_failed: bool) -> None:
+    def end(self, request: RecentRequest, failed: str = "") -> None:
+        """`failed`: how, if it was the model who did."""
         self.in_flight -= 1
         self.metrics.in_flight(-1)
         self.metrics.request(request.alias, request.client_wire, request.upstream_wire, request.status, request.seconds)
@@ -52,7 +53,8 @@ class Book:
         if tally is None:
             return
         tally.requests += 1
-        if upstream_failed:
+        if failed:
+            self.metrics.upstream_error(request.alias, failed)
             tally.errors += 1
             tally.last_error = request.error
             tally.last_error_at = request.at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil
 
+from unbroken.decoding.verdict import judge_failure
 from unbroken.errors import (
     ContextTooLong,
     MissingKey,
@@ -25,8 +26,8 @@ class Failure:
     kind: str = ""
     """As `wires.refusals` has it."""
     headers: dict[str, str] = field(default_factory=dict[str, str])
-    upstream: bool = False
-    """It is the model's, not the client's and not ours."""
+    upstream: str = ""
+    """What kind it is, if it is the model's: not the client's, and not ours."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -34,22 +35,22 @@ def failure_of(error: BaseException) -> Failure:
         case Refused():
             return Failure(error.status, str(error), headers=error.headers)
         case ContextTooLong():
-            return Failure(400, str(error), "too_long", upstream=True)
+            return Failure(400, str(error), "too_long", upstream="too_long")
         case ProviderError():
             wait = error.retry_after
             headers = {} if wait is None else {"retry-after": whole_seconds(wait)}
-            return Failure(_status(error), str(error), headers=headers, upstream=True)
+            return Failure(_status(error), str(error), headers=headers, upstream=judge_failure(error).kind)
         case StreamError():
             kind = error.verdicts[-1].kind if error.verdicts else ""
-            return Failure(502, str(error), kind, upstream=True)
+            return Failure(502, str(error), kind, upstream=kind or "broken")
         case StoreUnavailable():
             return Failure(503, str(error))
         case MissingKey():  # of the provider, and nobody who asks can do anything about it
-            return Failure(502, str(error), upstream=True)
+            return Failure(502, str(error), upstream="refused")
         case UserError():
             return Failure(400, str(error))
         case UnbrokenError():
-            return Failure(502, str(error), upstream=True)
+            return Failure(502, str(error), upstream="broken")
         case _:
             return Failure(500, "the gateway failed, its log says why")
 

@@ -26,6 +26,8 @@ def check(body: Object) -> list[str]:
     chain = Chain(problems, unique=True)
     for n, message in enumerate(messages):
         where = f"messages[{n}]"
+        if message.get("role") == "system":
+            problems += _check_system(where, message, messages[n - 1], messages[n + 1 : n + 2])
         problems += _check_message(where, message, bool(dicts(body.get("tools"))))
         blocks = dicts(message.get("content"))
         for block in blocks:
@@ -40,6 +42,15 @@ def check(body: Object) -> list[str]:
     if json.dumps(body).count('"cache_control":') > _MARKS:
         problems.append(f"cache_control: more than {_MARKS} marks")
     return problems
+
+
+def _check_system(where: str, message: Object, before: Object, after: list[Object]) -> list[str]:
+    """Text alone, after the user, and before nobody but the assistant."""
+    problems = [f"{where}: system text has to follow the user"] if before.get("role") != "user" else []
+    if after and after[0].get("role") != "assistant":
+        problems.append(f"{where}: after system text only the assistant may speak")
+    blocks = dicts(message.get("content"))
+    return problems + [f"{where}: only text" for block in blocks if block.get("type") != "text"]
 
 
 def _check_tools(body: Object) -> list[str]:
@@ -58,7 +69,7 @@ def _check_tools(body: Object) -> list[str]:
 def _check_message(where: str, message: Object, tools: bool) -> list[str]:
     problems: list[str] = []
     role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant"):
+    if role not in ("user", "assistant", "system"):  # newer models take system text between the messages
         problems.append(f"{where}: there is no role {role!r}")
     if isinstance(content, str):
         return problems if content.strip() else [*problems, f"{where}: the text is empty"]

@@ -8,6 +8,7 @@ from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic.parts import NAME
 from unbroken.wires.anthropic.passed import MessagesPassed, PassedBlock
 from unbroken.wires.anthropic.requests import encode_call
+from unbroken.wires.anthropic.thinking import UNSIGNED
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import outgoing_arguments
 from unbroken.wires.passed import same_input
@@ -99,7 +100,7 @@ class MessagesEncoder:
             before += self._end_block()
             block: Object = {"type": field, field: ""}
             if field == "thinking":
-                block["signature"] = ""  # clients expect one; `encode_request` leaves out what comes back with this
+                block["signature"] = ""  # it comes at the end of the block, as the provider's own does
             before += self._begin_block(block)
             self._open = field
         self._texts.append(text)
@@ -160,6 +161,10 @@ class MessagesEncoder:
         if not self._open:
             return b""
         half, self._passed.open = self._passed.open, None
+        signed = b""
+        if self._open == "thinking":
+            signed = self._delta({"type": "signature_delta", "signature": UNSIGNED})
+            self._content[-1]["signature"] = UNSIGNED
         if half is None:
             self._content[-1][self._open] = "".join(self._texts)
         elif half.kind == "tool_use":
@@ -168,7 +173,7 @@ class MessagesEncoder:
         self._texts.clear()
         self._open = ""
         self._before_text = b""
-        return self._stop_block()
+        return signed + self._stop_block()
 
     def _stop_block(self) -> bytes:
         return _event({"type": "content_block_stop", "index": self._index})

@@ -28,7 +28,7 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.anthropic.parts import NAME, blocks_of, decode_part, decode_texts, encode_part, mark
-from unbroken.wires.anthropic.thinking import THINKING, decode_effort, encode_thinking, says_all
+from unbroken.wires.anthropic.thinking import THINKING, decode_effort, encode_thinking, is_signed, says_all
 from unbroken.wires.ids import ANTHROPIC, fit
 from unbroken.wires.parts import cache_mark, call_from_text, own_extra, own_native, says_more, with_extra
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_number, as_text, dicts
@@ -209,7 +209,7 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
             left.discard(id)
             if (call := calls.pop(id, None)) is not None:
                 encoded.append({**block, **encode_call(call)})
-        elif block.get("type") != "thinking" or block.get("signature") != "":
+        elif is_signed(block):
             encoded.append({**block})
     return [*encoded, *map(encode_call, calls.values())]
 

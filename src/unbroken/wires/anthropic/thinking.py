@@ -11,6 +11,15 @@ from unbroken.wires.values import Object, as_dict, as_int, as_text
 THINKING = ("thinking", "redacted_thinking")
 """The kinds of blocks that hold it."""
 
+UNSIGNED = "unbroken-not-signed"
+"""The signature of thinking that a model of another wire did: clients drop, or retell, what has none."""
+
+
+def is_signed(block: Object) -> bool:
+    """Can this block go back to the provider? Thinking that nobody, or nobody but us, has signed cannot."""
+    return block.get("type") != "thinking" or block.get("signature") not in ("", UNSIGNED)
+
+
 _BUDGETS: dict[Effort, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 32768}
 _ADAPTIVE: dict[str, Effort] = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
 
