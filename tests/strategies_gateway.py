@@ -108,6 +108,8 @@ class Said:
     calls: list[Object]
     """Their arguments."""
     text: str
+    signed: bool
+    """It has thoughts that its own wire wants back, and no other wire carries."""
     held: bool = False
     before: tuple[Any, ...] = ()
     """All that its client had said and heard when it got the first of it, and that."""
@@ -183,7 +185,8 @@ class Talk:
         if self.habits.alike and plan.calls > 1 and not plan.twins:
             calls[1] = {"city": f"other {number}"}
         text = f"Words {number}." if plan.words or not calls else ""
-        self._said.append(Said(number, calls, text))
+        signed = plan.thinks and self.habits.upstream == "anthropic-messages"
+        self._said.append(Said(number, calls, text, signed))
         thought: list[str | Step] = [Think(f"Thought {number}.")] if plan.thinks else []
         said: list[str | Step] = [Say(text)] if text else []
         return [
@@ -426,6 +429,11 @@ class Talk:
             results = dict.fromkeys(rest, SPOKEN) | self._results_of(history, run)
             wanted = [(said.calls[at], results.get(at)) for at in expected]
             assert any(_fits(turn, wanted) for turn in pairs), (wanted, pairs)
+            if said.signed and len(wanted) == len(said.calls) and self._text_of(history, run) in ("", said.text):
+                assert f"Thought {said.number}." in repr(body), "what the model signed was not put back"
+
+    def _text_of(self, history: History, run: range) -> str:
+        return "".join(self._sent_text(part) for at in run if isinstance(part := history[at], Part))
 
     def _results_of(self, history: History, run: range) -> dict[int, str]:
         places = {

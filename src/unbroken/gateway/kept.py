@@ -30,7 +30,7 @@ from unbroken.gateway.turns import (
     write_hold,
     write_turn,
 )
-from unbroken.messages import Assistant, Message
+from unbroken.messages import Assistant, Message, ToolCall
 from unbroken.transcript import from_json, to_json
 from unbroken.wires.jsontext import dumps
 
@@ -60,16 +60,16 @@ class Kept:
         if not spoken:
             return {}
         by_id = {at: key for at in spoken if (key := _telling_key(scope, messages[at]))}
-        turns = await self._pointed_at(by_id, remembered=True)
-        rest = [at for at in spoken if at not in turns]
-        if rest:
-            digests = chains(messages)
-            keys = {at: said_key(scope, digests[at]) for at in rest}
-            # Two answers may begin alike and go on otherwise, so for calls only what is stored now will do.
-            called = {at: key for at, key in keys.items() if cast("Assistant", messages[at]).calls}
-            turns |= await self._pointed_at(called, remembered=False)
-            turns |= await self._pointed_at({at: key for at, key in keys.items() if at not in called}, remembered=True)
-        return turns
+        digests = chains(messages)
+        by_words = {at: said_key(scope, digests[at]) for at in spoken}
+        # Two answers may begin alike and go on otherwise. Without an id to tell them apart, only what is stored now
+        # will do.
+        alike = {at: key for at, key in by_words.items() if at not in by_id and _calls(messages[at])}
+        sure = {at: key for at, key in by_words.items() if at not in alike}
+        said = await self._pointed_at(alike, remembered=False) | await self._pointed_at(sure, remembered=True)
+        named = await self._pointed_at(by_id, remembered=True)
+        # Found by both, and not the same: somebody repeats ids. Then the turn of just this history counts.
+        return named | {at: turn for at, turn in said.items() if at not in named or _has_ids(turn, messages[at])}
 
     async def _pointed_at(self, keys: Mapping[int, str], remembered: bool) -> dict[int, Turn]:
         if not keys:
@@ -97,8 +97,9 @@ class Kept:
             entries[hold_key(turn.key)] = self._new_hold()
         if not await self._put(entries, self._ttl):
             return False
+        for key in entries:
+            self._at_hand.forget(key)
         self._at_hand.add(turn.key, turn, len(entries[turn.key]))
-        self._at_hand.forget(said_key(scope, chain))
         if asked and retry_window > 0:
             await self._put({asked: turn.key.encode()}, retry_window)
         return True
@@ -211,6 +212,13 @@ class _AtHand:
             self._bytes -= gone
 
 
+def _calls(message: Message) -> tuple[ToolCall, ...]:
+    return message.calls if isinstance(message, Assistant) else ()
+
+
 def _telling_key(scope: str, message: Message) -> str:
-    calls = message.calls if isinstance(message, Assistant) else ()
-    return next((call_key(scope, call.id) for call in calls if is_telling(call.id, call.name)), "")
+    return next((call_key(scope, call.id) for call in _calls(message) if is_telling(call.id, call.name)), "")
+
+
+def _has_ids(turn: Turn, message: Message) -> bool:
+    return all(call.id in turn.ids for call in _calls(message))

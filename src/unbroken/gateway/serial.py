@@ -149,10 +149,12 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
     """The parts of a turn from `start` on; None if the first is no longer what the model said."""
     fold = Fold(turn, start)
     at, by_id = start, False
-    while at < len(messages) and turns.get(at, turn).key == turn.key:
+    while at < len(messages):
         part = messages[at]
         positions = _positions(fold, part, by_id)
-        if positions is None or not isinstance(part, Assistant):
+        # Without ids to go by, a message that was found to be of another turn is of that one.
+        another = not by_id and turns.get(at, turn).key != turn.key
+        if positions is None or another or not isinstance(part, Assistant):
             break
         by_id = by_id or not positions.keys().isdisjoint(turn.ids)
         if at > fold.end > 0:
