@@ -772,9 +772,9 @@ def test_a_client_of_gemini_that_knows_no_ids_gets_all_calls_of_both_turns(upstr
     run(story)
 
 
-@pytest.mark.parametrize("spelled", ["call_{}", "functions.get_weather:{}", "{}"])
+@pytest.mark.parametrize("spelled", ["call_{}", "functions.get_weather:{}", "{}", "call_q7Zp2mX91aKd{}"])
 @every_client
-def test_ids_that_count_from_0_in_two_conversations_never_mix(wire: str, spelled: str) -> None:
+def test_ids_that_come_again_in_another_conversation_never_mix(wire: str, spelled: str) -> None:
     def counted(*cities: str) -> list[Step]:
         return [Call("get_weather", city=city, id=spelled.format(at)) for at, city in enumerate(cities)]
 
