@@ -1,5 +1,5 @@
-"""Faults in the history that a client sends (rows 30 to 34 of docs/faults.md), on the wires of all clients and before
-the wires of all upstreams. Reasoning that a client lost (row 31) has a file of its own, test_gateway_own_message."""
+"""Faults in the history that a client sends (rows 30 to 34 of the faults), on the wires of all clients and before the
+wires of all upstreams. Reasoning that a client lost (row 31) has a file of its own, test_gateway_own_message."""
 
 from __future__ import annotations
 
