@@ -11,19 +11,17 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from typing import Protocol
 
 from unbroken.decoding.plain import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import ChainBroken, InvalidRequest, UnbrokenError
+from unbroken.gateway.asked import Asked
 from unbroken.gateway.book import Book
 from unbroken.gateway.doors import (
-    MESSAGES,
-    MESSAGES_FIELD,
     RESPONSES,
-    Door,
     check_body,
     held_by_provider,
     most_tokens,
@@ -32,38 +30,30 @@ from unbroken.gateway.doors import (
     wants_usage,
 )
 from unbroken.gateway.kept import Kept
+from unbroken.gateway.mending import ends_in_result, in_words, lost_reasoning, mend, name_of
 from unbroken.gateway.serial import AskModel, HandOut, decide, fold_turns
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.shortcut import Fetched, fetch, going_on, is_fresh
 from unbroken.gateway.speaking import Speaker, StreamSpeaker, WholeSpeaker
 from unbroken.gateway.turns import Turn, asked_key, chain, turn_key
-from unbroken.gateway.upstreams import Upstream
 from unbroken.messages import (
     Assistant,
-    Json,
     Message,
     Request,
     System,
     ToolCall,
-    ToolMessage,
     Usage,
-    Verbatim,
 )
 from unbroken.models.model import Model, closing
-from unbroken.transcript import HistoryEdit, repair
 from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
-from unbroken.wires.anthropic.thinking import is_signed
-from unbroken.wires.chain import HISTORIES, repair_raw
 from unbroken.wires.ids import RULES, fit
-from unbroken.wires.values import Object, as_dict, as_text, dicts
+from unbroken.wires.values import as_text
 from unbroken.wires.wire import Plain
 from unbroken.wires.writer import ResponseWriter
 
 log = logging.getLogger("unbroken.gateway")
 
-_LINKS = (Assistant, ToolMessage)
-"""Without any of these there is no chain that could be broken."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
 
 
@@ -73,27 +63,6 @@ class Outlet(Protocol):
     async def begin(self, stream: bool, headers: Mapping[str, str]) -> None: ...
 
     async def send(self, data: bytes) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What came in: read, admitted, and for a model that there is."""
-
-    door: Door
-    body: Object
-    data: bytes
-    """The same as bytes."""
-    upstream: Upstream
-    scope: str = ""
-    """Whose it is: what one key's models said is not found by another."""
-    serial: bool = False
-    """By its profile or its alias the client can take one call at a time."""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those that are meant for the provider."""
-
-    @property
-    def wire(self) -> str:
-        return self.door.wire
 
 
 @dataclass(slots=True)
@@ -149,7 +118,7 @@ class Answering:
             folds,
             holds,
             self._now(),
-            ends_in_result=_ends_in_result(asked),
+            ends_in_result=ends_in_result(asked),
             on_tool_error=self._settings.on_tool_error,
             wire=asked.wire,
             origin=asked.upstream.origin,
@@ -215,15 +184,15 @@ class Answering:
         if answer.serial and (turn := await self._asked_before(answer)) is not None:
             await self._hand_out(answer, HandOut(turn, 0), turn.text)
             return
-        request, edits = self._mended(answer, decision)
-        account.repairs = tuple(_names(edits))
+        request, edits = mend(asked, answer.request, decision, serial=answer.serial, goes_on=bool(answer.parent))
+        account.repairs = tuple(dict.fromkeys(map(name_of, edits)))
         if edits:
             if self._settings.strict:
-                raise InvalidRequest(f"the history is broken, and this gateway is strict: {_in_words(edits)}")
-            for name, times in Counter(_name(edit) for edit in edits).items():
+                raise InvalidRequest(f"the history is broken, and this gateway is strict: {in_words(edits)}")
+            for name, times in Counter(map(name_of, edits)).items():
                 self._metrics.repaired(name, times)
         headers = {REPAIRS: ", ".join(account.repairs)} if edits else {}
-        if lost := _lost_reasoning(asked.upstream, request):
+        if lost := lost_reasoning(asked.upstream, request):
             headers[REASONING] = f"lost; {lost}"
         speaker = answer.speaker(raw=bool(request.passes), settings=self._settings, now=self._now())
         ended = Ended(Verdict("unfinished", "the model stopped without an end"))
@@ -273,34 +242,6 @@ class Answering:
             account.usage = delta.usage
         elif account.first_after is None and isinstance(delta, (TextDelta, ReasoningDelta, CallReady)):
             account.first_after = time.perf_counter() - account.began
-
-    def _mended(self, answer: _Answer, decision: AskModel) -> tuple[Request, Sequence[HistoryEdit]]:
-        """The request that the model is asked with; as the client spelled it where nothing has to change."""
-        asked, request = answer.asked, answer.request
-        upstream = asked.upstream
-        passes = asked.wire if upstream.passes(asked.wire) else ""
-        as_it_is = not decision.changed and not answer.parent and (not answer.serial or request.parallel is False)
-        as_it_is = as_it_is and not any(map(_is_unsigned, request.messages))
-        if passes and as_it_is:
-            name = MESSAGES_FIELD[asked.wire]
-            raw = asked.body.get(name)
-            edits: Sequence[HistoryEdit] = ()
-            body = asked.body
-            if isinstance(raw, list) and any(isinstance(said, _LINKS) for said in request.messages):
-                whole = not asked.body.get("conversation")
-                mended, edits = repair_raw(asked.wire, cast("list[Json]", raw), whole=whole)
-                if edits:
-                    body = {**body, name: mended}
-                    request = replace(read_request(asked.door, body), stream=request.stream)
-            spelled = Verbatim(asked.wire, body, request.messages, asked.headers)
-            return replace(request, verbatim=spelled, passes=passes, pieces=False), edits
-        messages, edits = repair(decision.messages)
-        if not upstream.fallback:  # with others behind it, each is left what it signed itself, when it is asked
-            messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
-        parallel = False if answer.serial else request.parallel
-        if request.stream and not wants_usage(asked.door, asked.body):
-            passes = ""  # usage is asked for, and its event would be the client's undoing
-        return replace(request, messages=messages, parallel=parallel, passes=passes, pieces=False), edits
 
     async def _conclude(self, answer: _Answer, speaker: Speaker, ended: Ended, headers: dict[str, str]) -> bytes:
         """The end of the answer, after what has to be kept of it is kept."""
@@ -431,54 +372,3 @@ def _as_verdict(error: UnbrokenError) -> Verdict:
     """How an answer failed that had begun: what is left to say in its stream."""
     kind = error.verdicts[-1].kind if error.verdicts and error.verdicts[-1].failed else "error"
     return Verdict(kind, str(error))
-
-
-def _ends_in_result(asked: Asked) -> bool:
-    """Does the client's last message bring a result? Text that only comes with one is no new question."""
-    raw = asked.body.get(MESSAGES_FIELD[asked.wire])
-    history = HISTORIES[asked.wire]
-    for message in reversed(cast("list[Json]", raw) if isinstance(raw, list) else []):
-        if as_dict(message).get("role") in ("system", "developer"):
-            continue
-        return any(piece.kind == "result" for piece in history.pieces(message))
-    return False
-
-
-def _lost_reasoning(upstream: Upstream, request: Request) -> str:
-    if upstream.http is None or not any(isinstance(said, Assistant) and said.calls for said in request.messages):
-        return ""
-    return upstream.http.lost_reasoning(request)
-
-
-def _is_unsigned(message: Message) -> bool:
-    """Thinking of another wire's model, which a client of Anthropic's has sent back: its provider would refuse it."""
-    native = message.native if isinstance(message, Assistant) else None
-    return native is not None and native.wire == MESSAGES and not all(map(is_signed, dicts(native.value)))
-
-
-def _without_foreign(message: Message, origin: str) -> Message:
-    """What one provider has signed is refused by another."""
-    native = message.native if isinstance(message, Assistant) else None
-    if native is None or native.source in ("", origin):
-        return message
-    return replace(cast("Assistant", message), native=None)
-
-
-def _name(edit: HistoryEdit) -> str:
-    return f"{type(edit).__name__.lower()}-{edit.reason}"
-
-
-def _names(edits: Sequence[HistoryEdit]) -> list[str]:
-    return list(dict.fromkeys(map(_name, edits)))
-
-
-def _in_words(edits: Sequence[HistoryEdit]) -> str:
-    words = {
-        "drop-orphan": "a result answers no call",
-        "drop-doubled": "a call has two results",
-        "insert-missing": "a call has no result",
-        "move-misplaced": "a result does not follow its call",
-        "rename-doubled": "two calls share one id",
-        "rename-nameless": "a call has no id",
-    }
-    return "; ".join(f"{words.get(_name(edit), _name(edit))} ({edit.id})" for edit in edits[:5])

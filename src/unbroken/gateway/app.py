@@ -14,8 +14,9 @@ from contextlib import ExitStack
 from urllib.parse import parse_qs
 
 from unbroken.errors import UnbrokenError
-from unbroken.gateway.answering import Account, Answering, Asked
+from unbroken.gateway.answering import Account, Answering
 from unbroken.gateway.arrays import ArrayFrames
+from unbroken.gateway.asked import Asked
 from unbroken.gateway.book import Book
 from unbroken.gateway.config import store_url
 from unbroken.gateway.counting import count_tokens

@@ -6,7 +6,7 @@ compact, and never a price.
 
 from __future__ import annotations
 
-from unbroken.gateway.answering import Asked
+from unbroken.gateway.asked import Asked
 from unbroken.gateway.doors import GEMINI, MESSAGES, check_body, read_request
 from unbroken.gateway.edge import Response
 from unbroken.gateway.passing import ask_raw
