@@ -480,6 +480,31 @@ def test_two_answers_that_begin_alike_do_not_mix(wire: str) -> None:
     run(story)
 
 
+@pytest.mark.xfail(strict=True, reason="D10")
+@every_client
+def test_a_single_call_that_begins_as_a_held_turn_did_is_no_part_of_it(wire: str) -> None:
+    async def story() -> None:
+        answers = [calls("Oslo", "Rome"), calls("Oslo", mark="B"), "Done."]
+        async with stage(UPSTREAM[wire], *answers, retry_window=0.0, **HELD) as on:
+            await on.client(wire).ask(User.of(QUESTION))
+            replies = await on.client(wire).converse()
+            assert [cities(reply) for reply in replies] == [["Oslo"], []]
+            assert turns(on.asked[2]) == [sunny("Oslo")]
+
+    run(story)
+
+
+@pytest.mark.xfail(strict=True, reason="D10")
+def test_a_client_that_takes_several_calls_is_handed_none_of_anothers_turn() -> None:
+    async def story() -> None:
+        async with stage(CHAT, calls("Oslo", "Rome"), calls("Oslo", mark="B"), "Done.") as on:
+            await on.client(CHAT).ask(User.of(QUESTION))
+            replies = await on.client(CHAT, parallel=None).converse()
+            assert [cities(reply) for reply in replies] == [["Oslo"], []]
+
+    run(story)
+
+
 @every_client
 def test_the_same_result_sent_twice_at_once_gets_the_same_call_twice(wire: str) -> None:
     async def story() -> None:

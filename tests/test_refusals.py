@@ -48,7 +48,8 @@ def test_each_status_is_spelled_as_its_provider_does(status: int, openai: Any, a
 
 
 def test_a_kind_of_its_own_stands_where_openai_has_a_code() -> None:
-    assert marks("openai-chat", 404, "unknown_url") == ("invalid_request_error", "model_not_found")
+    assert marks("openai-chat", 404, "unknown_url") == ("invalid_request_error", "unknown_url")
+    assert marks("openai-chat", 404) == ("invalid_request_error", "model_not_found")
     assert marks("openai-chat", 400, "unknown_url") == ("invalid_request_error", "unknown_url")
     assert marks("anthropic-messages", 400, "unknown_url") == "invalid_request_error"
 

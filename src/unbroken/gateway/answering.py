@@ -268,7 +268,7 @@ class Answering:
             await self._kept.keep(asked.scope, *turn, key, window)
             self._metrics.kept("held" if holds else "turn")
         if holds and turn is not None:
-            account.handed = f"1/{len(calls)}"
+            account.calls, account.handed = account.calls[:1], f"1/{len(calls)}"
             headers[TURN] = f"handed {account.handed}"
             self._metrics.held(alias, len(calls) - 1)
             self._book.hold(turn[0].key, len(calls) - 1)

@@ -113,7 +113,7 @@ class Gateway:
             elif path.startswith("/v1/"):
                 await self._pass(scope, receive, response)
             else:
-                raise Refused(404, f"there is no path {path[:200]}: GET / says what there is")
+                raise Refused(404, f"there is no path {path[:200]}: GET / says what there is", kind="unknown_url")
         except ClientGone:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest

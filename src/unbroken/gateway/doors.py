@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from unbroken.errors import InvalidRequest
 from unbroken.messages import Json, Request
 from unbroken.wires import find_wire
-from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow
+from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow, strict
 from unbroken.wires.values import Object, as_dict, as_list, as_text
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
@@ -71,6 +71,17 @@ def wire_of(path: str) -> str:
     return MESSAGES if path.startswith("/v1/messages") else CHAT
 
 
+_NO_NUMBER = re.compile(rb"NaN|Infinity")
+
+
+def _is_strict(data: bytes) -> bool:
+    try:
+        strict.decode(data.decode("utf-8"))
+    except ValueError:
+        return False
+    return True
+
+
 def read_body(data: bytes) -> Object:
     if not shallow(data):
         raise InvalidRequest(f"the body is JSON nested deeper than {MAX_DEPTH} levels")
@@ -78,6 +89,8 @@ def read_body(data: bytes) -> Object:
         body: Json = loads_faithful(data)
     except Damaged:
         raise InvalidRequest("the body is not JSON") from None
+    if _NO_NUMBER.search(data) and not _is_strict(data):
+        raise InvalidRequest("the body is not JSON: NaN and Infinity are no numbers there")
     if not isinstance(body, dict):
         raise InvalidRequest("the body is not a JSON object")
     return cast("Object", body)

@@ -23,10 +23,12 @@ EVENTS = b"text/event-stream; charset=utf-8"
 class Refused(Exception):
     """The request cannot be read, or is not allowed: `status` and words for the client."""
 
-    def __init__(self, status: int, words: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, status: int, words: str, headers: Mapping[str, str] | None = None, kind: str = "") -> None:
         super().__init__(words)
         self.status = status
         self.headers = dict(headers or {})
+        self.kind = kind
+        """As `wires.refusals` has it."""
 
 
 class ClientGone(Exception):

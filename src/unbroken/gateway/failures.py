@@ -33,7 +33,7 @@ class Failure:
 def failure_of(error: BaseException) -> Failure:
     match error:
         case Refused():
-            return Failure(error.status, str(error), headers=error.headers)
+            return Failure(error.status, str(error), error.kind, error.headers)
         case ContextTooLong():
             return Failure(400, str(error), "too_long", upstream="too_long")
         case ProviderError():
@@ -43,8 +43,8 @@ def failure_of(error: BaseException) -> Failure:
         case StreamError():
             kind = error.verdicts[-1].kind if error.verdicts else ""
             return Failure(502, str(error), kind, upstream=kind or "broken")
-        case StoreUnavailable():
-            return Failure(503, str(error))
+        case StoreUnavailable():  # where it is, is nobody's concern; the log has said it
+            return Failure(503, "what was said before cannot be read now: try again")
         case MissingKey():  # of the provider, and nobody who asks can do anything about it
             return Failure(502, str(error), upstream="refused")
         case UserError():

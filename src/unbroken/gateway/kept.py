@@ -29,10 +29,10 @@ from unbroken.gateway.turns import (
     said_key,
     write_hold,
     write_turn,
+    write_value,
 )
 from unbroken.messages import Assistant, Message, ToolCall
 from unbroken.transcript import from_json, to_json
-from unbroken.wires.jsontext import dumps
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -125,7 +125,7 @@ class Kept:
 
     async def keep_response(self, scope: str, id: str, parent: str, messages: Sequence[Message]) -> None:
         """What was said from `parent` on, for who goes on by `previous_response_id`."""
-        saved = dumps({"v": VERSION, "parent": parent, "messages": to_json(messages)})
+        saved = write_value({"v": VERSION, "parent": parent, "messages": to_json(messages)})
         await self._put({response_key(scope, id): saved}, self._ttl)
 
     async def conversation(self, scope: str, id: str) -> tuple[Message, ...] | None:

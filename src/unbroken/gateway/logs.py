@@ -19,10 +19,17 @@ def set_up_logs(as_json: bool = False) -> None:
     logging.getLogger("unbroken").setLevel(logging.INFO)
 
 
+_HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+"""A provider's words may hold what steers a terminal."""
+
+
 class _Lines(logging.Formatter):
     converter = time.gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).translate(_HARMLESS)
 
 
 class _JsonLines(_Lines):

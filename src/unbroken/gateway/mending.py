@@ -33,7 +33,8 @@ def mend(
     passes = asked.wire if upstream.passes(asked.wire) else ""
     as_it_is = not decision.changed and not goes_on and (not serial or request.parallel is False)
     if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
-        return _as_spelled(asked, request, passes)
+        spelled, edits = _as_spelled(asked, request, passes)
+        return (_signed(spelled, upstream.origin) if upstream.fallback else spelled), edits
     messages, edits = repair(decision.messages)
     if not upstream.fallback:  # with others behind it, each is left what it signed itself, when it is asked
         messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
@@ -55,6 +56,18 @@ def _as_spelled(asked: Asked, request: Request, passes: str) -> tuple[Request, S
             request = replace(read_request(asked.door, body), stream=request.stream)
     spelled = Verbatim(asked.wire, body, request.messages, asked.headers)
     return replace(request, verbatim=spelled, passes=passes, pieces=False), edits
+
+
+def _signed(request: Request, origin: str) -> Request:
+    """What the client sent back of this provider is marked as that one's: a fallback will not be sent it."""
+    messages = tuple(
+        replace(said, native=replace(said.native, source=origin))
+        if isinstance(said, Assistant) and said.native is not None and not said.native.source
+        else said
+        for said in request.messages
+    )
+    verbatim = request.verbatim
+    return replace(request, messages=messages, verbatim=verbatim and replace(verbatim, messages=messages))
 
 
 def ends_in_result(asked: Asked) -> bool:

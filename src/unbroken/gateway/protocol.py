@@ -100,14 +100,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect_head()
 
     def _feed(self, data: bytes) -> None:
+        offset = -1
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
+            offset = upgrade.args[0]
+        if offset >= 0:
             # We follow no upgrade, and are free to (RFC 9110, 7.8). But the parser has stopped at the head, and what
             # comes after it would be lost: the body of each first request of a Java client (uvicorn#2722). So the head
             # is read once more, without the header.
-            offset: int = upgrade.args[0]
-            head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
+            version = self.parser.get_http_version().encode()
+            head = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
             for name, value in self.headers:
                 if name != b"upgrade":
                     head += (name, b": ", value, b"\r\n")

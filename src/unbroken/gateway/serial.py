@@ -96,6 +96,7 @@ def fold_turns(messages: Sequence[Message], turns: Mapping[int, Turn]) -> list[F
         turn = turns.get(at)
         fold = None if turn is None or turn.key in changed else _fold(messages, at, turn, turns)
         if fold is not None:
+            _take_text_before(fold, messages, folds[-1].end if folds else 0)
             folds.append(fold)
             at = fold.end
             continue
@@ -171,6 +172,16 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
         while at < len(messages) and not isinstance(messages[at], (Assistant, ToolMessage)):
             at += 1
     return fold if fold.end else None
+
+
+def _take_text_before(fold: Fold, messages: Sequence[Message], since: int) -> None:
+    """Some clients keep the words of an answer and its calls as two messages."""
+    before = messages[fold.start - 1] if fold.start > since else None
+    if fold.text or not isinstance(before, Assistant) or before.calls:
+        return
+    if before.text.strip() and words(before.text) == words(fold.turn.text):
+        fold.start -= 1
+        fold.text = before.text
 
 
 def _positions(fold: Fold, part: Message, by_id: bool) -> dict[str, int] | None:

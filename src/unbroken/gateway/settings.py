@@ -57,17 +57,16 @@ class ClientProfile:
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     upstreams: tuple[UpstreamSettings, ...]
-    """The first is asked for models that nobody named, where `default` says so."""
     clients: tuple[ClientProfile, ...] = ()
     host: str = HOST
     port: int = PORT
     workers: int = 1
     store: str = "sqlite:unbroken-gateway.db"
-    """`memory:`, `sqlite:PATH`, `redis://HOST:PORT/DB`."""
+    """`memory:`, `sqlite:PATH` or just a path, `redis://HOST:PORT/DB`, `env:VARIABLE` that holds one of these."""
     ttl: float = 7 * 24 * 3600.0
     """Seconds that what a model said is kept."""
     store_bytes: int = 1 << 30
-    """The most that is kept; the oldest goes first."""
+    """The most that is kept; the oldest goes first. (Redis has a limit of its own.)"""
     entry_bytes: int = 8 << 20
     """The most that one answer may take there."""
     hold_timeout: float = 3600.0

@@ -13,9 +13,10 @@ white space at the ends.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import cast
 
@@ -24,7 +25,7 @@ import orjson
 from unbroken.errors import CannotEncode, UserError
 from unbroken.messages import Assistant, Json, Media, Message, Part, System, ToolCall, ToolMessage, User
 from unbroken.transcript import from_json, to_json
-from unbroken.wires.jsontext import Damaged, dumps, loads
+from unbroken.wires.jsontext import Damaged, dumps, loads_faithful, strict
 
 VERSION = 1
 """Of what is kept: another one is not read."""
@@ -72,7 +73,7 @@ def write_turn(turn: Turn) -> bytes:
         saved["held"] = True
     if turn.shown is not None:
         saved["shown"] = turn.shown
-    return dumps(saved)
+    return write_value(saved)
 
 
 def read_turn(key: str, data: bytes) -> Turn | None:
@@ -81,10 +82,10 @@ def read_turn(key: str, data: bytes) -> Turn | None:
     if saved is None:
         return None
     try:
-        message = from_json([saved["message"]])[0]
+        message = cast("Assistant", from_json([saved["message"]])[0])
         return Turn(
             key,
-            cast("Assistant", message),
+            replace(message, calls=tuple(map(_exact, message.calls))),
             tuple(saved.get("ids", ())),
             bool(saved.get("held")),
             saved.get("shown"),
@@ -94,8 +95,13 @@ def read_turn(key: str, data: bytes) -> Turn | None:
         return None
 
 
+def _exact(call: ToolCall) -> ToolCall:
+    """Numbers that are larger than any, which JSON has no word for, stand only in the text of the arguments."""
+    return replace(call, arguments=strict.decode(call.raw)) if call.complete and call.raw else call
+
+
 def write_hold(hold: Hold) -> bytes:
-    return dumps({"v": VERSION, "until": hold.until, "closed": hold.closed})
+    return write_value({"v": VERSION, "until": hold.until, "closed": hold.closed})
 
 
 def read_hold(data: bytes | None) -> Hold | None:
@@ -103,11 +109,19 @@ def read_hold(data: bytes | None) -> Hold | None:
     return None if saved is None else Hold(saved["until"], bool(saved.get("closed")))
 
 
+def write_value(value: Json) -> bytes:
+    """Exact: what comes back is what went in, half a pair of surrogates and all."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
+
+
 def read_value(data: bytes | None) -> dict[str, Json] | None:
     if data is None:
         return None
     try:
-        saved = loads(data)
+        saved = loads_faithful(data)
     except Damaged:
         return None
     value = cast("dict[str, Json]", saved) if isinstance(saved, dict) else {}
@@ -228,4 +242,12 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
         return False
     if one.arguments is None or other.arguments is None:
         return one.raw == other.raw
-    return one.arguments == other.arguments
+    return one.arguments == other.arguments or _spelled(one) == _spelled(other)
+
+
+def _spelled(call: ToolCall) -> bytes:
+    """As it went to a client: half a pair of surrogates is another character there."""
+    try:
+        return dumps(call.arguments)
+    except CannotEncode:
+        return b""

@@ -7,8 +7,8 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -77,7 +77,7 @@ def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: t
     if row.model == "demo" or row.model.startswith("python:"):
         model: Model = DemoModel() if row.model == "demo" else _from_python(row.model)
         return Guarded(model, fallback=fallback) if fallback else model
-    return connect(
+    model = connect(
         row.model,
         base_url=row.base_url or None,
         api_key=key,
@@ -86,6 +86,9 @@ def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: t
         recover=row.recover,
         **row.options,
     )
+    if row.api_key_env or row.api_key_file:  # where it says "check …", it has to name this one
+        model.model.endpoint = replace(model.model.endpoint, key_variable=row.api_key_env or row.api_key_file)
+    return model
 
 
 def _fallback(name: str, rows: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
@@ -93,7 +96,9 @@ def _fallback(name: str, rows: Mapping[str, UpstreamSettings], above: tuple[str,
     return connect(name, recover=False) if row is None else _model(row, rows, above)
 
 
+@cache
 def _from_python(name: str) -> Model:
+    """Made once in a process, however often it is looked at: it may be large."""
     module, _, function = name.removeprefix("python:").partition(":")
     if not module or not function:
         raise UserError(f"`{name}` names no function: write python:module:function")

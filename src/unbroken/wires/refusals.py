@@ -58,6 +58,10 @@ def status_of(kind: str) -> int:
     return _STATUSES.get(kind, 502)
 
 
+UNKNOWN_URL = "unknown_url"
+"""The kind of a 404 that is about the path, and no model."""
+
+
 def refusal(wire: str, status: int, message: str, kind: str = "") -> Object:
     """The body of an error. `kind` is one of `Verdict`, or any code that OpenAI has for it: "too_long" is spelled so
     that each provider's clients shorten their history, others only stand where the wire has a place for a code."""
@@ -78,7 +82,14 @@ def refusal(wire: str, status: int, message: str, kind: str = "") -> Object:
     if too_long:
         type, code = "invalid_request_error", "context_length_exceeded"
         param = "input" if wire == "openai-responses" else "messages"
-    return {"error": {"message": message, "type": type, "param": param, "code": code or kind or None}}
+    return {
+        "error": {
+            "message": message,
+            "type": type,
+            "param": param,
+            "code": kind if kind == UNKNOWN_URL else code or kind or None,
+        }
+    }
 
 
 def _begun(message: str, words: str) -> str:

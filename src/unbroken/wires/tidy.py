@@ -13,7 +13,7 @@ from collections.abc import Callable
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.ids import MINTED
 from unbroken.wires.jsontext import Damaged, loads
-from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
+from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 
 
 def is_tidy(wire: str, call: ToolCall) -> bool:
@@ -27,8 +27,9 @@ class TidyStream:
     def __init__(self, wire: str) -> None:
         self._marks, self._look, self._named = _STREAMS[wire]
         self._next = 0
-        """The index of the next block, item or call."""
-        self._ids: dict[int, str] = {}
+        """The index of the next block or item."""
+        self._ids: dict[Json, list[str]] = {}
+        """On openai-chat: of the calls of each choice."""
         self._begun = False
 
     def feed(self, data: bytes) -> bool:
@@ -53,22 +54,9 @@ class TidyStream:
             delta = as_dict(choice.get("delta"))
             if delta.get("function_call") or as_dict(choice.get("message")):
                 return False  # the old single call; a message where a delta belongs
-            if not all(self._piece(as_dict(piece)) for piece in as_list(delta.get("tool_calls"))):
+            ids = self._ids.setdefault(as_int(choice.get("index")), [])
+            if not all(_piece(as_dict(piece), ids) for piece in as_list(delta.get("tool_calls"))):
                 return False
-        return True
-
-    def _piece(self, piece: Object) -> bool:
-        """The first piece of a call has its id and name, the others have its index and add arguments to it."""
-        index, id = piece.get("index"), as_text(piece.get("id"))
-        kind = "custom" if "custom" in piece else "function"
-        said = as_dict(piece.get(kind))
-        if not isinstance(said.get("input" if kind == "custom" else "arguments", ""), str):
-            return False
-        if isinstance(index, int) and index in self._ids:
-            return not as_text(said.get("name")) and id in ("", self._ids[index])
-        if not self._is_next(index) or not id or id in self._ids.values() or not as_text(said.get("name")):
-            return False
-        self._ids[self._next - 1] = id
         return True
 
     def anthropic(self, event: Object) -> bool:
@@ -94,6 +82,23 @@ class TidyStream:
         fits = isinstance(index, int) and not isinstance(index, bool) and index == self._next
         self._next += 1
         return fits
+
+
+def _piece(piece: Object, ids: list[str]) -> bool:
+    """The first piece of a call has its id and name, the others have its index and add arguments to it."""
+    index, id = piece.get("index"), as_text(piece.get("id"))
+    kind = "custom" if "custom" in piece else "function"
+    said = as_dict(piece.get(kind))
+    if not isinstance(said.get("input" if kind == "custom" else "arguments", ""), str):
+        return False
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index <= len(ids):
+        return False
+    if index < len(ids):
+        return not as_text(said.get("name")) and id in ("", ids[index])
+    if not id or id in ids or not as_text(said.get("name")):
+        return False
+    ids.append(id)
+    return True
 
 
 _Look = Callable[[TidyStream, Object], bool]
