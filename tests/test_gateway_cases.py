@@ -480,7 +480,6 @@ def test_two_answers_that_begin_alike_do_not_mix(wire: str) -> None:
     run(story)
 
 
-@pytest.mark.xfail(strict=True, reason="D10")
 @every_client
 def test_a_single_call_that_begins_as_a_held_turn_did_is_no_part_of_it(wire: str) -> None:
     async def story() -> None:
@@ -494,7 +493,6 @@ def test_a_single_call_that_begins_as_a_held_turn_did_is_no_part_of_it(wire: str
     run(story)
 
 
-@pytest.mark.xfail(strict=True, reason="D10")
 def test_a_client_that_takes_several_calls_is_handed_none_of_anothers_turn() -> None:
     async def story() -> None:
         async with stage(CHAT, calls("Oslo", "Rome"), calls("Oslo", mark="B"), "Done.") as on:

@@ -35,7 +35,7 @@ from unbroken.gateway.serial import AskModel, HandOut, decide, fold_turns
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.shortcut import Fetched, fetch, going_on, is_fresh
 from unbroken.gateway.speaking import Speaker, StreamSpeaker, WholeSpeaker
-from unbroken.gateway.turns import Turn, asked_key, chain, turn_key
+from unbroken.gateway.turns import Turn, asked_key, chain, is_named, turn_key
 from unbroken.messages import (
     Assistant,
     Message,
@@ -54,6 +54,8 @@ from unbroken.wires.writer import ResponseWriter
 
 log = logging.getLogger("unbroken.gateway")
 
+WHOLE_EVERY = 50
+"""So many responses that stand on one another, and all that was said is kept once more: a long line is read in few."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
 
 
@@ -107,11 +109,14 @@ class Answering:
         request = read_request(asked.door, asked.body)
         account.stream = request.stream
         said = request.messages
-        parent = as_text(asked.body.get("previous_response_id")) if asked.wire == RESPONSES else ""
+        parent, depth = as_text(asked.body.get("previous_response_id")) if asked.wire == RESPONSES else "", 0
         if parent:
-            request = await self._go_on_from(asked, request, parent)
+            request, depth = await self._go_on_from(asked, request, parent)
         serial = asked.serial or request.parallel is False
-        folds = fold_turns(request.messages, await self._kept.find(asked.scope, request.messages))
+        found = await self._kept.find(asked.scope, request.messages)
+        if not serial:
+            found = {at: turn for at, turn in found.items() if not turn.held or is_named(turn, request.messages[at])}
+        folds = fold_turns(request.messages, found)
         holds = await self._kept.holds(fold.turn for fold in folds if fold.turn.held and fold.waiting)
         decision = decide(
             request.messages,
@@ -123,7 +128,7 @@ class Answering:
             wire=asked.wire,
             origin=asked.upstream.origin,
         )
-        answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire), fetched)
+        answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire), fetched, depth)
         match decision:
             case HandOut(turn):
                 await self._kept.touch(turn, holds.get(turn.key))
@@ -147,8 +152,9 @@ class Answering:
         await out.begin(False, {})
         await out.send(data)
 
-    async def _go_on_from(self, asked: Asked, request: Request, parent: str) -> Request:
-        before = await self._kept.conversation(asked.scope, parent)
+    async def _go_on_from(self, asked: Asked, request: Request, parent: str) -> tuple[Request, int]:
+        """The request with all that was said up to `parent`, and how many responses that were."""
+        before, depth = await self._kept.conversation(asked.scope, parent)
         if before is None:
             raise InvalidRequest(
                 f"previous_response_id `{parent}` is not kept here: it is unknown, too old, or was made with "
@@ -157,7 +163,7 @@ class Answering:
         systems = tuple(message for message in request.messages[:1] if isinstance(message, System))
         rest = request.messages[len(systems) :]
         extra = {name: value for name, value in request.extra.items() if name != "previous_response_id"}
-        return replace(request, messages=(*systems, *before, *rest), extra=extra)
+        return replace(request, messages=(*systems, *before, *rest), extra=extra), depth
 
     # A call that was held
 
@@ -283,7 +289,11 @@ class Answering:
         asked = answer.asked
         id = _id_in(head) or answer.id
         systems = 1 if asked.body.get("instructions") else 0
-        await self._kept.keep_response(asked.scope, id, answer.parent, (*answer.said[systems:], message))
+        depth = answer.depth + 1
+        if depth % WHOLE_EVERY:
+            await self._kept.keep_response(asked.scope, id, answer.parent, depth, (*answer.said[systems:], message))
+        else:
+            await self._kept.keep_response(asked.scope, id, "", depth, (*answer.request.messages[systems:], message))
 
 
 @dataclass(slots=True)
@@ -301,6 +311,8 @@ class _Answer:
     id: str
     fetched: Fetched | None = None
     """The first try was made already."""
+    depth: int = 0
+    """Responses that this one stands on, by `previous_response_id`."""
 
     @property
     def model(self) -> Model:
@@ -349,7 +361,8 @@ class _Answer:
         passed = {call.index for call in speaker.passed}
         handed = tuple(call if call.index in passed else self.handed(call) for call in calls)
         renamed = any(call.id != own.id for call, own in zip(handed, calls, strict=True))
-        if not holds and message.native is None and not renamed and shown == message.text:
+        # For who takes one call at a time, a single call is kept too: it may begin as another turn did that was held.
+        if not (self.serial and calls) and message.native is None and not renamed and shown == message.text:
             return None
         if message.native is not None and not message.native.source:
             message = replace(message, native=replace(message.native, source=asked.upstream.origin))

@@ -39,7 +39,7 @@ log = logging.getLogger("unbroken.gateway")
 AT_HAND = 8 << 20
 """Bytes, about, of turns that are kept at hand, so that a long history costs no reads."""
 LONGEST_LINE = 1000
-"""Responses that may stand on one another by `previous_response_id`."""
+"""Responses that are read to go on by `previous_response_id`. (There are never so many: see `answering`.)"""
 
 T = TypeVar("T")
 
@@ -123,24 +123,28 @@ class Kept:
             entries = {hold_key(key): write_hold(replace(hold, closed=True)) for key, hold in closed.items()}
             await self._put(entries, self._ttl)
 
-    async def keep_response(self, scope: str, id: str, parent: str, messages: Sequence[Message]) -> None:
-        """What was said from `parent` on, for who goes on by `previous_response_id`."""
-        saved = write_value({"v": VERSION, "parent": parent, "messages": to_json(messages)})
-        await self._put({response_key(scope, id): saved}, self._ttl)
+    async def keep_response(self, scope: str, id: str, parent: str, depth: int, messages: Sequence[Message]) -> None:
+        """What was said from `parent` on, for who goes on by `previous_response_id`; it is number `depth` of its
+        line."""
+        saved = {"v": VERSION, "parent": parent, "depth": depth, "messages": to_json(messages)}
+        await self._put({response_key(scope, id): write_value(saved)}, self._ttl)
 
-    async def conversation(self, scope: str, id: str) -> tuple[Message, ...] | None:
-        """All that was said up to the end of this response; None if it, or one before it, is not kept."""
+    async def conversation(self, scope: str, id: str) -> tuple[tuple[Message, ...] | None, int]:
+        """All that was said up to the end of this response, and its number in its line; None if it, or one before it,
+        is not kept."""
         parts: list[tuple[Message, ...]] = []
-        while id and len(parts) < LONGEST_LINE:
+        depth = 0
+        while id:
             saved = read_value((await self.store.get([response_key(scope, id)]))[0])
-            if saved is None:
-                return None
+            if saved is None or len(parts) > LONGEST_LINE:
+                return None, 0
             try:
                 parts.append(from_json(saved["messages"]))
             except UserError:
-                return None
+                return None, 0
+            depth = depth or saved.get("depth", 0)
             id = saved["parent"]
-        return None if id else tuple(message for part in reversed(parts) for message in part)
+        return tuple(message for part in reversed(parts) for message in part), depth
 
     def _new_hold(self, closed: bool = False) -> bytes:
         return write_hold(Hold(self._now() + self._hold_timeout, closed))

@@ -125,6 +125,7 @@ def listen(settings: GatewaySettings) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
+        listening.listen(2048)  # two may be bound to one port until one of them listens
     except OSError as error:
         listening.close()
         what = f"listening on {where} failed: {error.strerror or error}"
@@ -200,7 +201,7 @@ class _Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        signals = (signal.SIGINT, signal.SIGTERM)
+        signals = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
         before = {number: signal.signal(number, self.handle_exit) for number in signals}
         try:
             yield

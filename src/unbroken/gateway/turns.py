@@ -176,6 +176,12 @@ def is_telling(id: str, name: str) -> bool:
     return len(longest) >= 9 and not longest.isalpha() and not longest.isdigit()
 
 
+def is_named(turn: Turn, message: Message) -> bool:
+    """Does this message name a call of the turn by an id that nobody else has?"""
+    calls = message.calls if isinstance(message, Assistant) else ()
+    return any(call.id in turn.ids and is_telling(call.id, call.name) for call in calls)
+
+
 # Digests
 
 

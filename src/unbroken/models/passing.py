@@ -54,9 +54,8 @@ class PassingDecoder:
         return deltas
 
     def end(self, cause: str = "", how: How = "unfinished") -> list[Delta]:
-        if self._apart and self._streamed and self._came:
-            self._decoder.feed(bytes(self._came))
-        *deltas, ended = self._decoder.end(cause, how)
+        fed = self._decoder.feed(bytes(self._came)) if self._apart and self._streamed and self._came else []
+        *deltas, ended = *fed, *self._decoder.end(cause, how)
         if isinstance(ended, Ended) and (rest := self._rest()):
             deltas.append(Received(rest, wait=True))
         return [*deltas, ended]
