@@ -115,6 +115,8 @@ class Said:
     """All that its client had said and heard when it got the first of it, and that."""
     until: float = 0.0
     closed: bool = False
+    unsure: bool = False
+    """It was changed while it was waited for: whether its rest was told as "not run" is not said here."""
     ids: dict[int, str] = field(default_factory=dict[int, str])
     """Those that the client was given."""
 
@@ -386,6 +388,9 @@ class Talk:
         self._history.append(Part(said.number, positions, reply.response.calls, marks, reply.response.text))
 
     def _close_interrupted(self, history: History) -> None:
+        for entry in history:
+            if isinstance(entry, Part) and entry.edited:
+                self._said[entry.said].unsure = True
         for run, said in self._turns(history):
             if said.held and self._present(history, run)[-1] + 1 < len(said.calls) and self._clock() <= said.until:
                 said.closed = True
@@ -421,6 +426,8 @@ class Talk:
         # A turn that is known again is one message, its calls in the model's order.
         for run, said in self._turns(history):
             expected = self._present(history, run)
+            if said.unsure and self._clock() > said.until:
+                continue
             if said.held and (said.closed or self._clock() <= said.until):
                 expected += range(expected[-1] + 1, len(said.calls))
             if not expected:

@@ -430,6 +430,20 @@ def test_a_turn_with_several_calls_after_an_interrupted_one_is_handed_out() -> N
     assert handed(decided(history, {1: THREE, 3: second})) == call(5).id
 
 
+@pytest.mark.xfail(strict=True, reason="D11")
+def test_a_later_turn_that_repeats_ids_changes_nothing_of_an_earlier_one() -> None:
+    north = replace(turn(1, 2), ids=("call_0", "call_1"))
+    south = replace(turn(3, 4, key="turn:2"), ids=("call_0", "call_1"))
+    history: list[Message] = [ASK]
+    for number, id in ((1, "call_0"), (3, "call_0"), (4, "call_1")):
+        part = call(number, id)
+        history += [Assistant("", (part,)), ToolMessage((ToolResult.of(part, f"sunny {number}"),))]
+        history += [WAIT] if number == 1 else []
+    everything = asked(decided(history, {1: north, 4: south}, CLOSED))
+    assert said(everything[2]) == ["sunny 1", SPOKEN]
+    assert said(everything[5]) == ["sunny 3", "sunny 4"]
+
+
 def test_a_turn_that_was_given_at_once_comes_back_at_once() -> None:
     whole = turn(1, 2, 3, held=False)
     history = [ASK, asks(1, 2, 3), tells(3, 1, 2)]
@@ -540,3 +554,15 @@ def test_calls_are_the_same_by_what_they_call() -> None:
     custom = ToolCall("a", "patch", None, raw="*** Begin", complete=False, kind="custom")
     assert same_call(custom, replace(custom, id="b"))
     assert not same_call(custom, replace(custom, raw="*** End"))
+
+
+def test_words_and_calls_that_a_client_keeps_as_two_messages_are_one_turn() -> None:
+    text, first_call = Assistant(THREE.text), Assistant("", first().calls)
+    decision = decided([ASK, text, first_call, tells(1)], {2: THREE})
+    assert isinstance(decision, HandOut)
+    assert decision.position == 1
+    history = [ASK, text, first_call, tells(1), asks(2), tells(2), asks(3), tells(3)]
+    asked = decided(history, {2: THREE, 4: THREE, 6: THREE})
+    assert isinstance(asked, AskModel)
+    assert asked.messages[:2] == (ASK, THREE.message)
+    assert len(asked.messages) == 3

@@ -24,6 +24,7 @@ from unbroken.gateway.demo import NAME as DEMO
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.logs import set_up_logs
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
+from unbroken.gateway.stores.opening import check_store
 from unbroken.gateway.upstreams import Upstream, open_upstreams
 
 _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
@@ -101,7 +102,10 @@ def serve_command(
         )
         settings = read_config(file, said) if file else settings_from_options(said)
         upstreams = open_upstreams(settings.upstreams)
-        store_url(settings.store)
+        where = store_url(settings.store)
+        if settings.workers > 1 and where.startswith("memory"):
+            raise UserError(f"{settings.store} is memory, and each of {settings.workers} workers has its own")
+        check_store(where)
         ring = KeyRing(settings.keys_file) if settings.keys else None
         serve, gateway = _load("unbroken.gateway.server").serve, _load("unbroken.gateway.app").Gateway
         show: Callable[[str], None] = partial(_show, settings, upstreams, ring, file)

@@ -271,8 +271,11 @@ class Answering:
         turn = answer.turn(message, calls, holds, speaker)
         if turn is not None:
             key, window = (answer.asked_key, self._settings.retry_window) if holds else ("", 0.0)
-            await self._kept.keep(asked.scope, *turn, key, window)
-            self._metrics.kept("held" if holds else "turn")
+            if await self._kept.keep(asked.scope, *turn, key, window):
+                self._metrics.kept("held" if holds else "turn")
+            elif holds:
+                log.error("%d calls are lost: their turn could not be kept, and only one is handed out", len(calls) - 1)
+                turn = None
         if holds and turn is not None:
             account.calls, account.handed = account.calls[:1], f"1/{len(calls)}"
             headers[TURN] = f"handed {account.handed}"

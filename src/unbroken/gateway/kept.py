@@ -1,18 +1,19 @@
 """What the gateway remembers of models' answers: turns found again in a client's history, holds, whole conversations.
 
-Between the pure parts (`turns`, `serial`) and a store. A store that is away costs memory, not answers: nothing is found
-then, nothing is kept, and it is logged.
+Between the pure parts (`turns`, `serial`) and a store. A store that is away, or full, costs no answers: what cannot be
+stored is kept in memory for as long as there is room, so that at least this process can go on, and it is logged.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
 from unbroken.errors import UserError
+from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.stores.store import Store, StoreUnavailable
 from unbroken.gateway.turns import (
     VERSION,
@@ -38,6 +39,8 @@ log = logging.getLogger("unbroken.gateway")
 
 AT_HAND = 8 << 20
 """Bytes, about, of turns that are kept at hand, so that a long history costs no reads."""
+SPARE = 32 << 20
+"""Bytes that are kept in memory while the store cannot be written to."""
 LONGEST_LINE = 1000
 """Responses that are read to go on by `previous_response_id`. (There are never so many: see `answering`.)"""
 
@@ -53,6 +56,11 @@ class Kept:
         self._hold_timeout = hold_timeout
         self._now = now
         self._at_hand = _AtHand(AT_HAND)
+        self._spare = MemoryStore(max_bytes=SPARE, max_entry=SPARE // 2, now=now)
+        self._spares = False
+        """Something is in it."""
+        self._away = False
+        """The store could not be read: what was not found may be there all the same."""
 
     async def find(self, scope: str, messages: Sequence[Message]) -> dict[int, Turn]:
         """For each position at which a turn that is kept may begin, that turn."""
@@ -82,7 +90,7 @@ class Kept:
         keys = list(dict.fromkeys(turn.key for turn in turns))
         if not keys:
             return {}
-        values = await self._try(self.store.get([hold_key(key) for key in keys]), [])
+        values = await self._get([hold_key(key) for key in keys])
         return {key: read_hold(value) for key, value in zip(keys, values, strict=False)}
 
     async def keep(self, scope: str, turn: Turn, chain: bytes, asked: str = "", retry_window: float = 0.0) -> bool:
@@ -106,7 +114,7 @@ class Kept:
 
     async def asked_before(self, asked: str) -> Turn | None:
         """The held turn that this very request was answered with a moment ago."""
-        value = (await self._try(self.store.get([asked]), [None]))[0]
+        value = (await self._get([asked]))[0]
         if value is None:
             return None
         key = value.decode()
@@ -135,7 +143,9 @@ class Kept:
         parts: list[tuple[Message, ...]] = []
         depth = 0
         while id:
-            saved = read_value((await self.store.get([response_key(scope, id)]))[0])
+            saved = read_value((await self._get([response_key(scope, id)]))[0])
+            if saved is None and self._away:
+                raise StoreUnavailable("what was said before cannot be read")
             if saved is None or len(parts) > LONGEST_LINE:
                 return None, 0
             try:
@@ -168,25 +178,38 @@ class Kept:
             else:
                 unknown.append(key)
         if unknown:
-            for key, data in zip(unknown, await self._try(self.store.get(unknown), []), strict=False):
+            for key, data in zip(unknown, await self._get(unknown), strict=True):
                 values[key] = value = None if data is None else read(key, data)
-                if remembered:
+                if remembered and not self._away:
                     self._at_hand.add(key, value, len(data or b""))
         return values
 
-    async def _put(self, entries: Mapping[str, bytes], ttl: float) -> bool:
-        async def put() -> bool:
-            await self.store.put(entries, ttl)
-            return True
-
-        return await self._try(put(), False)
-
-    async def _try(self, asked: Awaitable[T], otherwise: T) -> T:
+    async def _get(self, keys: Sequence[str]) -> list[bytes | None]:
         try:
-            return await asked
+            values = await self.store.get(keys)
+            self._away = False
         except StoreUnavailable as error:
-            log.warning("the store cannot be used, going on without: %s", error)
-            return otherwise
+            log.warning("the store cannot be read, going on without: %s", error)
+            values, self._away = list[bytes | None]([None] * len(keys)), True
+        if not self._spares:
+            return values
+        spare = await self._spare.get(keys)
+        return [value if value is not None else other for value, other in zip(values, spare, strict=True)]
+
+    async def _put(self, entries: Mapping[str, bytes], ttl: float) -> bool:
+        try:
+            await self.store.put(entries, ttl)
+        except StoreUnavailable as error:
+            log.warning("the store cannot be written to, keeping it in memory: %s", error)
+        else:
+            return True
+        try:
+            await self._spare.put(entries, ttl)
+        except StoreUnavailable as error:
+            log.warning("and there is no room for it: %s", error)
+            return False
+        self._spares = True
+        return True
 
 
 class _AtHand:

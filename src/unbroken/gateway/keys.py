@@ -104,6 +104,8 @@ def create_key(
     for what, limit in (("requests per minute", key.requests_per_minute), ("requests in flight", key.in_flight)):
         if limit is not None and limit < 1:
             raise UserError(f"key `{key.name}` cannot be limited to {limit} {what}: give a number from 1, or none")
+    if not all(key.aliases):
+        raise UserError(f"key `{key.name}` cannot be limited to a model without a name: leave it out for all models")
     secret = PREFIX + secrets.token_urlsafe(32)
     with _changing(Path(path), patience) as keys:
         if any(other.name == key.name for other in keys.values()):
@@ -222,7 +224,11 @@ def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, Gateway
                 "requests_per_minute": None | int() as per_minute,
                 "in_flight": None | int() as in_flight,
                 "created": int() | float() as created,
-            } if re.fullmatch(r"[0-9a-f]{64}", digest) and all(isinstance(alias, str) for alias in aliases):
+            } if (
+                re.fullmatch(r"[0-9a-f]{64}", digest)
+                and all(isinstance(alias, str) and alias for alias in aliases)
+                and all(limit is None or (limit is not True and limit >= 1) for limit in (per_minute, in_flight))
+            ):
                 yield digest, GatewayKey(name, tuple(aliases), per_minute, in_flight, created)
             case _:
                 raise _damaged(path, f"key {at + 1} in it is not whole")

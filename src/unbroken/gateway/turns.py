@@ -251,9 +251,7 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
     return one.arguments == other.arguments or _spelled(one) == _spelled(other)
 
 
-def _spelled(call: ToolCall) -> bytes:
+def _spelled(call: ToolCall) -> str:
     """As it went to a client: half a pair of surrogates is another character there."""
-    try:
-        return dumps(call.arguments)
-    except CannotEncode:
-        return b""
+    text = json.dumps(call.arguments, sort_keys=True, ensure_ascii=False)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -31,7 +31,7 @@ def read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySet
         read = _read_table(document.get(table, {}), readers, (table,), f"[{table}]", mistakes)
         given |= {keys[key][0]: value for key, value in read.items()}
     settings = GatewaySettings(_read_models(document, mistakes), _read_clients(document, mistakes), **given)
-    if settings.workers > 1 and settings.store == "memory:":
+    if settings.workers > 1 and settings.store.startswith("memory"):
         words = f"cannot be {settings.workers} with memory: for a store, as each has its own: name a file or a server"
         mistakes.note_value(("server", "workers"), "[server]", words)
     if not (values.is_loopback(settings.host) or settings.keys or settings.open_to_all):

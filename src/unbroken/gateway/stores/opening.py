@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unbroken.errors import UserError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive
+_SQLITE = b"SQLite format 3\0"
 _KNOWN = "`memory:`, `sqlite:PATH` or `redis://HOST:PORT/DB`"
 
 
@@ -41,6 +43,28 @@ def open_store(
             return _redis().RedisStore(f"{scheme.replace('valkey', 'redis')}:{rest}", max_entry=max_entry)
         case _:  # the rest of it may hold a password
             raise UserError(f"store `{scheme}:` is of an unknown kind: give {_KNOWN}")
+
+
+def check_store(url: str) -> None:
+    """What can be seen of a store without opening it; `UserError` if it could not be used. A server is not asked."""
+    scheme, rest = _split(url)
+    if scheme != "sqlite":
+        return
+    path = Path(_path(rest))
+    where = f"store `sqlite:{rest}` cannot be used"
+    if path.is_dir():
+        raise UserError(f"{where}: it is a folder; name a file")
+    if not path.parent.is_dir():
+        raise UserError(f"{where}: there is no folder {path.parent}; make it first")
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{where}: {error.strerror or error}") from None
+    if head and head != _SQLITE:
+        raise UserError(f"{where}: it is a file of another kind; name another, or move it away")
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -114,9 +114,9 @@ class SQLiteFile:
         return StoreStats(entries, self._used())
 
     def check(self) -> None:
-        """That it can be written to now."""
+        """That it can be written to now, and its disk is not full: something is, that has expired already."""
         with _Writing(self._connection):
-            self._connection.execute("SELECT max(id) FROM entries").fetchone()
+            self._connection.execute(_PUT, (b"check", 0.0, b""))
 
 
 class _Writing:

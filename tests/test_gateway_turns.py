@@ -1,0 +1,174 @@
+"""A turn as it is kept: exact both ways, found by what tells it from others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbroken.gateway.turns import (
+    Hold,
+    Turn,
+    call_key,
+    chain,
+    is_named,
+    is_telling,
+    link,
+    read_hold,
+    read_turn,
+    said_key,
+    same_call,
+    turn_key,
+    words,
+    write_hold,
+    write_turn,
+)
+from unbroken.messages import Assistant, Media, Native, System, ToolCall, ToolMessage, ToolResult, User
+
+
+def call(raw: str, id: str = "call_q7Zp2mX91aKd", name: str = "look") -> ToolCall:
+    return ToolCall(id, name, json.loads(raw), raw)
+
+
+def kept(*calls: ToolCall, native: Native | None = None) -> Turn:
+    return Turn("turn:1", Assistant("Let me look.", calls, native=native), tuple(c.id for c in calls), True, None, 9.0)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"n": 1180591620717411303425}',
+        '{"s": "\\ud83d"}',
+        '{"n": 1e400}',
+        '{"n": -1e400, "big": [99999999999999999999]}',
+        '{"s": "\\u0000 \\ud83d\\ude00"}',
+        "{}",
+    ],
+)
+def test_arguments_come_back_exactly(raw: str) -> None:
+    turn = kept(call(raw))
+    again = read_turn("turn:1", write_turn(turn))
+    assert again == turn
+
+
+def test_what_only_its_wire_knows_comes_back_exactly() -> None:
+    native = Native("anthropic-messages", [{"signature": "é\ud83d", "n": 2**80}], ("a",), "anthropic at x:1")
+    turn = kept(call("{}", "a"), native=native)
+    assert read_turn("turn:1", write_turn(turn)) == turn
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4), st.text(max_size=10))
+def test_any_turn_comes_back_as_it_was(arguments: dict[str, object], text: str) -> None:
+    made = ToolCall("a", "look", arguments, json.dumps(arguments))
+    turn = replace(kept(made), shown=text)
+    assert read_turn("turn:1", write_turn(turn)) == turn
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"v": 2}', b'{"v": 1}', b'{"v": 1, "message": 3, "until": 1}'])
+def test_what_cannot_be_read_is_not_there(data: bytes) -> None:
+    assert read_turn("turn:1", data) is None
+
+
+def test_a_hold_comes_back_as_it_was() -> None:
+    hold = Hold(12.5, closed=True)
+    assert read_hold(write_hold(hold)) == hold
+    assert read_hold(None) is None
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "toolu_01A09q90qw90lq917835",
+        "call_q7Zp2mX91aKd",
+        "chatcmpl-tool-0123456789abcdef0123456789abcdef",
+        "call_00_kUUlyzAFHF3QQjGD",
+        "D681PevKs",
+        "0f8fad5b-d9cb-469f-a165-70867728950e",
+    ],
+)
+def test_ids_of_providers_tell_conversations_apart(id: str) -> None:
+    assert is_telling(id, "get_weather")
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["", "call_0", "call_0_1", "functions.get_weather:0", "get_weather_1", "1", "tool_call", "call_123456789", "abc"],
+)
+def test_ids_that_count_tell_nothing(id: str) -> None:
+    assert not is_telling(id, "get_weather")
+
+
+def test_a_turn_is_named_by_an_id_that_tells_and_by_no_other() -> None:
+    turn = kept(call("{}", "call_q7Zp2mX91aKd"), call("{}", "call_1"))
+    assert is_named(turn, Assistant("", (call("{}", "call_q7Zp2mX91aKd"),)))
+    assert not is_named(turn, Assistant("", (call("{}", "call_1"),)))
+    assert not is_named(turn, Assistant("", (call("{}", "call_zzZp2mX91aKd"),)))
+
+
+def test_half_a_character_does_not_make_another_call_of_it() -> None:
+    assert same_call(call('{"s": "\\ud83d"}'), call('{"s": "\\ufffd"}'))
+    assert not same_call(call('{"s": "a"}'), call('{"s": "b"}'))
+    assert not same_call(call("{}"), replace(call("{}"), name="listen"))
+
+
+def test_the_digest_leaves_out_what_clients_lose_or_rewrite() -> None:
+    said = [User.of("Oslo?"), Assistant(" Let me look.\n", (call('{"a": 1, "b": 2}', "x"),), "Hm.")]
+    rewritten = [
+        System.of("It is noon."),
+        User.of("Oslo?"),
+        Assistant("Let me look.", (call('{"b": 2, "a": 1}', "y"),)),
+    ]
+    assert chain(said) == chain(rewritten)
+
+
+def test_the_digest_tells_what_was_said_apart() -> None:
+    histories = [
+        [User.of("Oslo?")],
+        [User.of("Lima?")],
+        [User.of("Oslo?"), User.of("Lima?")],
+        [Assistant("Oslo?")],
+        [User.of("Oslo?", Media(url="https://example.org/a.png"))],
+        [User.of("Oslo?", Media(url="https://example.org/b.png"))],
+        [Assistant("", (call("{}"),))],
+        [Assistant("", (call('{"a": 1}'),))],
+        [ToolMessage((ToolResult.of(call("{}"), "a"), ToolResult.of(call("{}"), "b")))],
+        [ToolMessage((ToolResult.of(call("{}"), "b"), ToolResult.of(call("{}"), "a")))],
+    ]
+    assert len({chain(history) for history in histories}) == len(histories)
+
+
+def test_results_that_come_together_or_apart_are_the_same() -> None:
+    one, two = ToolResult.of(call("{}"), "a"), ToolResult.of(call("{}"), "b")
+    assert link(b"", ToolMessage((one, two))) == chain([ToolMessage((one,)), ToolMessage((two,))])
+
+
+def test_reasoning_that_a_client_writes_before_the_words_is_not_among_them() -> None:
+    assert words("<think>\nHm.\n</think>\n\nLet me look. ") == "Let me look."
+    assert words("<think>never ends") == "<think>never ends"
+
+
+def test_keys_of_one_scope_lead_nowhere_in_another() -> None:
+    digest, message = chain([User.of("Oslo?")]), Assistant("Hi.")
+    keys = {
+        key
+        for scope in ("", "ann", "bob")
+        for key in (call_key(scope, "a"), said_key(scope, digest), turn_key(scope, digest, message, ()))
+    }
+    assert len(keys) == 9
+
+
+def test_two_answers_that_begin_alike_have_two_keys() -> None:
+    digest = chain([User.of("Oslo?")])
+    first = Assistant("", (call("{}", "a"), call('{"n": 1}', "b")))
+    second = Assistant("", (call("{}", "a"), call('{"n": 2}', "b")))
+    assert turn_key("", digest, first, ("a", "b")) != turn_key("", digest, second, ("a", "b"))
