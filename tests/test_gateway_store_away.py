@@ -57,10 +57,7 @@ def test_a_server_that_goes_away_in_the_middle_costs_nothing_but_a_warning() -> 
                 assert status == 503
                 assert "not ready" in words
 
-    try:
-        run(story)
-    finally:
-        server.stop()
+    run(story)
 
 
 def test_a_turn_that_can_be_kept_nowhere_is_not_counted_as_held(
