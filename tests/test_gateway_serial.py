@@ -430,7 +430,6 @@ def test_a_turn_with_several_calls_after_an_interrupted_one_is_handed_out() -> N
     assert handed(decided(history, {1: THREE, 3: second})) == call(5).id
 
 
-@pytest.mark.xfail(strict=True, reason="D11")
 def test_a_later_turn_that_repeats_ids_changes_nothing_of_an_earlier_one() -> None:
     north = replace(turn(1, 2), ids=("call_0", "call_1"))
     south = replace(turn(3, 4, key="turn:2"), ids=("call_0", "call_1"))

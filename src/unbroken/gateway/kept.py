@@ -99,7 +99,7 @@ class Kept:
         turn = replace(turn, kept_until=self._now() + self._ttl)
         entries = {turn.key: write_turn(turn), said_key(scope, chain): turn.key.encode()}
         for id, call in zip(turn.ids, turn.message.calls, strict=True):
-            if is_telling(id, call.name):
+            if is_telling(call.id, call.name):  # the model's own: one that was fitted to a wire looks like more
                 entries[call_key(scope, id)] = turn.key.encode()
         if turn.held:
             entries[hold_key(turn.key)] = self._new_hold()

@@ -130,9 +130,9 @@ def decide(
         turn, rest = fold.turn, ""
         hold = holds.get(turn.key) if turn.held and fold.waiting else None
         alive = hold is not None and now <= hold.until
-        if hold is not None and (alive or hold.closed) and not _goes_on_changed(fold, messages[fold.end :]):
+        if hold is not None and (alive or hold.closed) and not _goes_on_changed(fold, messages, folds):
             stop = on_tool_error == "stop" and any(_failed(result) for _, result in fold.results)
-            last = not any(isinstance(message, Assistant) for message in messages[fold.end :])
+            last = not any(_says_something(message) for message in messages[fold.end :])
             if alive and last and ends_in_result and fold.present <= fold.answered and not stop:
                 return HandOut(turn, fold.waiting[0])
             rest = FAILED if stop else SPOKEN
@@ -167,8 +167,6 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
             fold.results += [_placed(fold, result) for result in message.results]
             at += 1
         fold.end = at
-        if not turn.held:
-            break
         while at < len(messages) and not isinstance(messages[at], (Assistant, ToolMessage)):
             at += 1
     return fold if fold.end else None
@@ -215,9 +213,12 @@ def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
     return at, replace(result, call_id=own.id, name=own.name)
 
 
-def _goes_on_changed(fold: Fold, later: Sequence[Message]) -> bool:
-    """Does the client have more of this turn, but not as it was handed out? Then it is the client's own."""
+def _goes_on_changed(fold: Fold, messages: Sequence[Message], folds: Sequence[Fold]) -> bool:
+    """Does the client have more of this turn, but not as it was handed out? Then it is the client's own. (Other turns
+    may have the same ids.)"""
     ids = {fold.turn.ids[at] for at in fold.waiting}
+    others = {at for other in folds for at in range(other.start, other.end)}
+    later = [message for at, message in enumerate(messages) if at >= fold.end and at not in others]
     return any(isinstance(message, Assistant) and any(call.id in ids for call in message.calls) for message in later)
 
 
@@ -276,6 +277,10 @@ def _rebuild(fold: Fold, rest: str) -> list[Message]:
         message = replace(message, calls=tuple(call for at, call in enumerate(message.calls) if at in kept))
     ordered = tuple(result for _, result in sorted(results, key=lambda entry: entry[0]))
     return [message, *([ToolMessage(ordered)] if ordered else []), *fold.between]
+
+
+def _says_something(message: Message) -> bool:
+    return isinstance(message, Assistant) and bool(message.calls or message.text.strip())
 
 
 def _failed(result: ToolResult) -> bool:

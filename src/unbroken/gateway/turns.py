@@ -167,9 +167,7 @@ _RUNS = re.compile(r"[A-Za-z0-9]+")
 
 def is_telling(id: str, name: str) -> bool:
     """Is this id one that no other conversation has? `toolu_01AbCdEf…` is; `call_0`, `functions.search:0` are not."""
-    if name and name in id:
-        return False
-    runs = _RUNS.findall(id)
+    runs = _RUNS.findall(id.replace(name, "") if name else id)  # `get_weather_1` counts, however long the name is
     longest = max(runs, key=len, default="")
     if sum(map(len, runs)) >= 24:  # a UUID, in whatever spelling
         return True

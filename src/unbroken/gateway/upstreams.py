@@ -4,9 +4,10 @@ request."""
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import cast
 
 from unbroken.errors import MissingKey, UnbrokenError, UserError
 from unbroken.gateway.demo import DemoModel
+from unbroken.gateway.foreign import ForeignModel
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.models import Guarded, HTTPModel, Model, connect
 
@@ -42,19 +44,28 @@ def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
     doubled = sorted({row.alias for row in rows if sum(other.alias == row.alias for other in rows) > 1})
     if doubled:
         raise UserError(f"two models have the alias `{doubled[0]}`: give each its own")
-    by_alias = {row.alias: row for row in rows}
-    upstreams: dict[str, Upstream] = {}
-    mistakes: list[UnbrokenError] = []
-    for row in rows:
-        try:
-            upstreams[row.alias] = _open(row, by_alias)
-        except UnbrokenError as error:
-            mistakes.append(type(error)(f"model `{row.alias}`: {error}") if len(rows) > 1 else error)
+    upstreams, wrong = try_upstreams(rows)
+    mistakes = [type(error)(f"model `{alias}`: {error}") if len(rows) > 1 else error for alias, error in wrong.items()]
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:
         raise UserError("\n".join(map(str, mistakes)))
     return upstreams
+
+
+def try_upstreams(
+    rows: Sequence[UpstreamSettings], with_fallbacks: bool = True
+) -> tuple[dict[str, Upstream], dict[str, UnbrokenError]]:
+    """By alias: those that can be opened, and what is wrong with the others."""
+    by_alias = {row.alias: row for row in rows}
+    upstreams: dict[str, Upstream] = {}
+    mistakes: dict[str, UnbrokenError] = {}
+    for row in rows:
+        try:
+            upstreams[row.alias] = _open(row if with_fallbacks else replace(row, fallback=()), by_alias)
+        except UnbrokenError as error:
+            mistakes[row.alias] = error
+    return upstreams, mistakes
 
 
 def _open(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings]) -> Upstream:
@@ -106,15 +117,20 @@ def _from_python(name: str) -> Model:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: the module may lie beside the configuration
     try:
         made = getattr(importlib.import_module(module), function)()
-    except Exception as error:  # the module is the user's own, anything may come of it
+    except (Exception, SystemExit) as error:  # the module is the user's own, anything may come of it
         raise UserError(f"`{name}` gave no model: {type(error).__name__}: {error}") from error
     # Who made an Agent has loaded it, and with it what only agents need; nobody else has to.
     agents = sys.modules.get("unbroken.agent.agent")
     if agents is not None and isinstance(made, agents.Agent):
-        return importlib.import_module("unbroken.gateway.agents").AgentModel(made)
+        made = importlib.import_module("unbroken.gateway.agents").AgentModel(made)
+    if inspect.iscoroutine(made):
+        made.close()
+        raise UserError(f"`{name}` is `async def`, and is called before there is a loop: make it a plain function")
     if not hasattr(made, "stream"):
         raise UserError(f"`{name}` gave {made!r}, which is neither a model nor an Agent")
-    return cast("Model", made)
+    if not isinstance(getattr(made, "name", None), str):
+        raise UserError(f"`{name}` gave {made!r}, which has no `name`: give it one, a text")
+    return ForeignModel(cast("Model", made))
 
 
 def _key(row: UpstreamSettings) -> str | Callable[[], str] | None:

@@ -313,11 +313,23 @@ def _decode_choice(choice: Object) -> Choice | None:
             return None
 
 
+def _joined(messages: list[Object]) -> list[Object]:
+    """Neighbouring messages of the assistant are one to the API; some clients keep one for each block."""
+    joined: list[Object] = []
+    for message in messages:
+        last = joined[-1] if joined else {}
+        if message.get("role") == "assistant" and last.get("role") == "assistant":
+            joined[-1] = {**last, "content": [*blocks_of(last.get("content")), *blocks_of(message.get("content"))]}
+        else:
+            joined.append(message)
+    return joined
+
+
 def _decode_messages(messages: Json) -> Iterable[Message]:
     results: list[ToolResult] = []  # of several messages: some clients send one message a result
     names: dict[str, str] = {}
     rounds = 0
-    for message in dicts(messages):
+    for message in _joined(dicts(messages)):
         blocks = blocks_of(message.get("content"))
         role = message.get("role")
         found = [] if role == "assistant" else [block for block in blocks if block.get("type") == "tool_result"]

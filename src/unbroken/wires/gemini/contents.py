@@ -131,6 +131,18 @@ def decode_contents(contents: Json) -> tuple[Message, ...]:
     return tuple(_Reader().decode(listed(contents)))
 
 
+def _joined(contents: list[Object]) -> list[Object]:
+    """A client that streams keeps each chunk as a content of its own: neighbours of the model are one message."""
+    joined: list[Object] = []
+    for content in contents:
+        last = joined[-1] if joined else {}
+        if content.get("role") == "model" and last.get("role") == "model":
+            joined[-1] = {**last, "parts": [*parts_of(last), *parts_of(content)]}
+        else:
+            joined.append(content)
+    return joined
+
+
 class _Reader:
     """Reads the contents. Gives ids to calls that have none, and finds for every result the call that it answers."""
 
@@ -143,7 +155,7 @@ class _Reader:
 
     def decode(self, contents: list[Json]) -> Iterable[Message]:
         results: list[ToolResult] = []
-        for content in dicts(contents):
+        for content in _joined(dicts(contents)):
             parts = parts_of(content)
             if content.get("role") == "model":
                 message: Message = self._assistant(parts)

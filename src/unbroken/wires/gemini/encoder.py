@@ -14,6 +14,9 @@ from unbroken.wires.jsontext import dumps
 from unbroken.wires.refusals import error_event, refusal, status_of
 from unbroken.wires.values import Object, as_dict
 
+_SILENT: Object = {"text": ""}
+"""What a content has that says nothing: google-genai drops a whole turn from its history for one without parts."""
+
 
 class GeminiEncoder:
     """A call is written whole, when it is ready, with its id: a client never sees half of one.
@@ -68,14 +71,14 @@ class GeminiEncoder:
             case Ended(verdict):
                 told = "length" if (self._passed.half or self._torn) and verdict.told == "done" else verdict.told
                 self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(told, "STOP")
-                return b"" if self._passed.finished else self._chunk([], self._finish)
+                return b"" if self._passed.finished else self._chunk([_SILENT], self._finish)
             case _:
                 return b""
 
     def body(self) -> bytes:
         if self._error is not None:
             return dumps(self._error)
-        return dumps(self._response(self._parts.whole(), self._finish))
+        return dumps(self._response(self._parts.whole() or [_SILENT], self._finish))
 
     def _call(self, call: ToolCall) -> bytes:
         arguments = encode_arguments(call)
