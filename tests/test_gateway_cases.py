@@ -1175,3 +1175,26 @@ def test_calls_of_free_text_tools_are_handed_out_on_responses(stream: bool) -> N
             ]
 
     run(story)
+
+
+def test_the_image_of_a_result_in_a_message_of_its_own_is_no_interruption() -> None:
+    """openai-chat has no place for images in results: they follow in a message of the user."""
+
+    async def story() -> None:
+        async with stage("openai-chat", THREE_CALLS, "Done.") as on:
+            client = on.client("openai-chat")
+            await client.ask(User.of(QUESTION))
+            body = client.body([*client.messages, ToolMessage(tuple(map(result_of, last_calls(client))))])
+            image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+            body["messages"].append({"role": "user", "content": [image]})
+            assert cities(await client.post(body)) == [CITIES[1]]
+            body["messages"][-1] = {"role": "user", "content": [image, {"type": "text", "text": "Stop, please."}]}
+            assert (await client.post(body)).response.text == "Done."
+
+    run(story)
+
+
+def last_calls(client: Client) -> tuple[ToolCall, ...]:
+    last = client.messages[-1]
+    assert isinstance(last, Assistant)
+    return last.calls

@@ -176,3 +176,23 @@ def test_a_model_that_raises_is_a_bad_gateway_and_counted(models: Callable[[str]
                 assert 'unbroken_upstream_errors_total{alias="raising",kind="unavailable"} 1.0' in await answer.text()
 
     run(story)
+
+
+def test_calls_made_by_hand_are_numbered_and_named() -> None:
+    by_hand = [ToolCall("", "get_weather", {"city": city}, "", 0) for city in ("Oslo", "Lima", "Rome")]
+    deltas = run(lambda: heard(ForeignModel(Told(*map(CallReady, by_hand), Ended(WHOLE)))))
+    ended = deltas[-1]
+    assert isinstance(ended, Ended)
+    assert ended.message is not None
+    assert [(call.id, call.index) for call in ended.message.calls] == [
+        ("call_0_0", 0),
+        ("call_0_1", 1),
+        ("call_0_2", 2),
+    ]
+    assert [delta.call for delta in deltas[:-1] if isinstance(delta, CallReady)] == list(ended.message.calls)
+
+
+def test_two_calls_that_share_an_id_get_one_each() -> None:
+    twins = (ToolCall("a", "f", {"n": 1}), ToolCall("a", "f", {"n": 2}))
+    deltas = run(lambda: heard(ForeignModel(Told(Ended(WHOLE, Assistant("", twins))))))
+    assert [delta.call.id for delta in deltas if isinstance(delta, CallReady)] == ["a", "call_0_1"]

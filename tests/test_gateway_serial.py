@@ -565,3 +565,11 @@ def test_words_and_calls_that_a_client_keeps_as_two_messages_are_one_turn() -> N
     assert isinstance(asked, AskModel)
     assert asked.messages[:2] == (ASK, THREE.message)
     assert len(asked.messages) == 3
+
+
+def test_a_client_that_parses_arguments_and_writes_them_again_gets_the_rest() -> None:
+    parts = first().calls
+    retold = replace(parts[0], arguments={**(parts[0].arguments or {}), "limit": 10})
+    decision = decided([ASK, replace(first(), calls=(retold,)), tells(1)], {1: THREE})
+    assert isinstance(decision, HandOut)
+    assert decision.position == 1

@@ -15,6 +15,7 @@ from unbroken.gateway.turns import (
     call_key,
     chain,
     is_named,
+    is_retold,
     is_telling,
     link,
     read_hold,
@@ -172,3 +173,33 @@ def test_two_answers_that_begin_alike_have_two_keys() -> None:
     first = Assistant("", (call("{}", "a"), call('{"n": 1}', "b")))
     second = Assistant("", (call("{}", "a"), call('{"n": 2}', "b")))
     assert turn_key("", digest, first, ("a", "b")) != turn_key("", digest, second, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ('{"n": 1234567890123456789}', '{"n": 1234567890123456800}'),
+        ('{"n": 1}', '{"n": 1.0}'),
+        ('{"a": 1}', '{"a": 1, "limit": 10}'),
+        ('{"a": 1, "b": null}', '{"a": 1}'),
+        ('{"s": " Oslo\\n"}', '{"s": "Oslo"}'),
+        ('{"l": [1, {"a": 2}]}', '{"l": [1, {"a": 2, "b": false}]}'),
+    ],
+)
+def test_a_call_that_a_client_parsed_and_wrote_again_is_the_same_call(own: str, told: str) -> None:
+    assert is_retold(call(own), call(told))
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ('{"s": "Oslo"}', '{"s": "Lima"}'),
+        ('{"a": 1}', '{"a": 2}'),
+        ('{"a": true}', '{"a": 1}'),
+        ('{"a": 1}', "{}"),
+        ('{"l": [1]}', '{"l": [1, 2]}'),
+        ('{"a": {}}', '{"a": []}'),
+    ],
+)
+def test_a_call_that_somebody_changed_is_another(own: str, told: str) -> None:
+    assert not is_retold(call(own), call(told))

@@ -40,7 +40,6 @@ from unbroken.messages import (
     Assistant,
     Message,
     Request,
-    System,
     ToolCall,
     Usage,
 )
@@ -160,10 +159,10 @@ class Answering:
                 f"previous_response_id `{parent}` is not kept here: it is unknown, too old, or was made with "
                 f"store=false; send the whole conversation in `input`"
             )
-        systems = tuple(message for message in request.messages[:1] if isinstance(message, System))
-        rest = request.messages[len(systems) :]
+        first = 1 if asked.body.get("instructions") else 0
+        messages = (*request.messages[:first], *before, *request.messages[first:])
         extra = {name: value for name, value in request.extra.items() if name != "previous_response_id"}
-        return replace(request, messages=(*systems, *before, *rest), extra=extra), depth
+        return replace(request, messages=messages, extra=extra), depth
 
     # A call that was held
 

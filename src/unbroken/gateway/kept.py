@@ -194,20 +194,23 @@ class Kept:
         if not self._spares:
             return values
         spare = await self._spare.get(keys)
-        return [value if value is not None else other for value, other in zip(values, spare, strict=True)]
+        return [other if other is not None else value for value, other in zip(values, spare, strict=True)]
 
     async def _put(self, entries: Mapping[str, bytes], ttl: float) -> bool:
         try:
             await self.store.put(entries, ttl)
+            if not self._spares:
+                return True
+            stored = True
         except StoreUnavailable as error:
             log.warning("the store cannot be written to, keeping it in memory: %s", error)
-        else:
-            return True
+            stored = False
         try:
-            await self._spare.put(entries, ttl)
+            await self._spare.put(entries, ttl)  # also what was stored: it may be newer than what is there
         except StoreUnavailable as error:
-            log.warning("and there is no room for it: %s", error)
-            return False
+            if not stored:
+                log.warning("and there is no room for it: %s", error)
+            return stored
         self._spares = True
         return True
 

@@ -18,7 +18,8 @@ from unbroken.messages import Assistant, Json, Message, Request, ToolMessage, Ve
 from unbroken.transcript import HistoryEdit, repair
 from unbroken.wires.anthropic.thinking import is_signed
 from unbroken.wires.chain import HISTORIES, repair_raw
-from unbroken.wires.values import as_dict, dicts
+from unbroken.wires.openai_chat.history import IMAGES_OF
+from unbroken.wires.values import Object, as_dict, as_text, dicts
 
 _LINKS = (Assistant, ToolMessage)
 """Without any of these there is no chain that could be broken."""
@@ -71,14 +72,28 @@ def _signed(request: Request, origin: str) -> Request:
 
 
 def ends_in_result(asked: Asked) -> bool:
-    """Does the client's last message bring a result? Text that only comes with one is no new question."""
+    """Does the client's last message bring a result? Text that only comes with one is no new question, and neither are
+    the images of a result, which two wires can only carry in a message of their own."""
     raw = asked.body.get(MESSAGES_FIELD[asked.wire])
     history = HISTORIES[asked.wire]
     for message in reversed(cast("list[Json]", raw) if isinstance(raw, list) else []):
-        if as_dict(message).get("role") in ("system", "developer"):
+        if as_dict(message).get("role") in ("system", "developer") or _brings_images(as_dict(message)):
             continue
         return any(piece.kind == "result" for piece in history.pieces(message))
     return False
+
+
+_MEDIA = frozenset({"image_url", "input_image", "file", "input_file", "input_audio"})
+
+
+def _brings_images(message: Object) -> bool:
+    """A message of the user that is nothing but media, and the words by which our own encoder says whose they are."""
+    parts = dicts(message.get("content"))
+    media = [part for part in parts if part.get("type") in _MEDIA]
+    texts = [as_text(part.get("text")) for part in parts if part.get("type") in ("text", "input_text")]
+    if message.get("role") != "user" or not media or len(media) + len(texts) < len(parts):
+        return False
+    return all(not text.strip() or text.startswith(IMAGES_OF) for text in texts)
 
 
 def lost_reasoning(upstream: Upstream, request: Request) -> str:

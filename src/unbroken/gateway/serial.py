@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import is_not
 from typing import TypeAlias, cast
 
 from unbroken.gateway.settings import OnToolError
-from unbroken.gateway.turns import Hold, Turn, same_call, words
+from unbroken.gateway.turns import Hold, Turn, is_retold, same_call, words
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"
@@ -191,9 +192,10 @@ def _positions(fold: Fold, part: Message, by_id: bool) -> dict[str, int] | None:
         return None
     positions: dict[str, int] = {}
     for call in part.calls:
-        fits = [at for at, own in enumerate(turn.message.calls) if at not in taken and same_call(own, call)]
-        named = (at for at in fits if turn.ids[at] == call.id)
-        place = next(named, None if by_id or not fits else fits[0])
+        free = [(at, own) for at, own in enumerate(turn.message.calls) if at not in taken]
+        named = (at for at, own in free if turn.ids[at] == call.id and (same_call(own, call) or is_retold(own, call)))
+        alike = () if by_id else (at for at, own in free if same_call(own, call))
+        place = next(chain(named, alike), None)
         if place is None:
             return None
         taken.add(place)

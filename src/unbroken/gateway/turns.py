@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from math import inf
 from typing import cast
 
 import orjson
@@ -247,6 +248,37 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
     if one.arguments is None or other.arguments is None:
         return one.raw == other.raw
     return one.arguments == other.arguments or _spelled(one) == _spelled(other)
+
+
+def is_retold(own: ToolCall, told: ToolCall) -> bool:
+    """Is it the same call, as a client tells it that has parsed the arguments and written them again? Those know no
+    integers beyond 2**53, put defaults in, leave nulls out, and trim. Whoever changed more than that meant it."""
+    if own.name != told.name or own.arguments is None or told.arguments is None:
+        return False
+    return _is_retold(own.arguments, told.arguments)
+
+
+def _is_retold(own: Json, told: Json) -> bool:
+    if isinstance(own, dict) and isinstance(told, dict):
+        fields = cast("dict[str, Json]", told)
+        return all(_is_retold(value, fields.get(name)) for name, value in cast("dict[str, Json]", own).items())
+    if isinstance(own, list) and isinstance(told, list):
+        ours, theirs = cast("list[Json]", own), cast("list[Json]", told)
+        return len(ours) == len(theirs) and all(map(_is_retold, ours, theirs))
+    if isinstance(own, str) and isinstance(told, str):
+        return own.strip() == told.strip()
+    if isinstance(own, bool) or isinstance(told, bool):
+        return own is told
+    if isinstance(own, int | float) and isinstance(told, int | float):
+        return _as_double(own) == _as_double(told)
+    return own is None and told is None
+
+
+def _as_double(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return inf if number > 0 else -inf
 
 
 def _spelled(call: ToolCall) -> str:

@@ -16,6 +16,7 @@ from typing import Self
 
 from aiohttp import ClientConnectorError, ClientError, ClientOSError, ClientResponse, ServerDisconnectedError
 from multidict import CIMultiDict
+from yarl import URL
 
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
@@ -126,6 +127,15 @@ class HTTPModel:
         headers = CIMultiDict(self._headers_for(False, key, {}))
         headers.pop("Content-Type", None)
         return headers
+
+    @property
+    def proxy(self) -> URL | None:
+        """What stands between here and the provider."""
+        return self._proxy_url
+
+    @property
+    def proxy_headers(self) -> Mapping[str, str] | None:
+        return self._proxy_headers
 
     def masked(self, text: str) -> str:
         """The text without any of its keys, as far as they are known in advance."""

@@ -47,6 +47,8 @@ async def relayed(
             headers={**await model.headers(), **headers},
             allow_redirects=False,
             timeout=limits,
+            proxy=model.proxy,  # also because what a proxy wants to know would else be told to the provider
+            proxy_headers=model.proxy_headers,
         ) as response:
             yield response
     except TimeoutError:

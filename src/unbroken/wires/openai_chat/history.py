@@ -31,6 +31,9 @@ from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
 OPAQUE_TEXTS = ("reasoning_content", "reasoning", "reasoning_text")
 """The names of reasoning, which has to travel back: DeepSeek and Kimi, OpenRouter, GitHub Copilot."""
 
+IMAGES_OF = "Images of the result of"
+"""Begins the user message that carries what a result cannot on this wire."""
+
 # Outgoing
 
 
@@ -121,7 +124,7 @@ def _encode_results(message: ToolMessage, marks: bool, own_ids: Collection[str])
             if media:
                 label = f"[{len(media)} image(s) of this result follow in the next user message]"
                 texts.append({"type": "text", "text": label})
-                images += [{"type": "text", "text": f"Images of the result of {id}:"}, *media]
+                images += [{"type": "text", "text": f"{IMAGES_OF} {id}:"}, *media]
             content = shortest(texts) or ("Error" if result.error else "")  # only the text can say it here
         encoded.append({**kept, "role": "tool", "tool_call_id": id, "content": content})
     if images:
