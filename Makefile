@@ -45,7 +45,7 @@ test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six 
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
-	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py tests/test_gateway_properties.py
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -110,8 +111,21 @@ def test_without_anything_a_demo_model_is_served_until_ctrl_c() -> None:
         assert status == 200
         assert len(answer["choices"][0]["message"]["tool_calls"]) == 3
         assert server.stop() == 0
-    assert Path("log").read_text() == ""
+    lines = [line.split(" unbroken.gateway: ")[1] for line in Path("log").read_text().splitlines()]
+    assert lines == [f"started at={url} workers=1 store=memory: models=demo", "stopping in_work=0", "stopped"]
     assert os.listdir() == ["log"]
+
+
+def test_a_line_for_each_request_is_logged_where_that_is_wanted() -> None:
+    with serving("--access-log", "--serial") as server:
+        server.post("/v1/chat/completions", question())
+        server.post("/v1/embeddings", {"model": "none"})
+        assert server.stop() == 0
+    held, passed = re.findall("request (key=.*)", Path("log").read_text())
+    assert re.fullmatch(
+        r"key=- client=openai-chat alias=demo status=200 seconds=\d+\.\d{3} calls=1 handed=1/3 repairs=-", held
+    )
+    assert passed.startswith("key=- client=passed alias=- status=404 seconds=0.")
 
 
 def test_serial_hands_out_the_demo_model_s_three_calls_one_by_one() -> None:
@@ -192,7 +206,10 @@ def test_what_only_a_server_needs_is_loaded_when_one_is_wanted_and_named_when_it
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 2
-    assert done.stderr == "unbroken: the gateway needs uvicorn: pip install 'unbroken[gateway]'\n"
+    assert done.stderr == (
+        "unbroken: the gateway needs uvicorn: pip install 'unbroken[gateway]' "
+        "(in a checkout: pip install '.[gateway]')\n"
+    )
     program = "import sys, unbroken.cli; print({'uvicorn', 'prometheus_client', 'redis', 'sqlite3'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
 
@@ -250,10 +267,11 @@ configuration      unbroken.toml
 
 def test_check_tells_all_mistakes_and_exits_with_2() -> None:
     Path("unbroken.toml").write_text(CONFIG.replace("serial", "seriel").replace("9999", "99999"))
-    done = invoke("serve", "--check")
+    done = invoke("serve", "--check", env={"WORK_KEY": None})
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "unbroken: unbroken.toml:3: [server]: `port` has to be a whole number from 0 to 65535",
+        "unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY is to hold a key and is not set: set it",
         "unbroken: unbroken.toml:20: [[models]] 2: unknown key `seriel`, did you mean `serial`?",
     ]
 
@@ -263,9 +281,10 @@ def test_keys_that_are_missing_are_all_told_in_the_words_of_the_file() -> None:
     done = invoke("serve", "--check", env={"XAI_API_KEY": None, "WORK_KEY": None})
     assert done.exit_code == 2
     work, home = done.stderr.splitlines()
-    assert work.startswith("unbroken: model `work`: the variable WORK_KEY is to hold a key")
+    assert work.startswith("unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY is to hold a key")
     assert home == (
-        "unbroken: model `home`: provider `xai` needs a key: set XAI_API_KEY or name a variable with `api_key_env`"
+        "unbroken: unbroken.toml:17: [[models]] 2: provider `xai` needs a key: "
+        "set XAI_API_KEY or name a variable with `api_key_env`"
     )
     done = invoke("serve", "--check", "--upstream", "xai:grok", env={"XAI_API_KEY": None})
     assert done.exit_code == 2
@@ -325,6 +344,54 @@ def test_another_address_may_be_open_to_all_when_that_is_said_twice() -> None:
     assert done.stdout.startswith(
         "would listen on    http://0.0.0.0:8400\nOpenAI clients     http://127.0.0.1:8400/v1\n"
     )
+
+
+def test_stores_and_key_files_that_cannot_be_used_are_told_with_the_rest() -> None:
+    Path("unbroken-keys.json").write_text("{")
+    Path("unbroken.toml").write_text(
+        CONFIG.replace("turns.db", "none/turns.db").replace('"home"\nmodel', '"home"\nmodle')
+    )
+    done = invoke("serve", "--check", env={"WORK_KEY": "sk-secret"})
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [
+        "unbroken.toml:6",
+        "unbroken.toml:8",
+        "unbroken.toml:17",
+        "unbroken.toml:19",
+    ]
+    done = invoke("serve", "--check", "--keys", "off", "--store", "redis://127.0.0.1:99999/0", "--upstream", "ollama:x")
+    assert done.exit_code == 2
+    assert "the address of the store on Redis cannot be read" in done.stderr
+
+
+def test_a_client_that_can_never_be_met_is_told() -> None:
+    Path("unbroken.toml").write_text(CONFIG.replace("user_agent =", 'key = "nobody"\nuser_agent ='))
+    create = invoke("keys", "create", "somebody")
+    assert create.exit_code == 0
+    done = invoke("serve", "--check", env={"WORK_KEY": "sk-secret"})
+    assert (done.exit_code, done.stderr) == (
+        0,
+        "unbroken: client `pi` is known by the key `nobody`, and unbroken-keys.json has none of that name: "
+        "it will never be met\n",
+    )
+    done = invoke("serve", "--check", "--keys", "off", env={"WORK_KEY": "sk-secret"})
+    assert "and keys are not asked for: it will never be met\n" in done.stderr
+    invoke("keys", "create", "nobody")
+    assert invoke("serve", "--check", env={"WORK_KEY": "sk-secret"}).stderr == ""
+
+
+def test_that_there_are_no_keys_is_said_beside_the_list() -> None:
+    done = invoke("keys", "list")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "unbroken: no keys in unbroken-keys.json; `unbroken keys create NAME` makes one\n"
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("run",), ("keys", "list"), ("faults", "run")], ids=" ".join)
+def test_help_shows_no_value_behind_what_takes_none(command: tuple[str, ...]) -> None:
+    shown = invoke(*command, "--help").stdout
+    assert "--help" in shown
+    assert "bool" not in shown
 
 
 def test_keys_are_listed_without_the_keys() -> None:

@@ -467,7 +467,7 @@ def test_a_wrong_method_or_path_says_what_would_be_right() -> None:
             for path in ("/healthz", "/readyz", "/metrics", "/v1/models", "/", "/openapi.json"):
                 assert (await told("POST", path))[0] == 405, path
             status, body = await told("POST", "/chat")
-            assert (status, "GET /" in body["error"]["message"]) == (404, True)
+            assert (status, "GET /openapi.json" in body["error"]["message"]) == (404, True)
             status, body = await told("POST", "/v1beta/nothing")
             assert (status, body["error"]["status"]) == (404, "NOT_FOUND")
             status, body = await told("POST", "/v1/messages/batches")

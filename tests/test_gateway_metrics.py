@@ -8,7 +8,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from unbroken.clock import VirtualClock
 from unbroken.gateway import metrics as module
+from unbroken.gateway.book import Book
 from unbroken.gateway.metrics import GatewayMetrics
 from unbroken.messages import Usage
 
@@ -101,7 +103,7 @@ def test_the_process_tells_how_much_memory_it_takes() -> None:
 def test_workers_are_added_up(tmp_path: Path) -> None:
     code = (
         "from unbroken.gateway.metrics import GatewayMetrics; m = GatewayMetrics(['a']);"
-        "m.fallback('a'); m.in_flight(1); print(m.render()[0].decode())"
+        "m.fallback('a'); m.in_flight(1); m.held_open(1); print(m.render()[0].decode())"
     )
     texts = [
         subprocess.run(
@@ -116,3 +118,13 @@ def test_workers_are_added_up(tmp_path: Path) -> None:
     assert 'unbroken_fallbacks_total{alias="a"} 1.0' in texts[0]
     assert 'unbroken_fallbacks_total{alias="a"} 2.0' in texts[1]
     assert "unbroken_requests_in_flight 2.0" in texts[1]
+    assert "held_turns_open" not in texts[1]  # none of them could know
+
+
+def test_a_held_turn_that_nobody_waits_for_any_more_is_not_open() -> None:
+    clock = VirtualClock(1_000_000)
+    book = Book((), hold_timeout=60, now=clock.now)
+    book.hold("one", 2)
+    assert b"unbroken_held_turns_open 1.0" in book.counts()[0]
+    clock.advance(61)
+    assert b"unbroken_held_turns_open 0.0" in book.counts()[0]

@@ -24,6 +24,7 @@ from gateway_client import (
 from gateway_upstreams import Asked, Told, telling
 
 from unbroken.gateway.keys import GatewayKey, create_key
+from unbroken.gateway.settings import UpstreamSettings
 from unbroken.messages import Assistant, Message, System, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.testing import ScriptedServer
 from unbroken.wires import WIRES
@@ -356,6 +357,37 @@ def key_file(tmp_path: Any) -> str:
     file = tmp_path / "key"
     file.write_text("sk-upstream-key\n")
     return str(file)
+
+
+def test_what_is_passed_through_is_counted_and_so_are_its_failures(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with telling(embeddings, Told(b"{}", 503), Told(b"{}", 404)) as upstream:
+            gone = UpstreamSettings("gone", "openai-chat:x", base_url="http://127.0.0.1:1/v1")
+            settings = settings_for(upstream.settings("openai-chat", "one"), gone)
+            async with serving(settings) as url, aiohttp.ClientSession(url) as session:
+                for status in (200, 503, 404):
+                    async with session.post("/v1/embeddings", json={"model": "one", "input": "Hello."}) as answer:
+                        assert answer.status == status
+                async with session.post("/v1/embeddings", json={"model": "gone", "input": "Hello."}) as answer:
+                    assert (answer.status, (await answer.json())["error"]["type"]) == (502, "server_error")
+                async with session.get("/metrics") as answer:
+                    metrics = await answer.text()
+                async with session.get("/status.json") as answer:
+                    told = (await answer.json())["status"]
+        for alias, status in (("one", 200), ("one", 503), ("one", 404), ("gone", 502)):
+            labels = f'alias="{alias}",client="passed",status="{status}",upstream="openai-chat"'
+            assert f"unbroken_requests_total{{{labels}}} 1.0" in metrics
+        assert 'unbroken_upstream_errors_total{alias="one",kind="unavailable"} 1.0' in metrics
+        assert 'unbroken_upstream_errors_total{alias="gone",kind="unreachable"} 1.0' in metrics
+        assert "unbroken_requests_in_flight 0.0" in metrics
+        assert [request["client_wire"] for request in told["recent"]] == ["passed"] * 4
+        assert [(one["alias"], one["requests"], one["errors"]) for one in told["upstreams"]] == [
+            ("one", 3, 1),
+            ("gone", 1, 1),
+        ]
+
+    run(story)
+    assert "a model failed alias=gone key=-: provider `openai-chat` cannot be asked" in caplog.text
 
 
 def test_other_paths_go_to_the_provider_with_its_key_and_not_the_clients(key_file: str, tmp_path: Any) -> None:

@@ -14,6 +14,7 @@ from gateway_client import THREE_CALLS, Client, run, serving, settings_for, upst
 from gateway_upstreams import Asked, Told, telling
 
 from unbroken.gateway.keys import GatewayKey, create_key
+from unbroken.gateway.settings import UpstreamSettings
 from unbroken.messages import User
 from unbroken.testing import ScriptedServer
 from unbroken.wires import WIRES
@@ -235,3 +236,25 @@ def test_a_key_in_the_address_of_a_provider_is_told_to_nobody(caplog: pytest.Log
     run(lambda: story({"query": {"key": KEY}}))
     run(lambda: story({"headers": {"Authorization": f"Bearer {KEY}"}}))
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("keys", [True, False], ids=["keys", "no keys"])
+def test_where_a_provider_is_is_told_to_the_log_and_not_to_who_has_only_a_key(
+    keys: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = create_key(tmp_path / "keys.json", GatewayKey("ann"))
+    alias = UpstreamSettings("m", "openai-chat:x", base_url="http://127.0.0.1:1/v1", options={"attempts": 1})
+
+    async def story() -> None:
+        async with serving(settings_for(alias, keys=keys, keys_file=str(tmp_path / "keys.json"))) as url:
+            client = Client(url, "openai-chat", parallel=None)
+            client.headers = {"Authorization": f"Bearer {secret}"}
+            reply = await client.ask(User.of("Hello."))
+            told = reply.body["error"]["message"]
+            assert told.startswith("provider `openai-chat` cannot be reached")
+            assert ("127.0.0.1" in told) is not keys
+            assert ("127.0.0.1:1" in await everything_told(url, secret)) is not keys
+
+    run(story)
+    assert f"a model failed alias=m key={'ann' if keys else '-'}: provider `openai-chat`" in caplog.text
+    assert "cannot be reached at http://127.0.0.1:1/" in caplog.text

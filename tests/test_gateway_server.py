@@ -391,6 +391,24 @@ def test_workers_share_a_port_count_together_and_are_replaced(tmp_path: Path) ->
         assert not os.path.exists(served.counts)
 
 
+def test_what_a_killed_gateway_counted_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    other = tmp_path / "unbroken-metrics-notes"
+    living = tmp_path / f"unbroken-metrics-{os.getpid()}-x"
+    for folder in (other, living):
+        folder.mkdir()
+    with Served(tmp_path, workers=2) as killed:
+        killed.process.kill()
+        killed.process.wait(10)
+    assert os.path.exists(killed.counts)
+    with Served(tmp_path, workers=2) as served:
+        assert not os.path.exists(killed.counts)
+        assert os.path.exists(served.counts)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(10) == 0
+    assert sorted(tmp_path.glob("unbroken-metrics-*")) == sorted([other, living])
+
+
 def connects(url: str) -> bool:
     try:
         connect(url).close()

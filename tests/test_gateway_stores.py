@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,6 +32,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
 from unbroken.gateway.stores.handoff import Handoff
 from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.gateway.stores.patient import PAUSE, PatientStore
 from unbroken.gateway.stores.sqlite_file import APPLICATION
 from unbroken.gateway.stores.store import FORMAT
 from unbroken.testing import virtual
@@ -598,7 +599,10 @@ def test_without_the_package_for_redis_it_says_what_to_install() -> None:
         "except Exception as error: print(type(error).__name__, error)"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert printed == ("UserError a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'\n")
+    assert printed == (
+        "UserError a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'"
+        " (in a checkout: pip install '.[redis]')\n"
+    )
 
 
 def own_server(use: Callable[[Any], Coroutine[Any, Any, None]], config: dict[str, str] | None = None) -> None:
@@ -675,6 +679,8 @@ def test_a_full_server_makes_the_store_unavailable_for_puts() -> None:
             with pytest.raises(StoreUnavailable, match="maxmemory"):
                 await store.put({"a": b"1", "b": b"2"}, HOUR)
             assert await store.get(["a", "b"]) == [None, None]
+            with pytest.raises(StoreUnavailable, match="maxmemory"):
+                await store.ping()  # it is there, and of no use
 
     own_server(main, {"maxmemory": "1", "maxmemory-policy": "noeviction"})
 
@@ -696,3 +702,110 @@ def test_a_server_that_says_nothing_is_not_waited_for() -> None:
         await server.wait_closed()
 
     virtual.run(main)
+
+
+def test_who_waits_behind_an_exchange_that_hangs_does_not_wait_for_one_more() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with Place("redis", f"redis://127.0.0.1:{port}/0").opened() as store:
+            asked = [store.put({"a": b"1"}, HOUR), store.get(["a"]), store.put({"b": b"1"}, HOUR)]
+            told = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(error) for error in told] == [StoreUnavailable] * 3
+        assert asyncio.get_running_loop().time() < 4
+        server.close()
+        await server.wait_closed()
+
+    virtual.run(main)
+
+
+class Slow(MemoryStore):
+    """Answers after `takes` seconds; with an error while it is `away`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes = 0.0
+        self.away = True
+        self.asked = 0
+
+    async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        self.asked += 1
+        await asyncio.sleep(self.takes)
+        if self.away:
+            raise StoreUnavailable("no answer")
+        return await super().get(keys)
+
+
+async def fails(store: PatientStore) -> float:
+    """After how many seconds?"""
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        await store.get(["a"])
+    return asyncio.get_running_loop().time() - began
+
+
+def test_a_store_that_hangs_is_waited_for_once_and_tried_by_one_at_a_time() -> None:
+    async def main() -> None:
+        slow = Slow()
+        slow.takes = 3.0
+        store = PatientStore(slow)
+        assert await fails(store) == 3.0
+        assert await asyncio.gather(*(fails(store) for _ in range(40))) == [0.0] * 40
+        assert slow.asked == 1
+        await asyncio.sleep(PAUSE)
+        assert sorted(await asyncio.gather(*(fails(store) for _ in range(40)))) == [0.0] * 39 + [3.0]
+        assert slow.asked == 2
+        slow.away, slow.takes = False, 0.0
+        await fails(store)
+        await asyncio.sleep(PAUSE)
+        assert await store.get(["a"]) == [None]
+        assert await store.get(["a"]) == [None]
+
+    virtual.run(main)
+
+
+def test_a_store_that_fails_at_once_is_asked_each_time() -> None:
+    async def main() -> None:
+        slow = Slow()
+        store = PatientStore(slow)
+        for _ in range(3):
+            assert await fails(store) == 0.0
+        assert slow.asked == 3
+
+    virtual.run(main)
+
+
+def test_who_tries_and_is_cancelled_leaves_it_to_the_next() -> None:
+    async def main() -> None:
+        slow = Slow()
+        slow.takes = 3.0
+        store = PatientStore(slow)
+        await fails(store)
+        await asyncio.sleep(PAUSE)
+        trying = asyncio.create_task(store.get(["a"]))
+        await asyncio.sleep(1)
+        trying.cancel()
+        await asyncio.gather(trying, return_exceptions=True)
+        slow.away = False
+        assert await store.get(["a"]) == [None]
+
+    virtual.run(main)
+
+
+def test_that_a_store_fails_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        slow = Slow()
+        store = PatientStore(slow)
+        for _ in range(5):
+            await fails(store)
+            await store.put({"a": b"1"}, HOUR)
+        slow.away = False
+        for _ in range(5):
+            await store.get(["a"])
+
+    virtual.run(main)
+    assert caplog.messages == ["the store cannot be read: no answer", "the store can be read again"]

@@ -43,6 +43,23 @@ def nothing():
 
 def broken():
     raise RuntimeError("no luck")
+
+
+def leaves():
+    raise SystemExit(5)
+
+
+async def later():
+    return a_model()
+
+
+class Nameless:
+    def stream(self, request):
+        raise NotImplementedError
+
+
+def nameless():
+    return Nameless()
 '''
 
 
@@ -84,7 +101,14 @@ def test_an_agent_runs_its_own_tools_and_answers_in_words(module: str, stream: b
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [("nothing", "neither a model nor an Agent"), ("broken", "RuntimeError: no luck"), ("absent", "AttributeError")],
+    [
+        ("nothing", "neither a model nor an Agent"),
+        ("broken", "RuntimeError: no luck"),
+        ("absent", "AttributeError"),
+        ("leaves", "gave no model: SystemExit: 5"),
+        ("later", "make it a plain function"),
+        ("nameless", "has no `name`"),
+    ],
 )
 def test_a_function_that_gives_no_model_is_told_at_the_start(module: str, function: str, words: str) -> None:
     with pytest.raises(UserError, match=words):

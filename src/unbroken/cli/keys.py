@@ -70,16 +70,16 @@ def list_command(
     keys = list_keys(path)
     if json:
         typer.echo(dumps([_as_json(key) for key in keys], ensure_ascii=False, indent=2))
+    elif not keys:
+        tell(f"no keys in {path}; `unbroken keys create NAME` makes one")
     elif not is_terminal(sys.stdout):
         for key in keys:
             typer.echo("\t".join(_row(key)))
-    elif keys:
+    else:
         table = Table("name", "models", "a minute", "in flight", "made", box=None, pad_edge=False)
         for key in keys:
             table.add_row(*_row(key))
         Console(highlight=False).print(table)
-    else:
-        typer.echo(f"no keys in {path}; `unbroken keys create NAME` makes one")
 
 
 @app.command("revoke")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import cast
+from typing import Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from unbroken import __version__
 from unbroken.cli.output import READER_GONE, Output
@@ -26,10 +28,29 @@ COMMANDS = {
 """In the order in which `--help` lists them. Only the one that is wanted is loaded: a gateway needs no agent."""
 
 
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> Any:
+        return _flags_alone(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> Any:
+        return _flags_alone(super().get_params(ctx))
+
+
+def _flags_alone(params: Sequence[Any]) -> Sequence[Any]:
+    """typer's help shows `<bool>` behind an option that takes no value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 def build(wanted: str = "") -> typer.Typer:
     """The command line with the wanted command; with all of them where none, or none that there is, is named."""
     app = typer.Typer(
         name="unbroken",
+        cls=_Group,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode="markdown",  # it fills the lines of a docstring to the width of the terminal
@@ -41,9 +62,11 @@ def build(wanted: str = "") -> typer.Typer:
             module, _, attribute = place.partition(":")
             command = getattr(importlib.import_module(module), attribute)
             if isinstance(command, typer.Typer):
-                app.add_typer(command, name=name)
+                for one in command.registered_commands:
+                    one.cls = _Command
+                app.add_typer(command, name=name, cls=_Group)
             else:
-                app.command(name)(command)
+                app.command(name, cls=_Command)(command)
     return app
 
 

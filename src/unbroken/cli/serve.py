@@ -19,13 +19,12 @@ from yarl import URL
 from unbroken.cli.exits import MISUSED, tell
 from unbroken.cli.which_model import ApiKeyEnv, BaseUrl, WireName
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options, store_url
+from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
+from unbroken.gateway.config.opening import Opened
 from unbroken.gateway.demo import NAME as DEMO
-from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.logs import set_up_logs
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
-from unbroken.gateway.stores.opening import check_store
-from unbroken.gateway.upstreams import Upstream, open_upstreams
+from unbroken.gateway.upstreams import Upstream
 
 _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -71,6 +70,7 @@ def serve_command(
         typer.Option("--open-to-all", help="Another address than this machine's own, and no keys: it is meant so."),
     ] = False,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Processes.", show_default="1")] = None,
+    access_log: Annotated[bool, typer.Option("--access-log", help="A line in the log for each request.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Say what would be served, or all that is wrong.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
 ) -> None:
@@ -94,21 +94,17 @@ def serve_command(
             port=port,
             workers=workers,
             open_to_all=open_to_all,
+            access_log=access_log,
             store=store,
             hold_timeout=hold_timeout,
             serial=serial,
             keys=_switch(keys),
             keys_file=keys_file,
         )
-        settings = read_config(file, said) if file else settings_from_options(said)
-        upstreams = open_upstreams(settings.upstreams)
-        where = store_url(settings.store)
-        if settings.workers > 1 and where.startswith("memory"):
-            raise UserError(f"{settings.store} is memory, and each of {settings.workers} workers has its own")
-        check_store(where)
-        ring = KeyRing(settings.keys_file) if settings.keys else None
+        opened = Opened()
+        settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
         serve, gateway = _load("unbroken.gateway.server").serve, _load("unbroken.gateway.app").Gateway
-        show: Callable[[str], None] = partial(_show, settings, upstreams, ring, file)
+        show: Callable[[str], None] = partial(_show, settings, opened, file)
         if check:
             show("")
             return
@@ -151,10 +147,12 @@ def _load(module: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        raise UserError(f"the gateway needs {error.name}: pip install 'unbroken[gateway]'") from None
+        raise UserError(
+            f"the gateway needs {error.name}: pip install 'unbroken[gateway]' (in a checkout: pip install '.[gateway]')"
+        ) from None
 
 
-def _show(settings: GatewaySettings, upstreams: dict[str, Upstream], ring: KeyRing | None, file: str, at: str) -> None:
+def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None:
     """What is served, and how clients get there; `at` is the address, empty while nobody listens."""
     place = URL(at) if at else URL.build(scheme="http", host=settings.host, port=settings.port)
     near = str(place.with_host(_EVERYWHERE.get(place.host or "", place.host or ""))).rstrip("/")
@@ -162,11 +160,12 @@ def _show(settings: GatewaySettings, upstreams: dict[str, Upstream], ring: KeyRi
     _line("OpenAI clients", f"{near}/v1")
     _line("Anthropic clients", near)
     _line("Gemini clients", near)
-    for alias, upstream in upstreams.items():
+    for alias, upstream in opened.upstreams.items():
         _line("model", f"{alias}: {_described(upstream)}")
     for profile in settings.clients:
         _line("client", f"{profile.name}: {'one call at a time' if profile.serial else 'all calls at once'}")
     _line("store", settings.store)
+    ring = opened.ring
     _line("keys", f"asked for, {len(ring)} in {settings.keys_file}" if ring is not None else "not asked for")
     if file:
         _line("configuration", file)
@@ -175,6 +174,10 @@ def _show(settings: GatewaySettings, upstreams: dict[str, Upstream], ring: KeyRi
         typer.echo("Ctrl-C ends it")
     if ring is not None and not len(ring):
         tell(f"nobody has a key: make one with `unbroken keys create NAME --file {settings.keys_file}`")
+    for profile in settings.clients:
+        if profile.key and (ring is None or not ring.has(profile.key)):
+            why = "keys are not asked for" if ring is None else f"{settings.keys_file} has none of that name"
+            tell(f"client `{profile.name}` is known by the key `{profile.key}`, and {why}: it will never be met")
 
 
 def _line(what: str, value: str) -> None:

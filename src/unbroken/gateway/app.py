@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
 from unbroken.errors import UnbrokenError
@@ -34,16 +35,18 @@ from unbroken.gateway.edge import (
     read_headers,
 )
 from unbroken.gateway.edge import read_body as receive_body
-from unbroken.gateway.failures import Failure, failure_of, whole_seconds
+from unbroken.gateway.failures import Failure, discreet, failure_of, whole_seconds
 from unbroken.gateway.kept import Kept
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.limits import KeyLimits
+from unbroken.gateway.origins import is_foreign
 from unbroken.gateway.pages import Page, Pages, Visitor
-from unbroken.gateway.passing import pass_through
+from unbroken.gateway.passing import choose, failed_by, pass_through
 from unbroken.gateway.profiles import find_profile
 from unbroken.gateway.recent import RecentRequest
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store
+from unbroken.gateway.stores.patient import PatientStore
 from unbroken.gateway.upstreams import Upstream, open_upstreams
 from unbroken.models import close_session
 from unbroken.wires.jsontext import dumps
@@ -53,6 +56,8 @@ log = logging.getLogger("unbroken.gateway")
 
 GONE = 499
 """The status under which a request is counted whose client went away."""
+PASSED = "passed"
+"""What stands for the client's wire where nothing was read of what it sent."""
 
 
 class Gateway:
@@ -63,13 +68,16 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.upstreams = open_upstreams(settings.upstreams)
-        self.store = store or open_store(
-            store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
+        self.store: Store = PatientStore(
+            store
+            or open_store(
+                store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
+            )
         )
         self._now = now
         self._keys = KeyRing(settings.keys_file) if settings.keys else None
         self._limits = KeyLimits()
-        self._book = Book(self.upstreams.values(), settings.hold_timeout, now)
+        self._book = Book(self.upstreams.values(), settings.hold_timeout, now, settings.access_log)
         kept = Kept(self.store, settings.ttl, settings.hold_timeout, now)
         self._answering = Answering(settings, kept, self._book, now)
         self._pages = Pages(settings, self.upstreams, self.store, self._book, now)
@@ -90,10 +98,8 @@ class Gateway:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                try:
+                with suppress(StoreUnavailable):  # it has been logged
                     await self.store.ping()
-                except StoreUnavailable as error:
-                    log.warning("the store cannot be used yet: %s", error)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.aclose()
@@ -113,18 +119,21 @@ class Gateway:
             elif path.startswith("/v1/"):
                 await self._pass(scope, receive, response)
             else:
-                raise Refused(404, f"there is no path {path[:200]}: GET / says what there is", kind="unknown_url")
+                raise Refused(
+                    404, f"there is no path {path[:200]}: GET /openapi.json says what there is", kind="unknown_url"
+                )
         except ClientGone:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest
-            await self._refuse(response, wire, _logged(error))
+            await self._refuse(response, wire, self._failure(error))
 
     async def _open_page(self, page: Page, scope: Scope, response: Response) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, f"{scope['path']} is read with GET", {"allow": "GET, HEAD"})
         headers = read_headers(scope)
-        key = self._admit(headers, scope) if page.private else None
-        if not page.private and self._keys is not None:
+        if page.private or self._keys is None:
+            key = self._admit(headers, scope)
+        else:
             key = self._keys.find(_secret(headers, scope))
         await page.show(response, Visitor(key, may_see=self._keys is None or key is not None))
 
@@ -133,59 +142,80 @@ class Gateway:
     async def _open(self, door: Door, scope: Scope, receive: Receive, response: Response) -> None:
         if scope["method"] != "POST":
             raise Refused(405, f"{scope['path'][:200]} is asked with POST", {"allow": "POST"})
-        began, at = time.perf_counter(), self._now()
-        headers = read_headers(scope)
-        account = Account(began)
-        alias, key, failure, upstream = "", None, None, None
-        self._book.begin()
         outlet = _Outlet(response, as_array=_wants_array(door, scope))
+
+        async def answer(visit: _Visit, data: bytes) -> None:
+            body = read_body(data)
+            upstream = self._find(model_of(door, body), visit.key)
+            visit.alias, visit.upstream_wire = upstream.alias, upstream.wire
+            asked = self._asked(door, body, data, upstream, visit.key, visit.headers)
+            if door.wanted == "count":
+                await count_tokens(asked, response)
+            else:
+                await self._answering.answer(asked, outlet, visit.account)
+                await outlet.end()
+
+        await self._handle(_Visit(door.wire, read_headers(scope), self._now()), scope, receive, outlet, answer)
+
+    async def _pass(self, scope: Scope, receive: Receive, response: Response) -> None:
+        """Whatever else a client of OpenAI asks for goes to a provider of its wire, and its answer back."""
+
+        async def answer(visit: _Visit, data: bytes) -> None:
+            alias, model, data = choose(scope["path"], visit.headers, data, self.upstreams.values(), visit.key)
+            visit.alias, visit.upstream_wire = alias, model.wire
+            await pass_through(scope, visit.headers, data, model, response)
+            visit.account.error_kind = failed_by(response.status)
+            if visit.account.error_kind:
+                visit.account.error = f"provider `{model.endpoint.provider}` answered {response.status}"
+
+        visit = _Visit(PASSED, read_headers(scope), self._now())
+        await self._handle(visit, scope, receive, _Outlet(response), answer, wire_of(scope["path"]))
+
+    async def _handle(
+        self,
+        visit: _Visit,
+        scope: Scope,
+        receive: Receive,
+        outlet: _Outlet,
+        answer: Callable[[_Visit, bytes], Awaitable[None]],
+        wire: str = "",
+    ) -> None:
+        """`wire`: in whose shape errors are told, if it is not the client's."""
+        failure: Failure | None = None
+        self._book.begin()
         try:
             with ExitStack() as admitted:
-                key = self._admit(headers, scope)
-                if key is not None and (refused := admitted.enter_context(self._limits.admit(key))) is not None:
-                    raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
-                data = await receive_body(headers, receive, self.settings.max_body, self.settings.body_timeout)
-                body = read_body(data)
-                upstream = self._find(model_of(door, body), key)
-                alias = upstream.alias
+                visit.key = self._admit(visit.headers, scope)
+                if visit.key is not None:
+                    refused = admitted.enter_context(self._limits.admit(visit.key))
+                    if refused is not None:
+                        raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
+                settings = self.settings
+                data = await receive_body(visit.headers, receive, settings.max_body, settings.body_timeout)
                 with Watching(receive):
-                    asked = self._asked(door, body, data, upstream, key, headers)
-                    if door.wanted == "count":
-                        await count_tokens(asked, response)
-                    else:
-                        await self._answering.answer(asked, outlet, account)
-                        await outlet.end()
+                    await answer(visit, data)
+            if visit.account.error_kind:
+                _log_failed(visit, visit.account.error)
         except ClientGone:
             failure = Failure(GONE, "the client went away")
         except asyncio.CancelledError:  # the time that a stop may take is over
             failure = Failure(503, "the gateway was stopped")
-            await outlet.fail(door.wire, failure)
+            await outlet.fail(wire or visit.client_wire, failure)
             raise
         except Exception as error:  # noqa: BLE001 - as in `_serve`
-            failure = _logged(error)
-            await outlet.fail(door.wire, failure)
+            failure = self._failure(error, visit)
+            await outlet.fail(wire or visit.client_wire, failure)
         finally:
-            self._book.end(
-                RecentRequest(
-                    at=at,
-                    client_wire=door.wire,
-                    alias=alias,
-                    status=failure.status if failure is not None else response.status or GONE,
-                    seconds=time.perf_counter() - began,
-                    key=key.name if key is not None else "",
-                    upstream_wire=upstream.wire if upstream is not None else "",
-                    streamed=account.stream,
-                    first_token=account.first_after,
-                    calls=account.calls,
-                    handed=account.handed,
-                    repairs=account.repairs,
-                    restarts=tuple(account.restarts),
-                    error=failure.words if failure is not None else account.error,
-                    input_tokens=account.usage.input_tokens if account.usage is not None else 0,
-                    output_tokens=account.usage.output_tokens if account.usage is not None else 0,
-                ),
-                failed=account.error_kind or (failure.upstream if failure is not None else ""),
-            )
+            failed = visit.account.error_kind or (failure.upstream if failure is not None else "")
+            self._book.end(visit.told(outlet.status, failure), failed)
+
+    def _failure(self, error: Exception, visit: _Visit | None = None) -> Failure:
+        failure = failure_of(error)
+        if not isinstance(error, UnbrokenError | Refused):
+            log.error("answering a request failed", exc_info=error)
+        elif failure.upstream:
+            _log_failed(visit, failure.words)
+        return failure if self._keys is None else discreet(error, failure)
 
     def _asked(
         self,
@@ -208,17 +238,6 @@ class Gateway:
             headers={name: headers[name] for name in PASSED_ON if name in headers},
         )
 
-    async def _pass(self, scope: Scope, receive: Receive, response: Response) -> None:
-        """Whatever else a client of OpenAI asks for goes to a provider of its wire, and its answer back."""
-        headers = read_headers(scope)
-        with ExitStack() as admitted:
-            key = self._admit(headers, scope)
-            if key is not None and (refused := admitted.enter_context(self._limits.admit(key))) is not None:
-                raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
-            data = await receive_body(headers, receive, self.settings.max_body, self.settings.body_timeout)
-            with Watching(receive):
-                await pass_through(scope, headers, data, list(self.upstreams.values()), key, response)
-
     def _find(self, model: str, key: GatewayKey | None) -> Upstream:
         upstream = self.upstreams.get(model)
         if upstream is not None and (key is None or key.allows(model)):
@@ -228,6 +247,8 @@ class Gateway:
 
     def _admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
         if self._keys is None:
+            if not self.settings.open_to_all and is_foreign(headers, self.settings.host):
+                raise Refused(403, "web pages of others may not use this gateway: turn keys on, and send one")
             return None
         secret = _secret(headers, scope)
         if not secret:
@@ -244,15 +265,57 @@ class Gateway:
         await response.whole(failure.status, body, failure.headers)
 
 
+@dataclass(slots=True)
+class _Visit:
+    """A request from its head to the end of its answer: what is known of it by now."""
+
+    client_wire: str
+    headers: Mapping[str, str]
+    at: float
+    account: Account = field(default_factory=lambda: Account(time.perf_counter()))
+    key: GatewayKey | None = None
+    alias: str = ""
+    upstream_wire: str = ""
+
+    @property
+    def key_name(self) -> str:
+        return self.key.name if self.key is not None else ""
+
+    def told(self, status: int, failure: Failure | None) -> RecentRequest:
+        account = self.account
+        return RecentRequest(
+            at=self.at,
+            client_wire=self.client_wire,
+            alias=self.alias,
+            status=failure.status if failure is not None else status or GONE,
+            seconds=time.perf_counter() - account.began,
+            key=self.key_name,
+            upstream_wire=self.upstream_wire,
+            streamed=account.stream,
+            first_token=account.first_after,
+            calls=account.calls,
+            handed=account.handed,
+            repairs=account.repairs,
+            restarts=tuple(account.restarts),
+            error=failure.words if failure is not None else account.error,
+            input_tokens=account.usage.input_tokens if account.usage is not None else 0,
+            output_tokens=account.usage.output_tokens if account.usage is not None else 0,
+        )
+
+
 class _Outlet:
     """An answer as HTTP: a stream as it comes, or one body with its length."""
 
-    def __init__(self, response: Response, as_array: bool) -> None:
+    def __init__(self, response: Response, as_array: bool = False) -> None:
         self._response = response
         self._stream = False
         self._frames = ArrayFrames() if as_array else None
         self._headers: Mapping[str, str] = {}
         self._body = b""
+
+    @property
+    def status(self) -> int:
+        return self._response.status
 
     async def begin(self, stream: bool, headers: Mapping[str, str]) -> None:
         self._stream = stream
@@ -299,10 +362,6 @@ def _wants_array(door: Door, scope: Scope) -> bool:
     return door.wire == GEMINI and bool(door.streams) and b"alt=sse" not in scope.get("query_string", b"")
 
 
-def _logged(error: Exception) -> Failure:
-    failure = failure_of(error)
-    if not isinstance(error, UnbrokenError | Refused):
-        log.error("answering a request failed", exc_info=error)
-    elif failure.upstream:
-        log.warning("a model failed: %s", failure.words)
-    return failure
+def _log_failed(visit: _Visit | None, words: str) -> None:
+    alias, key = (visit.alias, visit.key_name) if visit is not None else ("", "")
+    log.warning("a model failed alias=%s key=%s: %s", alias or "-", key or "-", words)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from unbroken.decoding.verdict import judge_failure
@@ -13,10 +14,13 @@ from unbroken.errors import (
     StreamError,
     TimedOut,
     UnbrokenError,
+    Unreachable,
     UserError,
 )
 from unbroken.gateway.edge import Refused
 from unbroken.gateway.stores import StoreUnavailable
+
+_ADDRESS = re.compile(r"(?: at| \(|:)?\s*https?://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,14 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(502, str(error), upstream="broken")
         case _:
             return Failure(500, "the gateway failed, its log says why")
+
+
+def discreet(error: BaseException, failure: Failure) -> Failure:
+    """The same for who has no business to know where a provider is, or how it is reached; the log says it all."""
+    found = _ADDRESS.search(failure.words)
+    if found is None or not isinstance(error, Unreachable | TimedOut | StreamError):
+        return failure
+    return replace(failure, words=f"{failure.words[: found.start()]}; the gateway's log says more")
 
 
 def whole_seconds(wait: float) -> str:

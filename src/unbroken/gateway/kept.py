@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 from unbroken.errors import UserError
 from unbroken.gateway.stores.memory import MemoryStore
-from unbroken.gateway.stores.store import Store, StoreUnavailable
+from unbroken.gateway.stores.store import EntryTooLarge, Store, StoreUnavailable
 from unbroken.gateway.turns import (
     VERSION,
     Hold,
@@ -189,7 +189,7 @@ class Kept:
             values = await self.store.get(keys)
             self._away = False
         except StoreUnavailable as error:
-            log.warning("the store cannot be read, going on without: %s", error)
+            log.debug("the store cannot be read, going on without: %s", error)  # the store says when that begins
             values, self._away = list[bytes | None]([None] * len(keys)), True
         if not self._spares:
             return values
@@ -203,7 +203,8 @@ class Kept:
                 return True
             stored = True
         except StoreUnavailable as error:
-            log.warning("the store cannot be written to, keeping it in memory: %s", error)
+            level = logging.WARNING if isinstance(error, EntryTooLarge) else logging.DEBUG
+            log.log(level, "the store cannot be written to, keeping it in memory: %s", error)
             stored = False
         try:
             await self._spare.put(entries, ttl)  # also what was stored: it may be newer than what is there

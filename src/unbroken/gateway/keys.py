@@ -66,6 +66,9 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def has(self, name: str) -> bool:
+        return any(key.name == name for key in self._keys.values())
+
     def find(self, secret: str) -> GatewayKey | None:
         now = self._clock.elapsed()
         if now - self._looked >= LOOKED_AFTER:

@@ -89,7 +89,7 @@ _MEDIA = frozenset({"image_url", "input_image", "file", "input_file", "input_aud
 def _brings_images(message: Object) -> bool:
     """A message of the user that is nothing but media, and the words by which our own encoder says whose they are."""
     parts = dicts(message.get("content"))
-    media = [part for part in parts if part.get("type") in _MEDIA]
+    media = [part for part in parts if as_text(part.get("type")) in _MEDIA]
     texts = [as_text(part.get("text")) for part in parts if part.get("type") in ("text", "input_text")]
     if message.get("role") != "user" or not media or len(media) + len(texts) < len(parts):
         return False

@@ -50,7 +50,9 @@ class GatewayMetrics:
         self._seconds = self._times("request_seconds", "From the request to the end of its answer.", WHOLE)
         self._first = self._times("time_to_first_token_seconds", "From the request to the first token.", FIRST_TOKEN)
         self._in_flight = self._level("requests_in_flight", "Requests in work.")
-        self._held_open = self._level("held_turns_open", "Turns whose held calls wait for results.")
+        # Each call of a turn may be handed out by another worker, and none would know what waits in all.
+        held = "Turns whose held calls wait for results."
+        self._held_open = self._level("held_turns_open", held) if not _with_workers() else None
 
     def request(self, alias: str, client_wire: str, upstream_wire: str, status: int, seconds: float) -> None:
         self._requests[alias, client_wire, upstream_wire, status].inc()
@@ -83,8 +85,8 @@ class GatewayMetrics:
         self._released[alias,].inc()
 
     def held_open(self, turns: int) -> None:
-        """As many as this worker knows of."""
-        self._held_open.set(turns)
+        if self._held_open is not None:
+            self._held_open.set(turns)
 
     def repaired(self, kind: str, times: int = 1) -> None:
         self._repairs[kind,].inc(times)

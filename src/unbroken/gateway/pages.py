@@ -125,7 +125,7 @@ class Pages:
         await response.whole(200, status_json(await self._status()), {"cache-control": "no-store"})
 
     async def _tell_metrics(self, response: Response, visitor: Visitor) -> None:
-        body, content_type = self._book.metrics.render()
+        body, content_type = self._book.counts()
         await response.whole(200, body, content_type=content_type.encode())
 
     async def _status(self) -> GatewayStatus:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeAlias
 
@@ -35,7 +36,8 @@ from unbroken.gateway.metrics import COUNTS_DIR
 from unbroken.gateway.protocol import BoundedConfig, BoundedProtocol
 from unbroken.gateway.settings import GatewaySettings
 
-log = logging.getLogger("uvicorn.error")
+log = logging.getLogger("unbroken.gateway")
+uvicorns_log = logging.getLogger("uvicorn.error")
 """Where uvicorn says why it does not start; heard also where nobody has set up logging."""
 
 
@@ -54,6 +56,8 @@ SetUpLogs: TypeAlias = Callable[[], None]
 KEPT_ALIVE = 75
 """Seconds that an idle connection is kept: above the 60 after which usual load balancers drop it. Who drops it first
 must be the one who sends requests."""
+COUNTS = "unbroken-metrics-"
+"""How the folder is called in which workers count; the number of the process that made it follows."""
 STARTING = 60.0
 """Seconds in which workers have to stand."""
 
@@ -69,16 +73,27 @@ def serve(
     returns. A second signal ends them at once and exits with 128 + its number. Exits with 3 if the application does not
     start; it has said why by then."""
     listening = listen(settings)
+    if logs is not None:
+        logs()
+    on_started = partial(_say_started, settings, on_started)
     if settings.workers > 1:
         _serve_with_workers(settings, listening, on_started, app, logs)
         return
-    if logs is not None:
-        logs()
     server = _Server(_config(settings, partial(_settled_app, app, settings)), on_started)
     with closing(listening):
         server.run([listening])
     if server.forced:
         raise SystemExit(128 + server.forced)
+
+
+def _say_started(settings: GatewaySettings, on_started: OnStarted | None, at: str) -> None:
+    # Of a store's address all that may hold a password is left out.
+    scheme, _, place = settings.store.rpartition("@")
+    store = f"{scheme.partition(':')[0]}://{place}" if scheme else place
+    models = ",".join(upstream.alias for upstream in settings.upstreams)
+    log.info("started at=%s workers=%d store=%s models=%s", at, settings.workers, store, models)
+    if on_started is not None:
+        on_started(at)
 
 
 @contextmanager
@@ -154,7 +169,7 @@ def _config(settings: GatewaySettings, app: Callable[[], App], **more: Any) -> B
         timeout_keep_alive=KEPT_ALIVE,
         **more,
     )
-    log.addFilter(_was_not_cut)
+    uvicorns_log.addFilter(_was_not_cut)
     config.settings = settings
     config.timeout_graceful_shutdown = settings.stop_timeout  # pyright: ignore[reportAttributeAccessIssue] - it is waited for as for any number of seconds
     return config
@@ -187,6 +202,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self._on_started is not None and sockets:
             self._on_started(address(sockets[0]))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("stopping in_work=%d", len(self.server_state.tasks))
+        await super().shutdown(sockets)
+        log.info("stopped")
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
@@ -231,7 +251,8 @@ def _serve_with_workers(
     app: MakeApp,
     logs: SetUpLogs | None,
 ) -> None:
-    counts = tempfile.mkdtemp(prefix="unbroken-metrics-")
+    _remove_left_counts()
+    counts = tempfile.mkdtemp(prefix=f"{COUNTS}{os.getpid()}-")
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     config = _config(settings, partial(_worker_app, app, settings, logs), workers=settings.workers)
     supervisor = _Supervisor(config, listening, counts, on_started)
@@ -250,15 +271,33 @@ def _serve_with_workers(
         raise SystemExit(128 + supervisor.forced)
 
 
+def _remove_left_counts() -> None:
+    """Of gateways that were killed, and could not remove them themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{COUNTS}*-*"):
+        pid = folder.name.removeprefix(COUNTS).partition("-")[0]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _worker_app(app: MakeApp, settings: GatewaySettings, logs: SetUpLogs | None) -> App:
     if logs is not None:
         logs()
-    log.addFilter(_was_not_cut)
+    uvicorns_log.addFilter(_was_not_cut)
     threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
     try:
         return _settled_app(app, settings)
     except Exception as error:  # noqa: BLE001 - whatever it is, it would be the same for each worker after this one
-        log.error("starting a worker failed: %s", error)
+        uvicorns_log.error("starting a worker failed: %s", error)
         raise SystemExit(STARTUP_FAILURE) from None
 
 
@@ -312,6 +351,7 @@ class _Supervisor(Multiprocess):
         self.failed = any(process.exitcode == STARTUP_FAILURE for process in before)
 
     def terminate_all(self) -> None:
+        log.info("stopping workers=%d", len(self.processes))
         super().terminate_all()
         for listening in self.sockets:  # else connections would be taken here that nobody answers
             listening.close()
@@ -319,6 +359,7 @@ class _Supervisor(Multiprocess):
     def join_all(self) -> None:
         for process in self.processes:
             self._join(process)
+        log.info("stopped")
 
     def _join(self, process: Process) -> None:
         while process.process.is_alive():

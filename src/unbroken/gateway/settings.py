@@ -89,5 +89,7 @@ class GatewaySettings:
     """The same for its body."""
     write_timeout: float = 300.0
     """Seconds that a client may take to read what was sent."""
+    access_log: bool = False
+    """A line in the log for each request."""
     stop_timeout: float = 60.0
     """Seconds that streams may take to end when the gateway is stopped."""

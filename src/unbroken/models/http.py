@@ -22,7 +22,7 @@ from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
-from unbroken.errors import ProviderError, StreamError, Unauthorized
+from unbroken.errors import MissingKey, ProviderError, StreamError, Unauthorized
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import find_proxy, shown
@@ -367,6 +367,8 @@ class HTTPModel:
             key = give()
             if isawaitable(key):
                 key = await key
+        except MissingKey:
+            raise  # says which, and why
         except Exception as error:  # the function is the user's own, anything may come of it
             raise Unauthorized(
                 f"there is no key for provider `{self.endpoint.provider}`: "

@@ -125,6 +125,7 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
             words = f"its alias `{upstream.alias}` is that of {places[upstream.alias]}: give it an `alias` of its own"
             mistakes.note((*where, "alias"), place, words)
         places.setdefault(upstream.alias, place)
+        mistakes.models.setdefault(upstream.alias, (where, place) if mistakes.file else ((), ""))
         upstreams.append(upstream)
     if not unread:  # else an alias may be missing that is there
         _check_fallbacks(upstreams, mistakes)

@@ -13,10 +13,19 @@ from unbroken.gateway.config.values import ELSEWHERE
 
 class Mistakes:
     def __init__(self, file: str = "", lines: Mapping[Where, int] | None = None) -> None:
-        self._file = file
+        self.file = file
         self._lines = lines or {}
         self._options: dict[Where, str] = {}
         self._found: list[tuple[int, str]] = []
+        self.models: dict[str, tuple[Where, str]] = {}
+        """Where the model of each alias stands, also in words; both are empty for one that came as an option."""
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def note_model(self, alias: str, words: str) -> None:
+        """Something is wrong with what is behind an alias."""
+        self.note(*self.models.get(alias, ((), "")), words)
 
     def written_as(self, where: Where, option: str) -> None:
         """This value came as an option, whatever the file says."""
@@ -25,12 +34,12 @@ class Mistakes:
     def beside(self, where: Where, path: str) -> str:
         """A path that was written in the file is meant from where the file is."""
         path = str(Path(path).expanduser()) if path.startswith("~") else path
-        return path if where in self._options or not self._file else str(Path(self._file).parent / path)
+        return path if where in self._options or not self.file else str(Path(self.file).parent / path)
 
     def note(self, where: Where, table: str, words: str) -> None:
         """Something is wrong with a table, or with what is not there."""
-        line = self._line(where)
-        place = f"{self._file}:{line}" if line else self._file
+        line = 0 if where in self._options else self._line(where)
+        place = "" if where in self._options else f"{self.file}:{line}" if line else self.file
         self._found.append((line, ": ".join(part for part in (place, table, words) if part)))
 
     def note_value(self, where: Where, table: str, words: str) -> None:

@@ -6,16 +6,19 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from unbroken.errors import UserError
 from unbroken.gateway.config.document import read_document
 from unbroken.gateway.config.lines import Where, lines_of
 from unbroken.gateway.config.mistakes import Mistakes
 from unbroken.gateway.settings import GatewaySettings
+
+Look: TypeAlias = Callable[[GatewaySettings, Mistakes], None]
+"""Has a look at what was read, which may be incomplete, and notes what else is wrong."""
 
 FILE = "unbroken.toml"
 """What is read when nothing else is said and it stands in the working directory."""
@@ -34,6 +37,7 @@ class ServeOptions:
     port: int | None = None
     workers: int | None = None
     open_to_all: bool = False
+    access_log: bool = False
     store: str = ""
     hold_timeout: float | str = ""
     serial: bool = False
@@ -52,6 +56,7 @@ _PLACES: Mapping[str, Where] = {
     "port": ("server", "port"),
     "workers": ("server", "workers"),
     "open_to_all": ("server", "open_to_all"),
+    "access_log": ("server", "access_log"),
     "store": ("store", "url"),
     "hold_timeout": ("serial", "hold_timeout"),
     "keys": ("keys", "required"),
@@ -60,15 +65,22 @@ _PLACES: Mapping[str, Where] = {
 """Where each option would stand in the file."""
 
 
-def read_config(path: str | Path, options: ServeOptions = ServeOptions()) -> GatewaySettings:  # noqa: B008 - frozen
+def read_config(
+    path: str | Path,
+    options: ServeOptions = ServeOptions(),  # noqa: B008 - frozen
+    look: Look | None = None,
+) -> GatewaySettings:
     """The settings of a file. What options say counts before it; a model that they name is served alone. All mistakes
     are one `UserError`, a line for each."""
     text = _read_text(str(path))
     document = _parse(text, str(path))
-    return _settle(document, options, Mistakes(str(path), lines_of(text)))
+    return _settle(document, options, Mistakes(str(path), lines_of(text)), look)
 
 
-def settings_from_options(options: ServeOptions = ServeOptions()) -> GatewaySettings:  # noqa: B008 - frozen
+def settings_from_options(
+    options: ServeOptions = ServeOptions(),  # noqa: B008 - frozen
+    look: Look | None = None,
+) -> GatewaySettings:
     """The settings of a gateway without a file. One that is told of no model has the demo model, which keeps what it
     said in memory, if that does."""
     document: dict[str, Any] = {}
@@ -76,7 +88,7 @@ def settings_from_options(options: ServeOptions = ServeOptions()) -> GatewaySett
         document["models"] = [{"model": "demo"}]
         if (options.workers or 1) == 1:
             document["store"] = {"url": "memory:"}
-    return _settle(document, options, Mistakes())
+    return _settle(document, options, Mistakes(), look)
 
 
 def store_url(setting: str) -> str:
@@ -113,7 +125,7 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         raise UserError(f"{path}:{line}: this is no TOML: {error}") from None
 
 
-def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes) -> GatewaySettings:
+def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes, look: Look | None) -> GatewaySettings:
     if options.upstream:
         document["models"] = [{}]
     for name, where in _PLACES.items():
@@ -130,6 +142,8 @@ def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes)
     if options.serial:
         _one_at_a_time(document)
     settings = read_document(document, mistakes)
+    if look is not None:
+        look(settings, mistakes)
     mistakes.tell()
     return settings
 

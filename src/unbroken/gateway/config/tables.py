@@ -23,6 +23,7 @@ TABLES: Mapping[str, Mapping[str, tuple[str, Reader]]] = {
         "body_timeout": ("body_timeout", values.seconds),
         "write_timeout": ("write_timeout", values.seconds),
         "stop_timeout": ("stop_timeout", values.seconds),
+        "access_log": ("access_log", values.flag),
     },
     "store": {
         "url": ("store", values.store),

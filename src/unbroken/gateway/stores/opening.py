@@ -49,6 +49,7 @@ def check_store(url: str) -> None:
     """What can be seen of a store without opening it; `UserError` if it could not be used. A server is not asked."""
     scheme, rest = _split(url)
     if scheme != "sqlite":
+        open_store(url)  # which asks no server yet
         return
     path = Path(_path(rest))
     where = f"store `sqlite:{rest}` cannot be used"
@@ -93,4 +94,7 @@ def _redis() -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "redis":
             raise
-        raise UserError("a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'") from None
+        raise UserError(
+            "a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'"
+            " (in a checkout: pip install '.[redis]')"
+        ) from None

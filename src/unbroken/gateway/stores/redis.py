@@ -54,6 +54,10 @@ class _Get:
 _Job = TypeVar("_Job", _Put, _Get)
 
 
+class _Hangs(StoreUnavailable):
+    """It did not answer in time."""
+
+
 class RedisStore:
     """Raises `UserError` if the address cannot be read. Belongs to the loop in which it is first used."""
 
@@ -100,7 +104,8 @@ class RedisStore:
     async def ping(self) -> None:
         self._refuse_closed()
         async with self._asking():
-            await self._client.ping()
+            # Written, because a full server answers whoever only asks whether it is there.
+            await self._client.set(_encoded("ping"), b"", px=1000)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -119,10 +124,16 @@ class RedisStore:
     async def _exchange_all(self) -> None:
         while self._puts or self._gets:
             puts, gets = _take_puts(self._puts), _take(self._gets)
-            if puts:
-                await self._attempt(puts, self._put)
-            if gets:
-                await self._attempt(gets, self._get)
+            try:
+                if puts:
+                    await self._attempt(puts, self._put)
+                if gets:
+                    await self._attempt(gets, self._get)
+            except _Hangs as error:  # it would keep them all waiting, one exchange after the other
+                for job in (*gets, *self._puts, *self._gets):
+                    _fail(job, error)
+                self._puts.clear()
+                self._gets.clear()
 
     async def _attempt(self, jobs: list[_Job], work: Callable[[list[_Job]], Awaitable[list[Any]]]) -> None:
         try:
@@ -130,8 +141,9 @@ class RedisStore:
                 outcomes = await work(jobs)
         except StoreUnavailable as error:
             for job in jobs:
-                if not job.done.done():
-                    job.done.set_exception(StoreUnavailable(str(error)))
+                _fail(job, error)
+            if isinstance(error, _Hangs):
+                raise
         else:
             for job, outcome in zip(jobs, outcomes, strict=True):
                 if not job.done.done():  # else who asked was cancelled
@@ -159,7 +171,7 @@ class RedisStore:
             async with asyncio.timeout(_EXCHANGE):
                 yield
         except TimeoutError:
-            raise StoreUnavailable(f"store `{self._label}` did not answer within {_EXCHANGE:g} s") from None
+            raise _Hangs(f"store `{self._label}` did not answer within {_EXCHANGE:g} s") from None
         except Exception as error:  # noqa: BLE001 - foreign code; whatever came out of it, somebody waits for an answer
             raise StoreUnavailable(
                 f"store `{self._label}` failed: {self._without_password(str(error) or type(error).__name__)}"
@@ -167,6 +179,11 @@ class RedisStore:
 
     def _without_password(self, text: str) -> str:
         return text.replace(self._password, "***") if self._password else text
+
+
+def _fail(job: _Put | _Get, error: StoreUnavailable) -> None:
+    if not job.done.done():  # else who asked was cancelled
+        job.done.set_exception(StoreUnavailable(str(error)))
 
 
 def _take(waiting: deque[_Get]) -> list[_Get]:
