@@ -37,7 +37,7 @@ from unbroken.transcript import from_json, to_json
 
 log = logging.getLogger("unbroken.gateway")
 
-AT_HAND = 8 << 20
+AT_HAND = 2 << 20
 """Bytes, about, of turns that are kept at hand, so that a long history costs no reads."""
 SPARE = 32 << 20
 """Bytes that are kept in memory while the store cannot be written to."""

@@ -7,6 +7,7 @@ the answer too. Clients that are no browsers send no `Origin`, and ask for `loca
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -14,14 +15,20 @@ from urllib.parse import urlsplit
 def is_foreign(headers: Mapping[str, str], host: str) -> bool:
     """Does this request come from somebody else's web page? `headers` by their names in lower case; `host` is the name
     that the gateway listens on."""
-    asked = _name(f"//{headers.get('host', '')}")
+    return _is_foreign(
+        headers.get("host", ""), headers.get("origin", ""), headers.get("sec-fetch-site", ""), host.lower()
+    )
+
+
+@lru_cache(maxsize=256)
+def _is_foreign(host: str, origin: str, site: str, own_name: str) -> bool:
+    asked = _name(f"//{host}")
     # A name without a dot is one of this network: nobody outside can make it lead here.
-    own = "." not in asked or asked == host.lower() or asked.endswith(".localhost") or _is_address(asked)
+    own = "." not in asked or asked == own_name or asked.endswith(".localhost") or _is_address(asked)
     if not own:
         return True
-    if headers.get("sec-fetch-site") == "cross-site":
+    if site == "cross-site":
         return True
-    origin = headers.get("origin", "")
     return bool(origin) and _name(origin) != asked
 
 

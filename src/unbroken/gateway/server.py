@@ -307,7 +307,7 @@ def _settled_app(app: MakeApp, settings: GatewaySettings) -> App:
     made = app(settings)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 20, 20)
+    gc.set_threshold(2_000, 10, 10)
     return made
 
 
