@@ -27,7 +27,6 @@ def options(habits: Habits) -> dict[str, Any]:
     return {"clients": SERIAL, "hold_timeout": HOLD, "retry_window": FOREVER if habits.retries else 0.0}
 
 
-@settings(max_examples=MORE // 10 or 50)
 @given(habits(), PLANS, ACTIONS_DRAWN)
 def test_whatever_a_client_does_no_call_is_doubled_and_no_result_is_lost(
     habits: Habits, plans: Sequence[Plan], actions: Sequence[Action]
@@ -49,7 +48,7 @@ def test_whatever_a_client_does_no_call_is_doubled_and_no_result_is_lost(
     asyncio.run(story())
 
 
-@settings(max_examples=MORE // 50 or 8)
+@settings(max_examples=MORE // 50 or 15)
 @given(habits(), PLANS, ACTIONS_DRAWN)
 def test_the_same_over_http_with_two_replicas_on_valkey(
     habits: Habits, plans: Sequence[Plan], actions: Sequence[Action]
