@@ -39,6 +39,7 @@ from unbroken.models.unanswered import cause_of, in_words, not_in_time, refused_
 from unbroken.wires import find_wire
 from unbroken.wires.chain import HISTORIES
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.sse import MAX_BODY
 
 AFTER_FINISH = 3.0
 """Seconds of silence after a finish reason: openai-chat may still send its usage, and some servers never close."""
@@ -236,7 +237,8 @@ class HTTPModel:
         return Decoder(wire, names, request)
 
     async def fetch(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> bytes:
-        """The whole answer to a body as a client of this wire spelled it, not streamed and not read: its bytes."""
+        """The whole answer to a body as a client of this wire spelled it, not streamed and not read: its bytes. Where
+        the connection is lost, or never closed, what came of it: whether that is whole, its reader has to say."""
         spelled = {**body, "model": self.endpoint.model} if "model" in body else {**body}
         data = dumps(fit_spelled(spelled, self.endpoint.quirks))
         loop = asyncio.get_running_loop()
@@ -246,18 +248,21 @@ class HTTPModel:
         content = response.content
         patience.reads(content)
         parts: list[bytes] = []
-        lost: Exception | None = None
+        size, lost = 0, None
         try:
-            while part := await content.readany():
+            while size <= MAX_BODY and (part := await content.readany()):
                 parts.append(part)
+                size += len(part)
                 patience.since = loop.time()
-                patience.allow(self.timeouts.idle)
+                # Some servers send all of it and never close: after a brace not much more is worth waiting for.
+                closed = part.rstrip().endswith(b"}")
+                patience.allow(min(AFTER_FINISH, self.timeouts.idle or inf) if closed else self.timeouts.idle)
         except (ClientError, OSError) as error:
             lost = error
         finally:
             patience.end()
             response.close()
-        if lost is not None:
+        if lost is not None and not parts:
             raise self._failed(key, lost, patience.expired) from cause_of(lost)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

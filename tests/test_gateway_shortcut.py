@@ -1,0 +1,67 @@
+"""The short way of a fresh question: whatever goes wrong on it, nobody is asked twice for what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from gateway_client import Client, run, serving, settings_for
+
+from unbroken.gateway.settings import UpstreamSettings
+from unbroken.messages import User
+
+MESSAGE = {"role": "assistant", "content": "All is well."}
+BODY = json.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]}).encode()
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+@asynccontextmanager
+async def answering(*answers: tuple[bytes, bool]) -> AsyncGenerator[tuple[str, list[int]]]:
+    """Gives these bytes, one for each request, and then closes the connection, or does not."""
+    asked: list[int] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        await reader.readexactly(length)
+        data, closes = answers[min(len(asked), len(answers) - 1)]
+        asked.append(length)
+        writer.write(HEAD + b"\r\n" + data)
+        await writer.drain()
+        if not closes:
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", asked
+
+
+def ask(*answers: tuple[bytes, bool]) -> tuple[str, int]:
+    """The answer's text, and how often the model was asked."""
+
+    async def story() -> tuple[str, int]:
+        async with answering(*answers) as (base_url, asked):
+            alias = UpstreamSettings("m", "openai-chat:x", base_url=base_url, options={"idle": 0.3})
+            async with serving(settings_for(alias)) as url:
+                reply = await Client(url, "openai-chat", parallel=None).ask(User.of("How is it?"))
+                assert reply.status == 200, reply.data
+                return reply.response.text, len(asked)
+
+    return run(story)
+
+
+def test_a_body_that_is_all_there_on_a_connection_that_is_never_closed_is_the_answer() -> None:
+    assert ask((BODY, False)) == ("All is well.", 1)
+
+
+def test_a_body_that_breaks_off_is_asked_for_again() -> None:
+    assert ask((BODY[:40], True), (BODY, True)) == ("All is well.", 2)
+
+
+def test_an_answer_that_is_not_plain_is_read_the_long_way_and_not_asked_for_again() -> None:
+    said = {**MESSAGE, "reasoning_content": "Hm."}
+    body = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
+    assert ask((body, True)) == ("All is well.", 1)
