@@ -33,7 +33,7 @@ from unbroken.gateway.kept import Kept
 from unbroken.gateway.mending import ends_in_result, in_words, lost_reasoning, mend, name_of
 from unbroken.gateway.serial import AskModel, HandOut, decide, fold_turns
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.shortcut import Fetched, fetch, going_on, is_fresh
+from unbroken.gateway.shortcut import Fetched, fetch, going_on, is_fresh, send
 from unbroken.gateway.speaking import Speaker, StreamSpeaker, WholeSpeaker
 from unbroken.gateway.turns import Turn, asked_key, chain, is_named, turn_key
 from unbroken.messages import (
@@ -43,6 +43,7 @@ from unbroken.messages import (
     ToolCall,
     Usage,
 )
+from unbroken.models.http import Sent
 from unbroken.models.model import Model, closing
 from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
@@ -96,13 +97,24 @@ class Answering:
 
     async def answer(self, asked: Asked, out: Outlet, account: Account) -> None:
         check_body(asked.door, asked.body)
-        fetched: Fetched | None = None
-        if not asked.serial and is_fresh(asked.upstream, asked.wire, asked.body):
-            fetched = await fetch(asked.upstream, asked.body, asked.headers)
+        if not is_fresh(asked):
+            await self._answer(asked, out, account)
+        elif asked.body.get("stream"):
+            sent = await send(asked)
+            try:
+                await self._answer(asked, out, account, sent)
+            finally:
+                sent.drop()
+        else:
+            fetched = await fetch(asked)
             plain = look_at(find_wire(asked.wire), fetched.data, most_tokens(asked.body))
             if plain is not None:
                 await self._give_back(asked.upstream.alias, fetched.data, plain, out, account)
-                return
+            else:
+                await self._answer(asked, out, account, fetched)
+
+    async def _answer(self, asked: Asked, out: Outlet, account: Account, first: Fetched | Sent | None = None) -> None:
+        """`first`: the first try, where it was made already."""
         if asked.upstream.wire != asked.wire and (what := held_by_provider(asked.door, asked.body)):
             raise InvalidRequest(f"`{what}` is held by the provider of openai-responses, and this model is not of it")
         request = read_request(asked.door, asked.body)
@@ -112,6 +124,10 @@ class Answering:
         if parent:
             request, depth = await self._go_on_from(asked, request, parent)
         serial = asked.serial or request.parallel is False
+        answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire), first, depth)
+        if first is not None:  # a fresh question: there are no turns in it
+            await self._ask(answer, AskModel(request.messages))
+            return
         found = await self._kept.find(asked.scope, request.messages)
         if not serial:
             found = {at: turn for at, turn in found.items() if not turn.held or is_named(turn, request.messages[at])}
@@ -127,7 +143,6 @@ class Answering:
             wire=asked.wire,
             origin=asked.upstream.origin,
         )
-        answer = _Answer(asked, request, said, parent, serial, out, account, new_id(asked.wire), fetched, depth)
         match decision:
             case HandOut(turn):
                 await self._kept.touch(turn, holds.get(turn.key))
@@ -311,15 +326,15 @@ class _Answer:
     out: Outlet
     account: Account
     id: str
-    fetched: Fetched | None = None
-    """The first try was made already."""
+    first: Fetched | Sent | None = None
+    """The first try, where it was made already."""
     depth: int = 0
     """Responses that this one stands on, by `previous_response_id`."""
 
     @property
     def model(self) -> Model:
-        model, http = self.asked.upstream.model, self.asked.upstream.http
-        return model if self.fetched is None or http is None else going_on(model, http, self.fetched)
+        upstream = self.asked.upstream
+        return upstream.model if self.first is None else going_on(upstream, self.first)
 
     def speaker(self, raw: bool, settings: GatewaySettings, now: float) -> Speaker:
         asked, wire = self.asked, self.asked.wire

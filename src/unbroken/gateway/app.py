@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
@@ -38,7 +38,7 @@ from unbroken.gateway.edge import read_body as receive_body
 from unbroken.gateway.failures import Failure, discreet, failure_of, whole_seconds
 from unbroken.gateway.kept import Kept
 from unbroken.gateway.keys import GatewayKey, KeyRing
-from unbroken.gateway.limits import KeyLimits
+from unbroken.gateway.limits import UNLIMITED, KeyLimits
 from unbroken.gateway.origins import is_foreign
 from unbroken.gateway.pages import Page, Pages, Visitor
 from unbroken.gateway.passing import choose, failed_by, pass_through
@@ -184,15 +184,13 @@ class Gateway:
         failure: Failure | None = None
         self._book.begin()
         try:
-            with ExitStack() as admitted:
-                visit.key = self._admit(visit.headers, scope)
-                if visit.key is not None:
-                    refused = admitted.enter_context(self._limits.admit(visit.key))
-                    if refused is not None:
-                        raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
+            key = visit.key = self._admit(visit.headers, scope)
+            with self._limits.admit(key) if key is not None else UNLIMITED as refused:
+                if refused is not None:
+                    raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
                 settings = self.settings
                 data = await receive_body(visit.headers, receive, settings.max_body, settings.body_timeout)
-                with Watching(receive):
+                with Watching(scope, receive):
                     await answer(visit, data)
             if visit.account.error_kind:
                 _log_failed(visit, visit.account.error)

@@ -98,10 +98,23 @@ def _safe(value: str) -> bytes:
     return value.encode("latin-1", "replace").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
-class Watching:
-    """`with Watching(receive):` a client that goes away ends what is inside, with `ClientGone`."""
+class Leaving:
+    """Where a server that can tell it (`protocol`) says at once that a client has gone: `then` is called."""
 
-    def __init__(self, receive: Receive) -> None:
+    __slots__ = ("then",)
+
+    NAME = "unbroken.leaving"
+    """Under `extensions` in the scope."""
+
+    def __init__(self) -> None:
+        self.then: Callable[[], None] | None = None
+
+
+class Watching:
+    """`with Watching(scope, receive):` a client that goes away ends what is inside, with `ClientGone`."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._leaving: Leaving | None = scope.get("extensions", {}).get(Leaving.NAME)
         self._receive = receive
         self._gone = False
         self._working: asyncio.Task[Any] | None = None
@@ -109,11 +122,16 @@ class Watching:
 
     def __enter__(self) -> None:
         self._working = asyncio.current_task()
-        self._watcher = asyncio.create_task(self._watch())
+        if self._leaving is not None:
+            self._leaving.then = self._end
+        else:  # any other server has to be asked, by a task that does nothing else
+            self._watcher = asyncio.create_task(self._watch())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._leaving is not None:
+            self._leaving.then = None
         if self._watcher is not None:
             # Not awaited: it only waits itself, and the loop sees it out.
             self._watcher.cancel()
@@ -125,6 +143,9 @@ class Watching:
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._end()
+
+    def _end(self) -> None:
         self._gone = True
         if self._working is not None:
             self._working.cancel()

@@ -85,3 +85,7 @@ class Admission:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._count is not None:
             self._count.in_flight -= 1
+
+
+UNLIMITED = Admission(None, None)
+"""Of somebody without a key: it counts nothing."""

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from unbroken.deadlines import Deadline, deadline
+from unbroken.gateway.edge import Leaving
 from unbroken.gateway.settings import GatewaySettings
 
 MOST_WAITING = 8
@@ -70,10 +71,11 @@ class BoundedProtocol(HttpToolsProtocol):
             if due is not None:
                 due.cancel()
         for cycle in self._earlier:
-            cycle.disconnected = True
-            cycle.message_event.set()
+            _tell_gone(cycle)
         self._earlier.clear()
         super().connection_lost(exc)
+        if self.cycle and not self.cycle.response_complete:  # None until the first request
+            _tell_gone(self.cycle)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -123,6 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["extensions"] = {Leaving.NAME: Leaving()}  # pyright: ignore[reportGeneralTypeIssues] - any may be there
         self._head_begun = True
 
     def on_headers_complete(self) -> None:
@@ -242,11 +245,19 @@ class BoundedProtocol(HttpToolsProtocol):
             return True
         if cycle.response_started or self.pipeline:
             return False
-        cycle.disconnected = True
-        cycle.message_event.set()
+        _tell_gone(cycle)
         return True
 
     def _hang_up(self) -> None:
         self._refused = True
         self.transport.close()
         self._expect_end()
+
+
+def _tell_gone(cycle: RequestResponseCycle) -> None:
+    """Whoever answers this request, and whoever reads its body, learns that nobody waits for it any more."""
+    cycle.disconnected = True
+    cycle.message_event.set()
+    then = cycle.scope["extensions"][Leaving.NAME].then  # pyright: ignore
+    if then is not None:
+        then()

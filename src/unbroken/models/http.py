@@ -52,6 +52,32 @@ _LONGEST_ERROR = 10.0
 """Seconds that the body of an error is read: its status alone says enough."""
 
 
+class Sent:
+    """A request on its way: the head of its answer is waited for. To be dropped, once nobody needs it any more."""
+
+    def __init__(self, posting: asyncio.Task[tuple[ClientResponse, Patience, str]]) -> None:
+        self._posting = posting
+        self._taken = False
+
+    async def head(self) -> tuple[ClientResponse, Patience, str]:
+        head = await self._posting
+        self._taken = True
+        return head
+
+    def drop(self) -> None:
+        """Hang up, unless somebody reads the answer."""
+        if not self._taken:
+            self._posting.cancel()
+            self._posting.add_done_callback(_hang_up)
+
+
+def _hang_up(posting: asyncio.Task[tuple[ClientResponse, Patience, str]]) -> None:
+    if not posting.cancelled() and posting.exception() is None:
+        response, patience, _ = posting.result()
+        patience.end()
+        response.close()
+
+
 class HTTPModel:
     """Made by `connect`. Belongs to no loop: one object serves any number of runs, loops and threads at once."""
 
@@ -162,23 +188,28 @@ class HTTPModel:
             body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
         return request, *go_on(body, request, endpoint.quirks.lost_reasoning)
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        request, body = self.write(request)
-        spelled = request.spelled_for(self.endpoint.wire)
-        decoder = self._decoder_for(request)
-        loop = asyncio.get_running_loop()
-        deadline = inf if self.timeouts.total is None else loop.time() + self.timeouts.total
-        key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
-        log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
-        try:
-            headers = self._headers_for(request.stream, key, spelled.headers if spelled is not None else {})
-            response, patience = await self._post(request.stream, headers, key, body, deadline, log)
-        except BaseException as error:
-            if log is not None:
-                log.fail(error)
-            raise
-        del body  # it is sent, and may be long
-        content, feed, time = response.content, decoder.feed, loop.time
+    async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Delta]:
+        """`sent`: what `send` gave, if the request is on its way already."""
+        log: Logged | None = None
+        if sent is not None:
+            decoder = self._decoder_for(request)
+            response, patience, key = await sent.head()
+        else:
+            request, body = self.write(request)
+            spelled = request.spelled_for(self.endpoint.wire)
+            decoder = self._decoder_for(request)
+            deadline = self._deadline()
+            key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
+            log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
+            try:
+                headers = self._headers_for(request.stream, key, spelled.headers if spelled is not None else {})
+                response, patience = await self._post(request.stream, headers, key, body, deadline, log)
+            except BaseException as error:
+                if log is not None:
+                    log.fail(error)
+                raise
+            del body  # it is sent, and may be long
+        content, feed, time = response.content, decoder.feed, asyncio.get_running_loop().time
         patience.reads(content)
         read = content.readany if log is None else log.reading(content.readany)
         received, lost, heard_at, said_at = False, None, 0.0, time()
@@ -236,16 +267,16 @@ class HTTPModel:
         names = [tool.name for tool in request.tools] if self._recovers and request.tools else None
         return Decoder(wire, names, request)
 
+    def send(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> Sent:
+        """Sends a body as a client of this wire spelled it, which asks for a stream; `stream` goes on from there. What
+        the request means can be read while its answer is waited for."""
+        return Sent(asyncio.create_task(self._post_spelled(True, body, headers)))
+
     async def fetch(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> bytes:
         """The whole answer to a body as a client of this wire spelled it, not streamed and not read: its bytes. Where
         the connection is lost, or never closed, what came of it: whether that is whole, its reader has to say."""
-        spelled = {**body, "model": self.endpoint.model} if "model" in body else {**body}
-        data = dumps(fit_spelled(spelled, self.endpoint.quirks))
-        loop = asyncio.get_running_loop()
-        deadline = inf if self.timeouts.total is None else loop.time() + self.timeouts.total
-        key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
-        response, patience = await self._post(False, self._headers_for(False, key, headers), key, data, deadline, None)
-        content = response.content
+        response, patience, key = await self._post_spelled(False, body, headers)
+        content, loop = response.content, asyncio.get_running_loop()
         patience.reads(content)
         parts: list[bytes] = []
         size, lost = 0, None
@@ -265,6 +296,18 @@ class HTTPModel:
         if lost is not None and not parts:
             raise self._failed(key, lost, patience.expired) from cause_of(lost)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _post_spelled(
+        self, stream: bool, body: Mapping[str, Json], headers: Mapping[str, str]
+    ) -> tuple[ClientResponse, Patience, str]:
+        spelled = {**body, "model": self.endpoint.model} if "model" in body else {**body}
+        data = dumps(fit_spelled(spelled, self.endpoint.quirks))
+        deadline = self._deadline()
+        key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
+        return *await self._post(stream, self._headers_for(stream, key, headers), key, data, deadline, None), key
+
+    def _deadline(self) -> float:
+        return inf if self.timeouts.total is None else asyncio.get_running_loop().time() + self.timeouts.total
 
     def _grace(self, decoder: Decoder | PassingDecoder) -> float:
         """How long to wait for more once the response has its terminal sign."""

@@ -65,6 +65,8 @@ class Patience:
     def reads(self, content: StreamReader) -> None:
         """The head is there, and the body is read from now on."""
         self._task, self._content = None, content
+        if self.expired:  # when the task that waited for the head was done already
+            content.set_exception(TimeoutError())
 
     def allow(self, seconds: float | None) -> None:
         """From now on a read may wait this long."""
