@@ -33,11 +33,11 @@ class VirtualClock:
     """Starts at `start` and stands still until `advance`. It counts whole nanoseconds, so that 0.1 and 0.2 make 0.3."""
 
     def __init__(self, start: float = 0.0) -> None:
-        self._start = start
+        self.start = start
         self._elapsed = 0.0
 
     def now(self) -> float:
-        return self._start + self._elapsed
+        return self.start + self._elapsed
 
     def elapsed(self) -> float:
         return self._elapsed

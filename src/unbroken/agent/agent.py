@@ -4,6 +4,7 @@ runs them (`loop`), and what a run came to is a `Result`."""
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -32,6 +33,7 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Effect, Tool, tool
+from unbroken.trajectory.record import Recorder
 from unbroken.transcript import NO_RESULT, Transcript, repair
 from unbroken.wires.status import validate_tool_chain
 
@@ -82,7 +84,8 @@ class Agent:
     - `on_approval`: asked before a tool with `approve` runs. Without it such calls are denied.
     - `guidance`: add how to call tools well to the instructions; the language is that of the instructions.
     - `choice`: of the first request: `"required"`, `"none"`, or the name of the tool that must be called.
-    - `sinks`: get every event of every run. `history`: what is sent of a long history (see `Conversation`).
+    - `sinks`: get every event of every run. `record`: a folder in which each run is recorded.
+    - `history`: what is sent of a long history (see `Conversation`).
     - `nudge`: ask a model to go on that announces a call and makes none; `continue_prompt`: in these words, which are
       also said to one that stays silent.
     - `open_calls`: what becomes of calls without results in which a history ends that is handed in: `"execute"` them
@@ -109,6 +112,7 @@ class Agent:
         reasoning: Effort | None = None,
         cache: bool = False,
         sinks: Sequence[Sink] = (),
+        record: str | os.PathLike[str] | Recorder | None = None,
         result_limit: int = RESULT_LIMIT,
         history: Trim | None = None,
         caller: Callable[[Caller], Caller] | None = None,
@@ -136,6 +140,8 @@ class Agent:
         self._language: Language = guidance if isinstance(guidance, str) else language_of(instructions)
         self._systems: dict[int | None, System | None] = {}
         self._sinks = tuple(sinks)
+        if record is not None:
+            self._sinks += (record if isinstance(record, Recorder) else Recorder(record),)
         self._result_limit = result_limit
         self._history = history
         self._caller = caller
@@ -245,7 +251,7 @@ class Agent:
         output: OutputType[Any] | None = None if kind is None else OutputType(kind)
         plan = partial(self._plan, options=options, output=output, rounds=account.limits.rounds)
         sinks = (*self._sinks, *options.get("sinks", ()))
-        return Performance(id, plan, self._clock, self._tools, transcript, account, sinks)
+        return Performance(id, plan, self._clock, self._tools, transcript, account, sinks, self.name)
 
     def _system(self, rounds: int | None) -> System | None:
         """The instructions, with guidance that names the real budget; the same words in every run."""

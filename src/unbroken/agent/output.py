@@ -41,7 +41,7 @@ class OutputType(Generic[T]):
             schema = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
             if definitions:
                 schema["$defs"] = definitions
-        self._schema = schema
+        self.schema = schema
 
     def tool(self, take: Callable[[T], None]) -> Tool:
         """The tool that the model calls to answer; `take` gets what fits."""
@@ -53,8 +53,8 @@ class OutputType(Generic[T]):
             take(answer)
             return ACCEPTED
 
-        signature = Signature(ANSWER, DESCRIPTION, self._schema, bind, is_async=True)
-        return Tool(ToolSpec(ANSWER, DESCRIPTION, self._schema), answer, signature)
+        signature = Signature(ANSWER, DESCRIPTION, self.schema, bind, is_async=True)
+        return Tool(ToolSpec(ANSWER, DESCRIPTION, self.schema), answer, signature)
 
     def read(self, arguments: dict[str, Json]) -> T:
         try:

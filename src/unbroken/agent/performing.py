@@ -9,7 +9,7 @@ from typing import Any
 
 from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
-from unbroken.agent.plan import Plan
+from unbroken.agent.plan import Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.run import Ending, Run
 from unbroken.agent.toolset import ToolSet
@@ -19,6 +19,7 @@ from unbroken.errors import UnbrokenError
 from unbroken.events import RunFailed, RunFinished, RunStarted, Sink
 from unbroken.messages import Message, User
 from unbroken.tools.calling import in_words
+from unbroken.trajectory.companion import Accompanying, Companion, RunHead, wrap_approval, wrap_model
 from unbroken.transcript import Transcript, repair, to_json
 
 LOG = logging.getLogger("unbroken.chain")
@@ -35,6 +36,8 @@ class Performance:
     transcript: Transcript
     account: Account
     sinks: tuple[Sink, ...] = ()
+    name: str = "main"
+    """Of the agent."""
     decisions: Decisions | None = None
     before: Result | None = None
     """What an earlier part of the run came to."""
@@ -48,8 +51,9 @@ class Performance:
 
     async def __call__(self, sinks: Sequence[Sink] = ()) -> Result:
         plan = self.plan(self.clock or current_clock())
-        voice = Voice(self.id, plan.clock, (*self.sinks, *sinks))
-        run = Run(self.id, plan, self.transcript, self.account, voice, question=self.question)
+        heard_by, companions = self._accompanied(plan, (*self.sinks, *sinks))
+        voice = Voice(self.id, plan.clock, heard_by)
+        run = Run(self.id, plan, self.transcript, self.account, voice, question=self.question, companions=companions)
         if self.before is not None:
             _recall(run, self.before)
         self.account.start(plan.clock)
@@ -74,6 +78,33 @@ class Performance:
             return result
         finally:
             voice.end()
+            for companion in companions:
+                companion.end()
+
+    def _accompanied(self, plan: Plan, sinks: tuple[Sink, ...]) -> tuple[list[Sink], tuple[Companion, ...]]:
+        """Who hears the run, and who of them goes along with it: those stand between it and the world from now on."""
+        if not any(isinstance(sink, Accompanying) for sink in sinks):
+            return list(sinks), ()
+        settings = settings_of(plan, self.account.limits)
+        messages, goes_on = self.transcript.messages, self.before is not None
+        head = RunHead(
+            self.id, self.name, plan.model.name, plan.clock, settings, messages, self.question, goes_on=goes_on
+        )
+        heard_by: list[Sink] = []
+        companions: list[Companion] = []
+        try:
+            for sink in sinks:
+                if isinstance(sink, Accompanying):
+                    companions.append(sink.accompany(head))
+                heard_by.append(companions[-1] if isinstance(sink, Accompanying) else sink)
+        except BaseException:
+            for companion in companions:
+                companion.end()
+            raise
+        plan.model = wrap_model(companions, plan.model)
+        plan.on_approval = wrap_approval(companions, plan.on_approval)
+        plan.companions = tuple(companions)
+        return heard_by, plan.companions
 
 
 def _recall(run: Run, before: Result) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from unbroken.agent.output import OutputType
+from unbroken.agent.limits import Limits
+from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.prompts import Language
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.messages import Choice, Effort, Message, Sampling, System
+from unbroken.messages import Choice, Effort, Json, Message, OneTool, Sampling, System
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.calling import Caller, ResultCache, ToolCaller, in_words
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.companion import Companion, wrap_caller
 from unbroken.transcript import Transcript
 
 OnError: TypeAlias = Literal["continue", "finish"]
@@ -57,12 +59,37 @@ class Plan:
     """Wraps what runs the tools: a recording, a durable step."""
     trim: Trim | None = None
     """What is sent of the history; the history itself stays whole."""
+    companions: tuple[Companion, ...] = ()
+    """Who goes along with the run, and stands between it and its tools."""
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
-        caller = ToolCaller(toolbox, self.clock, self.results, self.result_limit)
-        if self.caller is None:
-            return caller
-        try:
-            return self.caller(caller)
-        except Exception as error:
-            raise UserError(f"the function given as caller= failed: {in_words(error)}") from error
+        caller: Caller = ToolCaller(toolbox, self.clock, self.results, self.result_limit)
+        if self.caller is not None:
+            try:
+                caller = self.caller(caller)
+            except Exception as error:
+                raise UserError(f"the function given as caller= failed: {in_words(error)}") from error
+        return wrap_caller(self.companions, caller) if self.companions else caller
+
+
+def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
+    """How a run is played, as far as it can be written down: enough to play it again."""
+    choice = plan.choice
+    return {
+        "schedule": plan.schedule.value,
+        "limits": {name: value for name, value in asdict(limits).items() if value is not None},
+        "system": plan.system.text if plan.system is not None else "",
+        "several_calls": plan.several_calls,
+        "on_error": plan.on_error,
+        "on_all_failed": plan.on_all_failed,
+        "share_all": plan.share_all,
+        "choice": choice.name if isinstance(choice, OneTool) else choice,
+        "language": plan.language,
+        "nudge": plan.nudge,
+        "continue_prompt": plan.continue_prompt,
+        "result_limit": plan.result_limit,
+        "sampling": {name: value for name, value in asdict(plan.sampling).items() if value not in (None, ())},
+        "reasoning": plan.reasoning,
+        "cache": plan.cache_prompt,
+        "output": {"tool": ANSWER, "schema": plan.output.schema} if plan.output is not None else None,
+    }

@@ -33,6 +33,7 @@ from unbroken.tools.calling import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.companion import Companion
 from unbroken.transcript import Transcript, repair
 from unbroken.transcript.size import CHARACTERS_PER_TOKEN, characters
 from unbroken.verdicts import Verdict
@@ -112,6 +113,7 @@ class Run:
     cut_off: str = ""
     """What was said of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
+    companions: tuple[Companion, ...] = ()
     _counted: int = 0
     _characters: int = 0
     """Of the first `_counted` messages."""
@@ -187,9 +189,11 @@ class Run:
             raise
         except Exception as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
-        if self.plan.output is None:
-            return tools
-        return Toolbox(tools, self.plan.output.tool(self.output.append))
+        if self.plan.output is not None:
+            tools = Toolbox(tools, self.plan.output.tool(self.output.append))
+        for companion in self.companions:
+            companion.offered(self.voice.turn, tools)
+        return tools
 
     def request(self, toolbox: Toolbox, final: bool) -> Request:
         plan, messages, tools = self.plan, self.transcript.messages, toolbox.specs

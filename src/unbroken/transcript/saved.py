@@ -56,10 +56,10 @@ def _write_message(message: Message) -> Object:
             return {"role": "user", "content": [_write_part(part) for part in message.parts]}
         case Assistant():
             saved: Object = {"role": "assistant", "content": message.text}
-            saved |= _given(reasoning=message.reasoning, calls=[_write_call(call) for call in message.calls])
+            saved |= _given(reasoning=message.reasoning, calls=[write_call(call) for call in message.calls])
             return saved | _write_native(message.native)
         case ToolMessage():
-            return {"role": "tool", "results": [_write_result(result) for result in message.results]}
+            return {"role": "tool", "results": [write_result(result) for result in message.results]}
         case _:
             assert_never(message)
 
@@ -82,7 +82,7 @@ def _write_native(native: Native | None) -> Object:
     return {"native": saved | ({"source": native.source} if native.source else {})}
 
 
-def _write_call(call: ToolCall) -> Object:
+def write_call(call: ToolCall) -> Object:
     saved: Object = {"id": call.id, "name": call.name, "arguments": call.arguments, "complete": call.complete}
     saved |= _given(raw=call.raw, index=call.index, problem=call.problem, notes=list(call.notes))
     if call.kind != "function":
@@ -90,7 +90,7 @@ def _write_call(call: ToolCall) -> Object:
     return saved
 
 
-def _write_result(result: ToolResult) -> Object:
+def write_result(result: ToolResult) -> Object:
     saved: Object = {"call_id": result.call_id, "content": [_write_part(part) for part in result.content]}
     saved |= _given(name=result.name, duplicate_of=result.duplicate_of, cache=result.cache)
     if result.error:
@@ -113,10 +113,10 @@ def _read_message(saved: Object) -> Message:
     if role == "user":
         return User(_read_parts(saved))
     if role == "assistant":
-        calls = tuple(_read_call(_object(call)) for call in _get(saved, "calls", list[Json]()))
+        calls = tuple(read_call(_object(call)) for call in _get(saved, "calls", list[Json]()))
         return Assistant(_get(saved, "content", ""), calls, _get(saved, "reasoning", ""), _read_native(saved))
     if role == "tool":
-        return ToolMessage(tuple(_read_result(_object(result)) for result in _need(saved, "results", list[Json]())))
+        return ToolMessage(tuple(read_result(_object(result)) for result in _need(saved, "results", list[Json]())))
     raise _Unreadable(f"its role is {role!r}, not system, user, assistant or tool")
 
 
@@ -134,7 +134,7 @@ def _read_part(saved: Object) -> Part:
     raise _Unreadable(f"the type of a part is {kind!r}, not text or media")
 
 
-def _read_call(saved: Object) -> ToolCall:
+def read_call(saved: Object) -> ToolCall:
     arguments = saved.get("arguments")
     return ToolCall(
         id=_need(saved, "id", ""),
@@ -150,7 +150,7 @@ def _read_call(saved: Object) -> ToolCall:
     )
 
 
-def _read_result(saved: Object) -> ToolResult:
+def read_result(saved: Object) -> ToolResult:
     return ToolResult(
         call_id=_need(saved, "call_id", ""),
         content=_read_parts(saved),

@@ -1,0 +1,91 @@
+"""Who goes along with a run: hears its events, and may stand between it and its model, its tools and who approves.
+
+A sink is told what happened. One that has `accompany` is asked at the start of each run for a `Companion`, which is
+told in its place and may do more: record what goes in and out (`record`), put a recording in place of the world
+(`replay`), carry a trace to where a request goes (`otel`). The loop knows nothing of them: they are of the same few
+signatures as what they wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from unbroken.clock import Clock
+from unbroken.events import Event
+from unbroken.messages import Json, Message, User
+from unbroken.models.model import Model
+from unbroken.tools.approval import OnApproval
+from unbroken.tools.calling import Caller
+from unbroken.tools.toolbox import Toolbox
+
+
+@dataclass(slots=True)
+class RunHead:
+    """What is known of a run when it begins."""
+
+    run: str
+    agent: str
+    """The name of the agent: `main`, if it was given none."""
+    model: str
+    clock: Clock
+    settings: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """How it is played: the schedule, the limits, what happens after a failure. Plain JSON."""
+    messages: tuple[Message, ...] = ()
+    """The history so far, with what is asked now as its last message."""
+    question: User | None = None
+    """What is asked once the calls have run in which that history ends."""
+    goes_on: bool = False
+    """The run was begun earlier: it waited for somebody, or its process died."""
+
+
+class Companion:
+    """Goes along with one run. As it stands it does nothing: what is wanted is overridden."""
+
+    def __call__(self, event: Event) -> None:
+        """An event of the run."""
+
+    def offered(self, turn: int, toolbox: Toolbox) -> None:
+        """The tools of the turn that begins."""
+
+    def model(self, model: Model) -> Model:
+        """What is asked in place of the model."""
+        return model
+
+    def caller(self, caller: Caller) -> Caller:
+        """What runs the tools in place of the caller."""
+        return caller
+
+    def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
+        """Who is asked for approvals."""
+        return on_approval
+
+    def end(self) -> None:
+        """The run is over, however it ended; nothing more will be told."""
+
+
+@runtime_checkable
+class Accompanying(Protocol):
+    """A sink that gives each run a companion."""
+
+    def accompany(self, head: RunHead) -> Companion: ...
+
+
+def wrap_model(companions: Sequence[Companion], model: Model) -> Model:
+    """Those that are listed later stand nearer to the model: what replays goes there, what records in front of it."""
+    for companion in reversed(companions):
+        model = companion.model(model)
+    return model
+
+
+def wrap_caller(companions: Sequence[Companion], caller: Caller) -> Caller:
+    for companion in reversed(companions):
+        caller = companion.caller(caller)
+    return caller
+
+
+def wrap_approval(companions: Sequence[Companion], on_approval: OnApproval | None) -> OnApproval | None:
+    for companion in reversed(companions):
+        on_approval = companion.approval(on_approval)
+    return on_approval

@@ -1,0 +1,299 @@
+"""The lines of a recording: what each kind holds, and how values become lines and values again.
+
+One JSON object a line; its `line` says what it is. `docs/recordings.md` describes every field. A reader ignores kinds
+and fields that it does not know: only what changes the meaning of what was there before makes a new `SCHEMA`.
+
+    run       first line: the run, its agent, its clock, its settings, the history that it began with
+    tools     the tools of a turn, when they are not those of the turn before
+    request   what the model was asked; of its messages only those that the request before had not
+    delta     what came of the answer
+    failed    there was no answer: the error in its place
+    started   a tool was begun; its idempotency key
+    result    what it gave
+    approval  what was decided about a call
+    event     an event of the run
+    stage     `multi_tool_call`: several calls came in one answer, and how they ended
+    resumed   the run goes on here, in another process perhaps
+    note      something that the recorder could not write
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, cast
+
+import orjson
+
+from unbroken import errors
+from unbroken.deltas import (
+    AttemptFailed,
+    CallArguments,
+    CallOpened,
+    CallReady,
+    CallSpoiled,
+    CallWithdrawn,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    Restarted,
+    ServerCallSeen,
+    TextDelta,
+    UsageReported,
+)
+from unbroken.errors import ProviderError, UnbrokenError, UserError
+from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolCall, ToolSpec, Usage
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
+from unbroken.tools.tool import Tool
+from unbroken.transcript import from_json, to_json
+from unbroken.transcript.saved import read_call, write_call
+from unbroken.verdicts import Verdict
+from unbroken.wires.jsontext import dumps
+
+SCHEMA = 1
+
+Line = dict[str, Any]
+
+NAMES: dict[type[Any], str] = {
+    TextDelta: "text",
+    ReasoningDelta: "reasoning",
+    CallOpened: "call_opened",
+    CallArguments: "call_arguments",
+    CallReady: "call_ready",
+    CallSpoiled: "call_spoiled",
+    CallWithdrawn: "call_withdrawn",
+    ServerCallSeen: "server_call",
+    UsageReported: "usage",
+    Ended: "ended",
+    AttemptFailed: "attempt_failed",
+    Restarted: "restarted",
+}
+"""How each delta is called in a recording. (Bytes that a gateway passes on are not recorded.)"""
+
+
+def encode(line: Mapping[str, Any]) -> bytes:
+    """One line, without its end."""
+    try:
+        return orjson.dumps(line)
+    except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
+        return dumps(line)
+
+
+# Deltas
+
+
+def delta_fields(delta: Delta, message: Assistant | None = None) -> Line | None:
+    """What a line says of a delta; None if it is not recorded. `message` is what the deltas before it came to: an end
+    that says the same says so in one word."""
+    match delta:
+        case TextDelta(text) | ReasoningDelta(text):
+            return {"text": text}
+        case CallOpened(index, name, id):
+            return {"index": index, "name": name, "id": id}
+        case CallArguments(index, text):
+            return {"index": index, "text": text}
+        case CallReady(call) | CallSpoiled(call):
+            return {"call": write_call(call)}
+        case CallWithdrawn(index):
+            return {"index": index}
+        case ServerCallSeen(call):
+            return {"call": _plain(call)}
+        case UsageReported(usage):
+            return {"usage": _plain(usage)}
+        case Ended(verdict, said):
+            return {"verdict": _plain(verdict)} | _ending(said, message)
+        case AttemptFailed(verdict, wait, elsewhere):
+            return {"verdict": _plain(verdict), "wait": wait, "elsewhere": elsewhere}
+        case Restarted(dropped):
+            return {"dropped": list(dropped)}
+        case _:
+            return None
+
+
+def _ending(said: Assistant | None, heard: Assistant | None) -> Line:
+    if said is None:
+        return {}
+    if heard is not None and replace(said, native=None) == heard:
+        native = to_json([Assistant("", native=said.native)])[0].get("native")
+        return {"as_heard": True} | ({"native": native} if native is not None else {})
+    return {"message": to_json([said])[0]}
+
+
+def read_delta(line: Line, heard: Assistant) -> Delta:
+    """The delta again. `heard` is what the deltas before it came to."""
+    match line["delta"]:
+        case "text":
+            return TextDelta(line["text"])
+        case "reasoning":
+            return ReasoningDelta(line["text"])
+        case "call_opened":
+            return CallOpened(line["index"], line["name"], line["id"])
+        case "call_arguments":
+            return CallArguments(line["index"], line["text"])
+        case "call_ready":
+            return CallReady(read_call(line["call"]))
+        case "call_spoiled":
+            return CallSpoiled(read_call(line["call"]))
+        case "call_withdrawn":
+            return CallWithdrawn(line["index"])
+        case "server_call":
+            return ServerCallSeen(_known(ServerCall, line["call"]))
+        case "usage":
+            return UsageReported(_known(Usage, line["usage"]))
+        case "ended":
+            return Ended(read_verdict(line["verdict"]), _read_message(line, heard))
+        case "attempt_failed":
+            return AttemptFailed(read_verdict(line["verdict"]), line["wait"], line["elsewhere"])
+        case "restarted":
+            return Restarted(tuple(line["dropped"]))
+        case other:
+            raise UserError(f"{other!r} is no delta that this version knows")
+
+
+def _read_message(line: Line, heard: Assistant) -> Assistant | None:
+    if line.get("as_heard"):
+        saved: Line = {"role": "assistant", "content": ""}
+        native = from_json([saved | ({"native": line["native"]} if "native" in line else {})])[0]
+        return replace(heard, native=cast("Assistant", native).native)
+    if "message" not in line:
+        return None
+    return cast("Assistant", from_json([line["message"]])[0])
+
+
+class Hearing:
+    """What the deltas of one answer have come to so far."""
+
+    __slots__ = ("_calls", "_reasoning", "_text")
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, ToolCall] = {}
+
+    def feed(self, delta: Delta) -> None:
+        match delta:
+            case TextDelta(text):
+                self._text.append(text)
+            case ReasoningDelta(text):
+                self._reasoning.append(text)
+            case CallReady(call) | CallSpoiled(call):
+                self._calls[call.index] = call
+            case CallWithdrawn(index):
+                self._calls.pop(index, None)
+            case Restarted():
+                self.__init__()
+            case _:
+                pass
+
+    @property
+    def message(self) -> Assistant:
+        calls = tuple(call for _, call in sorted(self._calls.items()))
+        return Assistant("".join(self._text), calls, "".join(self._reasoning))
+
+
+def read_verdict(saved: Line) -> Verdict:
+    return _known(Verdict, {**saved, "open_calls": tuple(saved.get("open_calls", ()))})
+
+
+def _known(kind: type[Any], saved: Line) -> Any:
+    """A value of its fields; those that a later version has added are left out."""
+    names = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in saved.items() if name in names})
+
+
+def _plain(value: Any) -> Line:
+    """A flat dataclass as it is."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+# Requests
+
+
+def request_fields(request: Request) -> Line:
+    """All of a request but its messages and tools; what is as usual is left out."""
+    line: Line = {}
+    if request.choice is not None:
+        line["choice"] = {"tool": request.choice.name} if isinstance(request.choice, OneTool) else request.choice
+    for name, usual in (("parallel", None), ("final", False), ("stream", True), ("reasoning", None), ("cache", False)):
+        if (value := getattr(request, name)) != usual:
+            line[name] = value
+    if sampling := {name: value for name, value in _plain(request.sampling).items() if value not in (None, (), [])}:
+        line["sampling"] = sampling
+    for name in ("extra", "model", "wire"):
+        if value := getattr(request, name):
+            line[name] = value
+    return line
+
+
+def spec_fields(spec: ToolSpec) -> Line:
+    return {"name": spec.name, "description": spec.description, "parameters": spec.parameters, "strict": spec.strict}
+
+
+def tool_fields(tool: Tool) -> Line:
+    """A tool as the model sees it, and what it promises. A function among the promises is only said to be there."""
+    return spec_fields(tool.spec) | {
+        "effect": tool.effect,
+        "timeout": tool.timeout,
+        "key": tool.key is not None,
+        "dedupe": tool.dedupe,
+        "cache": tool.cache,
+        "retries": tool.retries,
+        "repeat": tool.repeat,
+        "approve": "sometimes" if callable(tool.approve) else tool.approve,
+        "client": tool.function is None,
+    }
+
+
+def read_sampling(saved: Line) -> Sampling:
+    return _known(Sampling, {**saved, "stop": tuple(saved.get("stop", ()))})
+
+
+# Errors and approvals
+
+
+def error_fields(error: BaseException) -> Line:
+    line: Line = {"error": type(error).__name__, "message": str(error)}
+    if isinstance(error, UnbrokenError) and error.verdicts:
+        line["verdicts"] = [_plain(verdict) for verdict in error.verdicts]
+    if isinstance(error, ProviderError):
+        line |= {"status": error.status, "retry_after": error.retry_after}
+    return line
+
+
+def read_error(line: Line) -> Exception:
+    """An error of the same type, as far as it is one of ours."""
+    kind = getattr(errors, line["error"], None)
+    if not (isinstance(kind, type) and issubclass(kind, UnbrokenError)):
+        return ProviderError(f"{line['error']}: {line['message']}")
+    try:
+        error = kind(line["message"])
+    except TypeError:
+        error = ProviderError(line["message"])
+    error.verdicts = tuple(map(read_verdict, line.get("verdicts", ())))
+    if isinstance(error, ProviderError):
+        error.status, error.retry_after = line.get("status", 0), line.get("retry_after")
+    return error
+
+
+def approval_fields(approval: Approval) -> Line:
+    match approval:
+        case Allow():
+            return {"decision": "allow"}
+        case Deny(reason):
+            return {"decision": "deny", "reason": reason}
+        case Edit(arguments):
+            return {"decision": "edit", "arguments": arguments}
+        case Wait():
+            return {"decision": "wait"}
+
+
+def read_approval(line: Line) -> Approval:
+    match line["decision"]:
+        case "allow":
+            return Allow()
+        case "edit":
+            return Edit(line["arguments"])
+        case "wait":
+            return Wait()
+        case _:
+            return Deny(line.get("reason", ""))
