@@ -21,6 +21,7 @@ LAYERS = [
     {"deltas"},
     {"errors"},
     {"verdicts"},
+    {"virtual"},
     {"messages", "clock", "deadlines"},
 ]
 """From the top down. A room may import what stands below it; rooms side by side do not see each other."""

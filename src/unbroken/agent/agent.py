@@ -13,11 +13,12 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from unbroken.agent.background import BACKGROUND
 from unbroken.agent.inputs import Prompt, to_user
-from unbroken.agent.limits import Account, Limits
+from unbroken.agent.limits import Account, Limits, limits_of
 from unbroken.agent.output import OutputType
 from unbroken.agent.performing import Performance
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
 from unbroken.agent.prompts import Language, guidance_text, language_of
+from unbroken.agent.replaying import play_again
 from unbroken.agent.result import Result
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
@@ -34,6 +35,9 @@ from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.trajectory.record import Recorder
+from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.replay import PlayedTools, replay
+from unbroken.trajectory.tape import PlayedClock
 from unbroken.transcript import NO_RESULT, Transcript, repair
 from unbroken.wires.status import validate_tool_chain
 
@@ -181,6 +185,34 @@ class Agent:
         performance = self.prepare_resume(result, answers, options)
         return RunStream(lambda sink: performance((sink,)), performance.messages)
 
+    def replay(
+        self,
+        recording: str | os.PathLike[str] | Recording,
+        *,
+        clock: PlayedClock = "virtual",
+        tools: PlayedTools = "recorded",
+        speed: float = 1.0,
+        **options: Unpack[ResumeOptions],
+    ) -> Result:
+        """A recorded run once more, with this agent: its model, and with `tools="recorded"` its tools too, are not
+        asked. Raises `Departed` where the run goes another way than it went. Options as for `run`; the limits are
+        those of the recorded run, if none are given."""
+        playback = replay(recording, clock=clock, tools=tools, speed=speed)
+
+        def prepare() -> Performance:
+            given: Options = {
+                "limits": limits_of(playback.recording),
+                **options,
+                "history": playback.messages,
+                "run_id": playback.run,
+                "sinks": (*options.get("sinks", ()), playback),
+                "open_calls": "execute",
+            }
+            question = playback.question
+            return self.prepare(None if question is None else question.parts, given)
+
+        return play_again(playback, prepare)
+
     def as_tool(self, name: str, description: str, *, effect: Effect = "write", timeout: float | None = None) -> Tool:
         """This agent as a tool of another: it gets a task in words and gives its answer. What it used counts there."""
 
@@ -248,7 +280,7 @@ class Agent:
 
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:
         kind = options.get("output")
-        output: OutputType[Any] | None = None if kind is None else OutputType(kind)
+        output: OutputType[Any] | None = kind if kind is None or isinstance(kind, OutputType) else OutputType(kind)
         plan = partial(self._plan, options=options, output=output, rounds=account.limits.rounds)
         sinks = (*self._sinks, *options.get("sinks", ()))
         return Performance(id, plan, self._clock, self._tools, transcript, account, sinks, self.name)

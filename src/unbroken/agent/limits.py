@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Usage
+from unbroken.trajectory.recording import Recording
 
 StopReason: TypeAlias = Literal[
     "answered",
@@ -110,3 +111,14 @@ class Account:
         if limits.seconds is not None and self.elapsed(clock) >= limits.seconds:
             return "time_limit", limits.seconds
         return None
+
+
+def limits_of(recording: Recording) -> Limits:
+    """The limits that a recorded run had."""
+    saved: dict[str, Any] = {"rounds": None, **(recording.settings.get("limits") or {})}
+    if (prices := saved.get("prices")) is not None:
+        saved["prices"] = Prices(**prices)
+    try:
+        return Limits(**saved)
+    except TypeError as error:
+        raise UserError(f"the limits of {recording.path} cannot be read: {error}") from None

@@ -43,6 +43,13 @@ class OutputType(Generic[T]):
                 schema["$defs"] = definitions
         self.schema = schema
 
+    @classmethod
+    def of_schema(cls, schema: dict[str, Any]) -> OutputType[Any]:
+        """Whatever is said to have this schema: it was checked where the type is known."""
+        output = OutputType[Any](dict[str, Any])
+        output.schema = schema
+        return output
+
     def tool(self, take: Callable[[T], None]) -> Tool:
         """The tool that the model calls to answer; `take` gets what fits."""
 

@@ -1,0 +1,139 @@
+"""An agent as it stands in a recording: enough of it to play the run again without the code that it was made of.
+
+Its tools cannot run. What they promised (effect, time-out) counts; which calls did not fit, and which were asked about,
+is read off the recording. The functions that computed keys are gone: calls of such tools may start earlier than they
+did. With the code at hand, `agent.replay` of the real agent is the better way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from unbroken.agent.agent import Agent
+from unbroken.agent.limits import limits_of
+from unbroken.agent.output import ANSWER, OutputType
+from unbroken.errors import UserError
+from unbroken.messages import ToolCall, ToolSpec
+from unbroken.models.model import Model
+from unbroken.tools.approval import Allow, Approval
+from unbroken.tools.calling import fingerprint
+from unbroken.tools.schema import ArgumentsDoNotFit, Signature
+from unbroken.tools.tool import Tool
+from unbroken.trajectory.lines import Line, read_sampling
+from unbroken.trajectory.recording import Recording
+from unbroken.transcript import Transcript
+
+_DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
+
+
+def agent_of(recording: Recording, model: Model) -> Agent:
+    """`model` is what plays the recording."""
+    settings = recording.settings
+    if "schedule" not in settings:
+        raise UserError(f"{recording.path} has no agent that could be played again: it is a recording of a gateway")
+    return Agent(
+        model,
+        _tools(recording),
+        settings.get("system", ""),
+        name=recording.agent_name,
+        schedule=settings["schedule"],
+        limits=limits_of(recording),
+        several_calls=settings.get("several_calls", True),
+        on_error=settings.get("on_error", "continue"),
+        on_all_failed=settings.get("on_all_failed", "continue"),
+        on_approval=_allow if any(recording.of("approval")) else None,
+        guidance=False,
+        choice=settings.get("choice"),
+        sampling=read_sampling(settings.get("sampling") or {}),
+        reasoning=settings.get("reasoning"),
+        cache=settings.get("cache", False),
+        result_limit=settings.get("result_limit", 50_000),
+        share_all=settings.get("share_all", False),
+        nudge=settings.get("nudge", False),
+        continue_prompt=settings.get("continue_prompt", ""),
+    )
+
+
+def output_of(recording: Recording) -> OutputType[Any] | None:
+    saved = cast("Line | None", recording.settings.get("output"))
+    return None if saved is None else OutputType.of_schema(saved["schema"])
+
+
+def _allow(call: ToolCall) -> Approval:
+    return Allow()  # in its place stands what was decided then
+
+
+def _tools(recording: Recording) -> list[Tool] | Callable[[int, Transcript], Iterable[Tool]]:
+    refused, asked = _refused(recording), _asked(recording)
+    sets: dict[int, list[Tool]] = {
+        line["turn"]: [_stub(tool, refused, asked) for tool in line["tools"] if tool["name"] != ANSWER]
+        for line in recording.of("tools")
+    }
+    if len(sets) <= 1:
+        return next(iter(sets.values()), [])
+
+    def choose(turn: int, transcript: Transcript) -> Iterable[Tool]:
+        return sets[max((known for known in sets if known <= turn), default=min(sets))]
+
+    return choose
+
+
+def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:
+    name: str = saved["name"]
+
+    def bind(arguments: dict[str, Any]) -> dict[str, Any]:
+        why = refused.get(_mark(name, arguments))
+        if why is not None:
+            raise ArgumentsDoNotFit(why)
+        return dict(arguments)
+
+    def approve(arguments: dict[str, Any]) -> bool:
+        return _mark(name, arguments) in asked
+
+    async def run(**arguments: Any) -> str:
+        raise UserError(f"tool `{name}` is not here: the recording has only what it gave")
+
+    spec = ToolSpec(name, saved.get("description", ""), saved["parameters"], saved.get("strict"))
+    signature = Signature(name, spec.description, spec.parameters, bind, is_async=True)
+    return Tool(
+        spec,
+        None if saved.get("client") else run,
+        signature,
+        effect=saved.get("effect", "write"),
+        timeout=saved.get("timeout"),
+        key=(lambda arguments: _mark(name, arguments)) if saved.get("key") else None,
+        dedupe=saved.get("dedupe"),
+        retries=saved.get("retries", 0),
+        repeat=saved.get("repeat", False),
+        approve=approve if saved.get("approve") == "sometimes" else bool(saved.get("approve")),
+    )
+
+
+def _mark(name: str, arguments: dict[str, Any]) -> str:
+    return fingerprint(ToolCall("", name, arguments))
+
+
+def _refused(recording: Recording) -> dict[str, str]:
+    """Calls whose arguments did not fit, and why."""
+    made = {
+        call["id"]: call
+        for line in recording.of("event")
+        if line.get("event") == "tool_calls_detected"
+        for call in line.get("calls", ())
+    }
+    found: dict[str, str] = {}
+    for line in recording.of("event"):
+        call = made.get(line.get("call_id", "")) if line.get("event") == "call_finished" else None
+        words = _DO_NOT_FIT.format(name=line.get("name"))
+        if call is not None and call["arguments"] is not None and line.get("text", "").startswith(words):
+            found[_mark(call["name"], call["arguments"])] = line["text"].removeprefix(words)
+    return found
+
+
+def _asked(recording: Recording) -> set[str]:
+    return {
+        _mark(line["name"], line["arguments"])
+        for line in recording.of("event")
+        if line.get("event") == "approval_asked"
+    }

@@ -1,0 +1,93 @@
+"""Where a run departs from its recording, in words: the first request or call that is another one, as a diff."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from difflib import unified_diff
+from typing import Any
+
+from unbroken.errors import UserError
+from unbroken.messages import Json, Request, ToolCall
+from unbroken.models.secrets import MASK
+from unbroken.tools.context import CallContext
+from unbroken.trajectory.lines import Line, request_fields, spec_fields
+from unbroken.trajectory.recording import RecordedRequest, Recording
+from unbroken.transcript import to_json
+
+_LONGEST = 40
+"""Lines of a diff that are shown."""
+_WIDEST = 200
+
+
+class Departed(UserError):
+    """The run asked for something else than the recording has: what it says is where, and how it differs."""
+
+
+def compare_requests(recorded: RecordedRequest, request: Request, place: int) -> str:
+    """What is other about the request, in words; nothing if it is the same."""
+    messages = to_json(request.messages)
+    for number, (before, now) in enumerate(zip(recorded.messages, messages, strict=False)):
+        if not _same(before, now):
+            return _words(f"request {place}, message {number} ({now.get('role')})", before, now)
+    if len(recorded.messages) != len(messages):
+        more = "more" if len(messages) > len(recorded.messages) else "fewer"
+        longer = messages if more == "more" else list(recorded.messages)
+        first = longer[min(len(messages), len(recorded.messages))]
+        counts = f"{len(messages)} messages in place of {len(recorded.messages)}"
+        before, now = ({}, first) if more == "more" else (first, {})
+        return _words(f"request {place} has {counts}; the first that is {more}", before, now)
+    tools = [spec_fields(spec) for spec in request.tools]
+    if not _same(list(recorded.tools), tools):
+        return _words(f"request {place}, its tools", _by_name(recorded.tools), _by_name(tools))
+    fields = request_fields(request)
+    if not _same(recorded.fields, fields):
+        return _words(f"request {place}, its settings", recorded.fields, fields)
+    return ""
+
+
+def describe_call(
+    call: ToolCall, context: CallContext[Any], executions: Mapping[str, object], recording: Recording
+) -> str:
+    """A call that the recording has not: what it has at that place."""
+    now: Line = {"name": call.name, "arguments": call.arguments}
+    recorded: list[Line] = [
+        {"name": line["name"], "arguments": line.get("arguments")}
+        for line in recording.of("event")
+        if line.get("event") == "call_started" and line.get("turn") == context.turn
+    ]
+    like = next((each for each in recorded if each["name"] == call.name), recorded[0] if recorded else {})
+    return _words(f"turn {context.turn}, call `{call.name}` ({call.id})", like, now)
+
+
+def _by_name(tools: Iterable[Line]) -> Line:
+    return {str(tool.get("name")): tool for tool in tools}
+
+
+def _same(recorded: Json, now: Json) -> bool:
+    """Equal, but for what was masked when it was recorded."""
+    if recorded == now:
+        return True
+    before, after = _text(recorded), _text(now)
+    if before == after:
+        return True
+    if MASK not in before:
+        return False
+    return re.fullmatch(".*?".join(map(re.escape, before.split(MASK))), after, re.DOTALL) is not None
+
+
+def _words(where: str, recorded: Json, now: Json) -> str:
+    lines = list(
+        unified_diff(_text(recorded).splitlines(), _text(now).splitlines(), "recorded", "now", lineterm="", n=2)
+    )
+    shown = [line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…" for line in lines[:_LONGEST]]
+    if len(lines) > _LONGEST:
+        shown.append(f"… and {len(lines) - _LONGEST} lines more")
+    return f"the run departs from its recording: {where} is another one\n" + "\n".join(shown)
+
+
+def _text(value: Json) -> str:
+    """Spread over lines, and nothing of our own escaping: a text of several lines is several lines."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True, default=str)
+    return text.replace("\\n", "\n    ")
