@@ -20,11 +20,12 @@ from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
 from unbroken.agent.prompts import Language, guidance_text, language_of
 from unbroken.agent.replaying import play_again
 from unbroken.agent.result import Result
+from unbroken.agent.resuming import waiting_result
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallStarted, Event, Sink
+from unbroken.events import CallFinished, CallStarted, Event, RunFailed, Sink
 from unbroken.messages import Choice, Effort, Message, OneTool, Sampling, System, ToolMessage, ToolResult
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
@@ -35,8 +36,9 @@ from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.trajectory.record import Recorder
-from unbroken.trajectory.recording import Recording
+from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import PlayedTools, replay
+from unbroken.trajectory.resuming import Continuation, Interrupted, find_interruption
 from unbroken.trajectory.tape import PlayedClock
 from unbroken.transcript import NO_RESULT, Transcript, repair
 from unbroken.wires.status import validate_tool_chain
@@ -46,7 +48,9 @@ Answers: TypeAlias = Mapping[str, Any]
 
 OpenCalls: TypeAlias = Literal["execute", "answer", "error"]
 
-Saved: TypeAlias = Result | Mapping[str, Any] | str | bytes
+Saved: TypeAlias = Result | Mapping[str, Any] | str | bytes | os.PathLike[str] | Recording
+"""A result, what `to_json` made of it, or a recording."""
+NOTHING: Answers = {}
 
 
 class ResumeOptions(TypedDict, total=False):
@@ -171,16 +175,19 @@ class Agent:
         """`run` for programs that cannot await: scripts, notebooks, threads."""
         return BACKGROUND.run(self.run(prompt, **options))
 
-    async def resume(self, result: Saved, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
+    async def resume(self, result: Saved, answers: Answers = NOTHING, **options: Unpack[ResumeOptions]) -> Result:
         """Go on with a run that is `waiting`: from its result, or from what `result.to_json()` gave. `answers` says by
-        call id what was decided (`Allow`, `Deny`, `Edit`), or what a call gave that ran at the client."""
+        call id what was decided (`Allow`, `Deny`, `Edit`), or what a call gave that ran at the client.
+
+        A run whose process died, or that failed, goes on from its recording (its path): calls that had finished are
+        not run again, and it is recorded on there."""
         return await self.prepare_resume(result, answers, options)()
 
-    def resume_sync(self, result: Saved, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
+    def resume_sync(self, result: Saved, answers: Answers = NOTHING, **options: Unpack[ResumeOptions]) -> Result:
         """`resume` for programs that cannot await."""
         return BACKGROUND.run(self.resume(result, answers, **options))
 
-    def stream_resume(self, result: Saved, answers: Answers, **options: Unpack[ResumeOptions]) -> RunStream:
+    def stream_resume(self, result: Saved, answers: Answers = NOTHING, **options: Unpack[ResumeOptions]) -> RunStream:
         """The same as `resume`, as a stream of events."""
         performance = self.prepare_resume(result, answers, options)
         return RunStream(lambda sink: performance((sink,)), performance.messages)
@@ -264,7 +271,12 @@ class Agent:
         return performance
 
     def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
-        """The rest of a run that waits, ready to go."""
+        """The rest of a run that waits, or was cut off, ready to go."""
+        if (recording := _recording(saved)) is not None:
+            if recording.ending is None or isinstance(recording.ending, RunFailed):
+                return self._prepare_interrupted(find_interruption(recording), options)
+            saved = waiting_result(recording)
+            options = {**options, "sinks": (*options.get("sinks", ()), Recorder(recording.path))}
         result = saved if isinstance(saved, Result) else Result.from_json(saved)
         if result.stop_reason != "waiting":
             raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; go on with history=")
@@ -278,9 +290,20 @@ class Agent:
         performance.before = result
         return performance
 
+    def _prepare_interrupted(self, cut: Interrupted, options: ResumeOptions) -> Performance:
+        if cut.recording.settings.get("output") is not None and options.get("output") is None:
+            raise UserError("resume: the run was asked for an answer of a type; give it again with output=")
+        account = Account(options.get("limits") or limits_of(cut.recording), seconds=cut.seconds)
+        performance = self._performance(cut.recording.run, Transcript(cut.messages), account, options)
+        heard_by = [sink for sink in performance.sinks if not isinstance(sink, Recorder)]
+        performance.sinks = (*heard_by, Recorder(cut.recording.path), Continuation(cut))
+        performance.question, performance.state, performance.next_seq = cut.question, cut.state, cut.next_seq
+        performance.goes_on = True
+        return performance
+
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:
         kind = options.get("output")
-        output: OutputType[Any] | None = kind if kind is None or isinstance(kind, OutputType) else OutputType(kind)
+        output: OutputType[Any] | None = None if kind is None else OutputType.of(kind)
         plan = partial(self._plan, options=options, output=output, rounds=account.limits.rounds)
         sinks = (*self._sinks, *options.get("sinks", ()))
         return Performance(id, plan, self._clock, self._tools, transcript, account, sinks, self.name)
@@ -321,6 +344,15 @@ class Agent:
             nudge=self._nudge,
             continue_prompt=self._continue_prompt,
         )
+
+
+def _recording(saved: Saved) -> Recording | None:
+    """A path is told from the text of a saved result by its first character."""
+    if isinstance(saved, Recording):
+        return saved
+    if isinstance(saved, os.PathLike) or (isinstance(saved, str) and not saved.lstrip().startswith(("{", "["))):
+        return read_recording(saved)
+    return None
 
 
 def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> Transcript:

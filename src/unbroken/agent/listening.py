@@ -61,7 +61,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                     case TextDelta(text):
                         heard.text.append(text)
                         if loud:
-                            voice.say(TextAdded, text)
+                            voice.say_piece(TextAdded, text)
                     case CallOpened(index, name, _):
                         tool = toolbox.get(name)
                         batch.open(index, tool is not None and tool.effect == "read" and tool.key is None)
@@ -84,7 +84,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                     case ReasoningDelta(text):
                         heard.reasoning.append(text)
                         if loud:
-                            voice.say(ReasoningAdded, text)
+                            voice.say_piece(ReasoningAdded, text)
                     case UsageReported(reported):
                         usage = reported if reported.total_tokens else usage  # some report zeros: they do not know
                     case Ended():

@@ -39,7 +39,7 @@ PAUSES = 16
 
 async def play(run: Run, decisions: Decisions | None = None) -> Ending:
     """Rounds until the model answers, or until nothing may be called any more: then a final request, and its answer."""
-    stop: StopReason | None = None
+    stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
         if stop != "waiting" and run.question is not None:
@@ -68,6 +68,7 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
 async def give_final_answer(run: Run, stop: StopReason) -> Ending:
     """Nothing can be called any more. A call made anyway is refused, and the text asked for once more."""
     said = ""
+    run.stop = stop
     try:
         async with asyncio.timeout(run.account.limits.final_seconds):
             for _ in range(2):

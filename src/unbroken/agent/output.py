@@ -44,6 +44,10 @@ class OutputType(Generic[T]):
         self.schema = schema
 
     @classmethod
+    def of(cls, kind: Any) -> OutputType[Any]:
+        return cast("OutputType[Any]", kind) if isinstance(kind, OutputType) else OutputType(kind)
+
+    @classmethod
     def of_schema(cls, schema: dict[str, Any]) -> OutputType[Any]:
         """Whatever is said to have this schema: it was checked where the type is known."""
         output = OutputType[Any](dict[str, Any])

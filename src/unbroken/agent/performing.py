@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
+from unbroken.agent.notes import Notes
 from unbroken.agent.plan import Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
 from unbroken.agent.run import Ending, Run
@@ -38,6 +39,12 @@ class Performance:
     sinks: tuple[Sink, ...] = ()
     name: str = "main"
     """Of the agent."""
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What an earlier part of the run had noted, whose process died."""
+    goes_on: bool = False
+    """It was begun by another process."""
+    next_seq: int = 0
+    """The number of its first event."""
     decisions: Decisions | None = None
     before: Result | None = None
     """What an earlier part of the run came to."""
@@ -51,11 +58,13 @@ class Performance:
 
     async def __call__(self, sinks: Sequence[Sink] = ()) -> Result:
         plan = self.plan(self.clock or current_clock())
-        heard_by, companions = self._accompanied(plan, (*self.sinks, *sinks))
-        voice = Voice(self.id, plan.clock, heard_by)
-        run = Run(self.id, plan, self.transcript, self.account, voice, question=self.question, companions=companions)
+        voice = Voice(self.id, plan.clock, (*self.sinks, *sinks), self.next_seq)
+        run = Run(self.id, plan, self.transcript, self.account, voice, question=self.question)
+        if self.state:
+            run.recall(self.state)
         if self.before is not None:
             _recall(run, self.before)
+        companions = self._accompany(run)
         self.account.start(plan.clock)
         voice.say(RunStarted, plan.model.name, plan.schedule.value)
         try:
@@ -81,34 +90,45 @@ class Performance:
             for companion in companions:
                 companion.end()
 
-    def _accompanied(self, plan: Plan, sinks: tuple[Sink, ...]) -> tuple[list[Sink], tuple[Companion, ...]]:
-        """Who hears the run, and who of them goes along with it: those stand between it and the world from now on."""
-        if not any(isinstance(sink, Accompanying) for sink in sinks):
-            return list(sinks), ()
-        settings = settings_of(plan, self.account.limits)
-        messages, goes_on = self.transcript.messages, self.before is not None
+    def _accompany(self, run: Run) -> tuple[Companion, ...]:
+        """Who of those that hear the run goes along with it: they stand between it and the world from now on."""
+        plan, sinks = run.plan, [*run.voice.sinks]
+        if not any(hasattr(sink, "accompany") for sink in sinks):
+            return ()
         head = RunHead(
-            self.id, self.name, plan.model.name, plan.clock, settings, messages, self.question, goes_on=goes_on
+            self.id,
+            self.name,
+            plan.model.name,
+            plan.clock,
+            settings_of(plan, self.account.limits),
+            self.transcript.messages,
+            self.question,
+            goes_on=self.goes_on or self.before is not None,
+            history=lambda: self.transcript.messages,
+            state=run.state,
+            decisions=self.decisions or {},
+            secrets=lambda model=plan.model: getattr(model, "secrets", ()),
         )
-        heard_by: list[Sink] = []
         companions: list[Companion] = []
         try:
-            for sink in sinks:
+            for place, sink in enumerate(sinks):
                 if isinstance(sink, Accompanying):
-                    companions.append(sink.accompany(head))
-                heard_by.append(companions[-1] if isinstance(sink, Accompanying) else sink)
+                    sinks[place] = companion = sink.accompany(head)
+                    companions.append(companion)
         except BaseException:
             for companion in companions:
                 companion.end()
             raise
         plan.model = wrap_model(companions, plan.model)
         plan.on_approval = wrap_approval(companions, plan.on_approval)
-        plan.companions = tuple(companions)
-        return heard_by, plan.companions
+        plan.companions = run.companions = tuple(companions)
+        run.voice.listen_to(sinks)
+        return run.companions
 
 
 def _recall(run: Run, before: Result) -> None:
     run.records.extend(before.calls)
+    run.voice.notes = Notes(before.notes)
     run.verdicts.extend(before.verdicts)
     run.attempts, run.fallback_used = before.attempts, before.fallback_used
     run.question = before.question
@@ -138,6 +158,7 @@ def _result(run: Run, ending: Ending) -> Result:
         fallback_used=run.fallback_used,
         verdicts=tuple(run.verdicts),
         question=run.question if ending.stop_reason == "waiting" else None,
+        notes=tuple(run.voice.notes.taken),
     )
 
 
@@ -167,7 +188,7 @@ def _say_end(voice: Voice, run: Run, result: Result) -> None:
         result.fallback_used,
         result.attempts,
         [verdict_to_json(verdict) for verdict in result.verdicts],
-        to_json(result.messages),
+        to_json(result.messages) if voice.has_ears else [],
     )
 
 

@@ -74,11 +74,15 @@ class Plan:
 
 def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
     """How a run is played, as far as it can be written down: enough to play it again."""
-    choice = plan.choice
+    choice, sampling, prices = plan.choice, plan.sampling, limits.prices
+    named = ("rounds", "calls", "tokens", "seconds", "cost", "final_seconds")
+    limited: dict[str, Json] = {name: value for name in named if (value := getattr(limits, name)) is not None}
+    if prices is not None:
+        limited["prices"] = asdict(prices)
+    sampled = ("max_tokens", "temperature", "top_p", "stop", "seed")
     return {
         "schedule": plan.schedule.value,
-        "limits": {name: value for name, value in asdict(limits).items() if value is not None},
-        "system": plan.system.text if plan.system is not None else "",
+        "limits": limited,
         "several_calls": plan.several_calls,
         "on_error": plan.on_error,
         "on_all_failed": plan.on_all_failed,
@@ -88,7 +92,7 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "nudge": plan.nudge,
         "continue_prompt": plan.continue_prompt,
         "result_limit": plan.result_limit,
-        "sampling": {name: value for name, value in asdict(plan.sampling).items() if value not in (None, ())},
+        "sampling": {name: value for name in sampled if (value := getattr(sampling, name)) not in (None, ())},
         "reasoning": plan.reasoning,
         "cache": plan.cache_prompt,
         "output": {"tool": ANSWER, "schema": plan.output.schema} if plan.output is not None else None,

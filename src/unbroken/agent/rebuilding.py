@@ -14,7 +14,7 @@ from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.errors import UserError
-from unbroken.messages import ToolCall, ToolSpec
+from unbroken.messages import System, ToolCall, ToolSpec
 from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval
 from unbroken.tools.calling import fingerprint
@@ -22,7 +22,7 @@ from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
 from unbroken.trajectory.lines import Line, read_sampling
 from unbroken.trajectory.recording import Recording
-from unbroken.transcript import Transcript
+from unbroken.transcript import Transcript, from_json
 
 _DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
 
@@ -35,7 +35,7 @@ def agent_of(recording: Recording, model: Model) -> Agent:
     return Agent(
         model,
         _tools(recording),
-        settings.get("system", ""),
+        _system(recording),
         name=recording.agent_name,
         schedule=settings["schedule"],
         limits=limits_of(recording),
@@ -55,6 +55,11 @@ def agent_of(recording: Recording, model: Model) -> Agent:
     )
 
 
+def _system(recording: Recording) -> str:
+    first = from_json(list(recording.requests[0].messages[:1])) if recording.requests else ()
+    return first[0].text if first and isinstance(first[0], System) else ""
+
+
 def output_of(recording: Recording) -> OutputType[Any] | None:
     saved = cast("Line | None", recording.settings.get("output"))
     return None if saved is None else OutputType.of_schema(saved["schema"])
@@ -71,7 +76,7 @@ def _tools(recording: Recording) -> list[Tool] | Callable[[int, Transcript], Ite
         for line in recording.of("tools")
     }
     if len(sets) <= 1:
-        return next(iter(sets.values()), [])
+        return [tool for tools in sets.values() for tool in tools]
 
     def choose(turn: int, transcript: Transcript) -> Iterable[Tool]:
         return sets[max((known for known in sets if known <= turn), default=min(sets))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from unbroken.tools.calling import Prepared
@@ -36,6 +36,15 @@ class Repetition:
             return ""
         count = self.of(prepared)
         return "refuse" if count >= REFUSE_AT else "remind" if count >= REMIND_AT else ""
+
+    @property
+    def streaks(self) -> dict[str, int]:
+        """Those that matter: a call that was made once has no streak."""
+        return {call: count for call, count in self._streaks.items() if count > 1}
+
+    def recall(self, streaks: Mapping[str, int]) -> None:
+        self._streaks = dict(streaks)
+        self._calm = max(self._streaks.values(), default=0) < REMIND_AT - 1
 
     def next_round(self, calls: Sequence[Prepared]) -> None:
         self._streaks = {call.fingerprint: self.of(call) for call in calls}

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from unbroken.agent.limits import StopReason
+from unbroken.agent.notes import Note, events_of
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
+from unbroken.events import RunFinished
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
+from unbroken.trajectory.metrics import Metrics
 from unbroken.transcript import Transcript, from_json, to_json
 from unbroken.verdicts import Verdict
 
@@ -52,11 +55,17 @@ class Result:
     """What was wrong with each response that was not whole."""
     question: User | None = None
     """While calls are pending in which a history ended: what is asked after them."""
+    notes: tuple[Note, ...] = field(default=(), repr=False, compare=False)
+    """What is counted of its calls, for `metrics`."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the run came to in numbers: the same as a `Metrics` that heard its events. Of a run that was resumed it
+        is the whole run, or only its last part if it went on from a saved result: calls are not saved."""
+        return metrics_of(self)
 
     def to_json(self) -> dict[str, Json]:
         """Everything but `output` and `calls`, to be saved: `agent.resume` takes it as it is."""
-        usage = asdict(self.usage)
-        usage.pop("raw")
         return {
             "version": 1,
             "run": self.run,
@@ -73,7 +82,7 @@ class Result:
             "rounds": self.rounds,
             "requests": self.requests,
             "call_count": self.call_count,
-            "usage": usage,
+            "usage": usage_to_json(self.usage),
             "cost": self.cost,
             "seconds": self.seconds,
             "finish": self.finish,
@@ -129,6 +138,37 @@ class Result:
         for result in self.answered:
             transcript.answer(result)
         return transcript
+
+
+def metrics_of(result: Result) -> Metrics:
+    """Built when it is asked for, of what the run has noted."""
+    calls = sum(len(message.calls) for message in result.messages if isinstance(message, Assistant))
+    returns = sum(len(message.results) for message in result.messages if isinstance(message, ToolMessage))
+    end = RunFinished(
+        *(result.run, 0, 0, 0.0, result.text, result.stop_reason, result.rounds, result.requests, len(result.calls)),
+        usage=usage_to_json(result.usage),
+        seconds=result.seconds,
+        complete=calls == returns + len(result.answered),
+        verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],
+    )
+    return Metrics.of([*events_of(result.notes, result.run), end], prices=_Paid(result.cost))
+
+
+class _Paid:
+    """What it cost is known."""
+
+    def __init__(self, cost: float) -> None:
+        self._cost = cost
+
+    def of(self, usage: Usage) -> float:
+        return self._cost
+
+
+def usage_to_json(usage: Usage) -> dict[str, Json]:
+    """Without the provider's own object."""
+    saved = asdict(usage)
+    del saved["raw"]
+    return saved
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Json]:

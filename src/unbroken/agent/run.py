@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,6 +102,8 @@ class Run:
     """How often the model was asked to go on."""
     question: User | None = None
     """What is asked once the calls have run in which the history ends."""
+    stop: StopReason | None = None
+    """Why nothing may be called any more, once that is so."""
     pauses: int = 0
     corrections: int = 0
     """How often the model was told that its answer does not fit."""
@@ -120,9 +123,46 @@ class Run:
 
     def next_turn(self) -> None:
         self.voice.turn = self.account.requests
+        self.voice.notes.requested(self.voice.turn)
         self.account.requests += 1
         self.attempts += 1
         self.voided = False
+
+    def state(self) -> dict[str, Json]:
+        """What has to be known besides the history when it goes on from here in another process."""
+        account, used = self.account, self.account.usage
+        usage: dict[str, Json] = {
+            "input_tokens": used.input_tokens,
+            "output_tokens": used.output_tokens,
+            "cached_tokens": used.cached_tokens,
+            "cache_write_tokens": used.cache_write_tokens,
+            "reasoning_tokens": used.reasoning_tokens,
+            "estimated": used.estimated,
+        }
+        return {
+            "rounds": account.rounds,
+            "requests": account.requests,
+            "calls": account.calls,
+            "usage": usage,
+            "attempts": self.attempts,
+            "fallback_used": self.fallback_used,
+            "nudge": self.nudge,
+            "nudges": self.nudges,
+            "pauses": self.pauses,
+            "corrections": self.corrections,
+            "streaks": self.repetition.streaks,
+            "stop": self.stop,
+        }
+
+    def recall(self, state: Mapping[str, Any]) -> None:
+        """As it was before the last request, which is asked once more."""
+        account = self.account
+        account.rounds, account.requests, account.calls = state["rounds"], state["requests"] - 1, state["calls"]
+        account.usage = Usage(**state["usage"])
+        self.attempts, self.fallback_used = state["attempts"] - 1, state["fallback_used"]
+        self.nudge, self.nudges, self.pauses = state["nudge"], state["nudges"], state["pauses"]
+        self.corrections, self.stop = state["corrections"], state["stop"]
+        self.repetition.recall(state["streaks"])
 
     @property
     def may_nudge(self) -> bool:
@@ -141,6 +181,7 @@ class Run:
         self.attempts += 1
         self.fallback_used = self.fallback_used or elsewhere
         self.verdicts.append(replace(verdict, turn=self.voice.turn))
+        self.voice.notes.retried(self.voice.turn, verdict)
         self.voice.say(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
         made, returned = self.chain()
         if verdict.bytes_seen:

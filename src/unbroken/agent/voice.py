@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from unbroken.agent.notes import Notes
 from unbroken.clock import Clock
 from unbroken.decoding.arguments import DOUBLE_ENCODED
 from unbroken.events import (
@@ -18,8 +19,10 @@ from unbroken.events import (
     CallFinished,
     CallStarted,
     Event,
+    ReasoningAdded,
     RoundFinished,
     Sink,
+    TextAdded,
     ToolCallsDetected,
 )
 from unbroken.messages import ToolCall, ToolResult
@@ -32,41 +35,61 @@ LOG = logging.getLogger("unbroken.tools")
 class Voice:
     """`say(kind, *fields)` sends one event; from another thread it is sent by the loop, in its turn."""
 
-    def __init__(self, run: str, clock: Clock, sinks: Sequence[Sink]) -> None:
+    def __init__(self, run: str, clock: Clock, sinks: Sequence[Sink], seq: int = 0) -> None:
         self.run = run
         self.turn = 0
+        self.notes = Notes()
         self._clock = clock
-        self._sinks = list(sinks)
-        self._seq = 0
+        self._seq = seq
         self._thread = threading.get_ident()
         self._loop = asyncio.get_running_loop()
+        self.listen_to(sinks)
 
     @property
     def heard(self) -> bool:
         """Is anybody listening? Then what is said often is worth saying."""
-        return bool(self._sinks)
+        return bool(self.sinks)
+
+    @property
+    def has_ears(self) -> bool:
+        """Is there anybody who does not hear the answers and the history for himself?"""
+        return bool(self._ears)
+
+    def listen_to(self, sinks: Sequence[Sink]) -> None:
+        """These hear it from now on, in place of those who did."""
+        self.sinks = list(sinks)
+        self._ears = [sink for sink in sinks if not getattr(sink, "hears_deltas", False)]
 
     def end(self) -> None:
         """The run is over: a thread that still works says nothing any more."""
-        self._sinks = []
+        self.listen_to(())
 
     def say(self, kind: type[Event], *fields: Any) -> None:
         if threading.get_ident() != self._thread:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.say, kind, *fields)
             return
-        if not self._sinks:
+        if not self.sinks:
             return
         event = kind(self.run, self.turn, self._seq, self._clock.now(), *fields)
         self._seq += 1
-        for sink in self._sinks:
+        self._tell(self.sinks, event)
+
+    def say_piece(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
+        """A piece of a stream, just as it came. It is not built for those who heard it come themselves."""
+        if self._ears:
+            self._tell(self._ears, kind(self.run, self.turn, self._seq, self._clock.now(), text))
+        self._seq += 1
+
+    def _tell(self, sinks: Sequence[Sink], event: Event) -> None:
+        for sink in sinks:
             try:
                 sink(event)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException:
-                LOG.exception("A sink failed on %s and is left out from now on", kind.__name__)
-                self._sinks = [other for other in self._sinks if other is not sink]
+                LOG.exception("A sink failed on %s and is left out from now on", type(event).__name__)
+                self.listen_to([other for other in self.sinks if other is not sink])
 
 
 class RoundVoice:
@@ -83,6 +106,7 @@ class RoundVoice:
 
     def detected(self, calls: Sequence[ToolCall]) -> None:
         self._count = len(calls)
+        self._voice.notes.detected(self._voice.turn, self._clock.now(), calls)
         if self._voice.heard:
             each = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
             self._voice.say(ToolCallsDetected, len(calls), [call.name for call in calls], each)
@@ -107,6 +131,8 @@ class RoundVoice:
         self._begun += 1
         if self._first_start is None:
             self._first_start = self._clock.elapsed()
+        if early:
+            self._voice.notes.started(self._voice.turn, self._clock.now(), call)
         self._voice.say(CallStarted, call.id, call.name, call.arguments or {}, early)
         if LOG.isEnabledFor(logging.DEBUG):
             count = max(self._count, self._begun)
@@ -119,11 +145,13 @@ class RoundVoice:
     def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None:
         """It belongs to a message that broke off, and to no other."""
         told = call.id, call.name, seconds, result.error, result.text, "", True, "", True
+        self._voice.notes.finished(self._voice.turn, call, result, seconds, True, "", dropped=True)
         self._voice.say(CallFinished, *told)
         LOG.debug("Tool call %s is of no message any more: %s", call.name, result.text)
 
     def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str) -> None:
         self._failed += result.error
+        self._voice.notes.finished(self._voice.turn, call, result, seconds, executed, adopted_from)
         if self._voice.heard:
             twin = result.duplicate_of
             self._voice.say(

@@ -99,6 +99,11 @@ class Guarded(Generic[M_co]):
     def name(self) -> str:
         return self._model.name
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Of all its models: what nobody should read."""
+        return tuple(each for model in (self._model, *self.fallback) for each in getattr(model, "secrets", ()))
+
     async def aclose(self) -> None:
         for model in (self.model, *self.fallback):
             close: Any = getattr(model, "aclose", None)

@@ -18,6 +18,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientOSError, ClientResp
 from multidict import CIMultiDict
 from yarl import URL
 
+from unbroken.carried import CARRIED
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
@@ -97,6 +98,8 @@ class HTTPModel:
         key = key if callable(key) else check_key(key or "", endpoint.provider)
         # A header that the user writes himself comes first, whatever the key is.
         self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
+        self._last_key = ""
+        """Of a function that gives keys."""
         self._streams = stream
         self._soonest = timeouts.soonest
         self._longest_alive = inf if timeouts.idle is None else timeouts.idle * ALIVE
@@ -138,6 +141,12 @@ class HTTPModel:
     def logs(self) -> bool:
         """Is all that it is asked and answers written down?"""
         return self._raw_log is not None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Its key, as far as it is known by now, and whatever else of it nobody should read."""
+        known = self._key if isinstance(self._key, str) else self._last_key
+        return (*((known,) if known else ()), *self._secrets)
 
     async def aclose(self) -> None:
         """Nothing to do: connections belong to the loop and close with it. Here so that any model may be closed."""
@@ -329,9 +338,12 @@ class HTTPModel:
 
     def _headers_for(self, stream: bool, key: str, more: Mapping[str, str]) -> CIMultiDict[str]:
         headers = self._stream_headers if stream else self._whole_headers
-        if more or (key is not self._key and key):
+        carried = CARRIED.get()
+        if more or carried or (key is not self._key and key):
             headers = CIMultiDict(headers)
             headers.update(more)
+            if carried:
+                headers.update(carried)
             if key:
                 headers[self.endpoint.key_header] = self.endpoint.key_prefix + key
         return headers
@@ -422,7 +434,8 @@ class HTTPModel:
                 f"there is no key for provider `{self.endpoint.provider}`: "
                 f"the function that api_key is raised {type(error).__name__}"
             ) from error
-        return check_key(key or "", self.endpoint.provider)
+        self._last_key = check_key(key or "", self.endpoint.provider)
+        return self._last_key
 
     def _asked(self, key: str) -> Asked:
         e = self.endpoint

@@ -31,7 +31,7 @@ class Masker:
     """What of some bytes may be shown. Bytes of one stream go through one `Passage`."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        found = collect(secret for secret in secrets if _is_secret(secret))
+        found = collect(secret for secret in secrets if is_secret(secret))
         spelled = {spelling.encode() for secret in found for spelling in _spellings(secret)}
         self.secrets = tuple(sorted(spelled, key=lambda secret: (-len(secret), secret)))
         self._any = re.compile(b"|".join(map(re.escape, self.secrets)) or b"(?!)")
@@ -90,7 +90,7 @@ class Passage:
         return self._masker.mask_rest(rest)
 
 
-def _is_secret(text: str) -> bool:
+def is_secret(text: str) -> bool:
     return text.lower() not in _WORDS and not (text.isdigit() and len(text) < _SHORTEST_NUMBER)
 
 

@@ -8,15 +8,15 @@ signatures as what they wrap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from unbroken.clock import Clock
 from unbroken.events import Event
-from unbroken.messages import Json, Message, User
+from unbroken.messages import Json, Message, ToolResult, User
 from unbroken.models.model import Model
-from unbroken.tools.approval import OnApproval
+from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.calling import Caller
 from unbroken.tools.toolbox import Toolbox
 
@@ -38,10 +38,21 @@ class RunHead:
     """What is asked once the calls have run in which that history ends."""
     goes_on: bool = False
     """The run was begun earlier: it waited for somebody, or its process died."""
+    decisions: Mapping[str, Approval | ToolResult] = field(default_factory=dict[str, "Approval | ToolResult"])
+    """What was said outside about calls that it waited for, by their ids."""
+    history: Callable[[], tuple[Message, ...]] = tuple
+    """The history as it is now; a request may have less of it, or more."""
+    state: Callable[[], dict[str, Json]] = dict
+    """What the run has used and noted so far: with it and the history it can go on."""
+    secrets: Callable[[], Iterable[str]] = tuple
+    """Keys and tokens of its model, as far as they are known by now."""
 
 
 class Companion:
     """Goes along with one run. As it stands it does nothing: what is wanted is overridden."""
+
+    hears_deltas: ClassVar[bool] = False
+    """It hears the pieces of an answer at the model, and needs no event for each."""
 
     def __call__(self, event: Event) -> None:
         """An event of the run."""

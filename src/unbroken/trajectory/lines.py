@@ -5,6 +5,7 @@ and fields that it does not know: only what changes the meaning of what was ther
 
     run       first line: the run, its agent, its clock, its settings, the history that it began with
     tools     the tools of a turn, when they are not those of the turn before
+    history   all that was said, where the next request has not just that
     request   what the model was asked; of its messages only those that the request before had not
     delta     what came of the answer
     failed    there was no answer: the error in its place
@@ -19,6 +20,7 @@ and fields that it does not know: only what changes the meaning of what was ther
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
@@ -46,9 +48,8 @@ from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall,
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.tool import Tool
 from unbroken.transcript import from_json, to_json
-from unbroken.transcript.saved import read_call, write_call
+from unbroken.transcript.saved import read_call
 from unbroken.verdicts import Verdict
-from unbroken.wires.jsontext import dumps
 
 SCHEMA = 1
 
@@ -76,46 +77,33 @@ def encode(line: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(line)
     except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
-        return dumps(line)
+        return json.dumps(line, separators=(",", ":"), default=_fields).encode()
 
 
 # Deltas
 
 
-def delta_fields(delta: Delta, message: Assistant | None = None) -> Line | None:
-    """What a line says of a delta; None if it is not recorded. `message` is what the deltas before it came to: an end
-    that says the same says so in one word."""
-    match delta:
-        case TextDelta(text) | ReasoningDelta(text):
-            return {"text": text}
-        case CallOpened(index, name, id):
-            return {"index": index, "name": name, "id": id}
-        case CallArguments(index, text):
-            return {"index": index, "text": text}
-        case CallReady(call) | CallSpoiled(call):
-            return {"call": write_call(call)}
-        case CallWithdrawn(index):
-            return {"index": index}
-        case ServerCallSeen(call):
-            return {"call": _plain(call)}
-        case UsageReported(usage):
-            return {"usage": _plain(usage)}
-        case Ended(verdict, said):
-            return {"verdict": _plain(verdict)} | _ending(said, message)
-        case AttemptFailed(verdict, wait, elsewhere):
-            return {"verdict": _plain(verdict), "wait": wait, "elsewhere": elsewhere}
-        case Restarted(dropped):
-            return {"dropped": list(dropped)}
-        case _:
-            return None
+def plain(value: Any) -> bytes:
+    """A dataclass as it is, its fields in their order."""
+    try:
+        return orjson.dumps(value)
+    except (TypeError, ValueError):  # as in `encode`
+        return json.dumps(value, separators=(",", ":"), default=_fields).encode()
 
 
-def _ending(said: Assistant | None, heard: Assistant | None) -> Line:
+def ended_fields(ended: Ended, heard: Assistant) -> Line:
+    """`heard` is what the deltas before it came to: an end that says the same says so in one word."""
+    return {"verdict": _fields(ended.verdict)} | _ending(ended.message, heard)
+
+
+def _ending(said: Assistant | None, heard: Assistant) -> Line:
     if said is None:
         return {}
-    if heard is not None and replace(said, native=None) == heard:
+    if (said.text, said.calls, said.reasoning) == (heard.text, heard.calls, heard.reasoning):
+        if said.native is None:
+            return {"as_heard": True}
         native = to_json([Assistant("", native=said.native)])[0].get("native")
-        return {"as_heard": True} | ({"native": native} if native is not None else {})
+        return {"as_heard": True, "native": native}
     return {"message": to_json([said])[0]}
 
 
@@ -163,32 +151,32 @@ def _read_message(line: Line, heard: Assistant) -> Assistant | None:
 class Hearing:
     """What the deltas of one answer have come to so far."""
 
-    __slots__ = ("_calls", "_reasoning", "_text")
+    __slots__ = ("_calls", "reasoning", "text")
 
     def __init__(self) -> None:
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
         self._calls: dict[int, ToolCall] = {}
 
     def feed(self, delta: Delta) -> None:
         match delta:
             case TextDelta(text):
-                self._text.append(text)
+                self.text.append(text)
             case ReasoningDelta(text):
-                self._reasoning.append(text)
+                self.reasoning.append(text)
             case CallReady(call) | CallSpoiled(call):
                 self._calls[call.index] = call
             case CallWithdrawn(index):
                 self._calls.pop(index, None)
             case Restarted():
-                self.__init__()
+                self.text, self.reasoning, self._calls = [], [], {}
             case _:
                 pass
 
     @property
     def message(self) -> Assistant:
         calls = tuple(call for _, call in sorted(self._calls.items()))
-        return Assistant("".join(self._text), calls, "".join(self._reasoning))
+        return Assistant("".join(self.text), calls, "".join(self.reasoning))
 
 
 def read_verdict(saved: Line) -> Verdict:
@@ -201,7 +189,7 @@ def _known(kind: type[Any], saved: Line) -> Any:
     return kind(**{name: value for name, value in saved.items() if name in names})
 
 
-def _plain(value: Any) -> Line:
+def _fields(value: Any) -> Line:
     """A flat dataclass as it is."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
@@ -217,7 +205,7 @@ def request_fields(request: Request) -> Line:
     for name, usual in (("parallel", None), ("final", False), ("stream", True), ("reasoning", None), ("cache", False)):
         if (value := getattr(request, name)) != usual:
             line[name] = value
-    if sampling := {name: value for name, value in _plain(request.sampling).items() if value not in (None, (), [])}:
+    if sampling := {name: value for name, value in _fields(request.sampling).items() if value not in (None, (), [])}:
         line["sampling"] = sampling
     for name in ("extra", "model", "wire"):
         if value := getattr(request, name):
@@ -254,7 +242,7 @@ def read_sampling(saved: Line) -> Sampling:
 def error_fields(error: BaseException) -> Line:
     line: Line = {"error": type(error).__name__, "message": str(error)}
     if isinstance(error, UnbrokenError) and error.verdicts:
-        line["verdicts"] = [_plain(verdict) for verdict in error.verdicts]
+        line["verdicts"] = [_fields(verdict) for verdict in error.verdicts]
     if isinstance(error, ProviderError):
         line |= {"status": error.status, "retry_after": error.retry_after}
     return line

@@ -1,7 +1,7 @@
 """Reads recordings: all of one, or of many just what they came to.
 
-A recording is read as far as it can be: a line that is cut or broken is left out, and `problems` says so. Only what is
-no recording at all, or of a schema that this version does not know, is refused.
+A recording is read as far as it can be: a line that is cut, broken or not as the schema has it is left out, and
+`problems` says so. Only what is no recording at all, or of a schema that this version does not know, is refused.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import BinaryIO, cast
 
 from unbroken.errors import UserError
-from unbroken.events import Event, RunFailed, RunFinished, event_from_json
+from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded, event_from_json
 from unbroken.messages import Json
+from unbroken.trajectory.checking import count, is_line, number, objects, texts
 from unbroken.trajectory.lines import SCHEMA, Line
 from unbroken.wires.jsontext import loads_faithful
 
 SUFFIX = ".jsonl"
 _TAIL = 64 * 1024
 """Bytes that are read of the end of a file, at first, to see what the run came to."""
-_LONGEST_HEAD = 256 * 1024 * 1024
+_BEGINNING = b'{"line":"run","schema":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class RecordedRequest:
     turn: int
     at: float
     messages: tuple[Line, ...]
-    """In the saved form of a history (`transcript.from_json` reads it)."""
+    """In the saved form of a history (`transcript.from_json` reads it); the system's message is the first."""
     tools: tuple[Line, ...]
     fields: Line
     """The rest: choice, sampling and so on, as far as it is not as usual."""
@@ -63,60 +64,104 @@ class Recording:
     @property
     def time(self) -> float:
         """When it began, in seconds since the epoch."""
-        return _number(self.head.get("time"))
+        return number(self.head.get("time"))
 
     @property
     def settings(self) -> Line:
-        return cast("Line", self.head.get("settings") or {})
+        return _object(self.head.get("settings"))
 
     @property
     def virtual(self) -> Line | None:
         """`start` and `elapsed` of the clock at the beginning, if that was a virtual one."""
-        return cast("Line | None", self.head.get("virtual"))
+        clock = _object(self.head.get("virtual"))
+        return {name: number(clock.get(name)) for name in ("start", "elapsed")} if clock else None
+
+    def time_at(self, at: float) -> float:
+        """The time of day, so many seconds after the beginning: to the bit what a virtual clock said."""
+        clock = self.virtual
+        return self.time + at if clock is None else clock["start"] + round(clock["elapsed"] + at, 9)
 
     @cached_property
     def requests(self) -> list[RecordedRequest]:
         """Every request, whole."""
-        messages: tuple[Line, ...] = ()
-        tools: tuple[Line, ...] = ()
         found: list[RecordedRequest] = []
-        for line in self.of("request"):
-            messages = (*messages[: line.get("keep", 0)], *line.get("messages", ()))
-            tools = tuple(line["tools"]) if "tools" in line else tools
-            rest = {name: value for name, value in line.items() if name not in _OF_REQUESTS}
-            found.append(RecordedRequest(line["turn"], line["at"], messages, tools, rest))
+        said: list[Line] = objects(self.head.get("messages"))
+        system: list[Line] = []
+        offered: list[Line] = []
+        for line in self.lines:
+            if line["line"] == "resumed":
+                said = []
+            elif line["line"] == "tools":
+                offered = [{name: tool.get(name) for name in _OF_SPECS} for tool in line["tools"]]
+            elif line["line"] == "request":
+                said = [*said[: line["keep"]], *line["messages"]]
+                if "system" in line:
+                    system = objects([line["system"]])
+                tools = line.get("tools", offered)
+                rest = {name: value for name, value in line.items() if name not in _OF_REQUESTS}
+                found.append(RecordedRequest(line["turn"], line["at"], (*system, *said), tuple(tools), rest))
         return found
 
     @cached_property
     def events(self) -> list[Event]:
         """Every event that could be read, as it was said."""
         found: list[Event] = []
-        messages: list[Line] = []
+        said: list[Line] = objects(self.head.get("messages"))
+        pieces: list[Event] = []
+        """Of the stream: an event was said of each, which is told by its number that no other has."""
+        next_seq = 0
         for line in self.lines:
-            if line["line"] == "request":
-                messages = [*messages[: line.get("keep", 0)], *line.get("messages", ())]
-            elif line["line"] == "event":
-                try:
-                    event = event_from_json(line)
-                except UserError:
-                    continue  # of a later version
-                if isinstance(event, RunFinished) and "keep" in line:
-                    sent = messages[1:] if messages and messages[0].get("role") == "system" else messages
-                    event.messages = [*sent[: line["keep"]], *event.messages]
-                found.append(event)
+            match line["line"]:
+                case "resumed":
+                    said = []
+                case "request":
+                    said = [*said[: line["keep"]], *line["messages"]]
+                case "delta" if line["delta"] in _PIECES and not line.get("held"):
+                    kind = _PIECES[line["delta"]]
+                    pieces.append(kind(self.run, line["turn"], 0, self.time_at(line["at"]), line["text"]))
+                case "event":
+                    event = _event(line)
+                    if event is None:
+                        continue
+                    for seq, piece in zip(range(next_seq, event.seq), pieces, strict=False):
+                        piece.seq = seq
+                        found.append(piece)
+                    pieces.clear()
+                    next_seq = event.seq + 1
+                    if isinstance(event, RunFinished):
+                        event.messages = [*said[: line.get("keep", 0)], *event.messages]
+                    found.append(event)
+                case _:
+                    pass
         return found
 
     @cached_property
     def ending(self) -> RunFinished | RunFailed | None:
         """How it ended; None if it did not: its process died, or it still goes on."""
-        ends = [event for event in self.events if isinstance(event, RunFinished | RunFailed)]
-        return ends[-1] if ends else None
+        last: RunFinished | RunFailed | None = None
+        for line in self.lines:
+            if line["line"] == "resumed":
+                last = None
+            elif line["line"] == "event" and line["event"] in ("run_finished", "run_failed"):
+                last = cast("RunFinished | RunFailed | None", _event(line))
+        if isinstance(last, RunFinished):
+            return next(event for event in reversed(self.events) if isinstance(event, RunFinished))
+        return last
 
     def of(self, kind: str) -> Iterator[Line]:
         return (line for line in self.lines if line["line"] == kind)
 
 
-_OF_REQUESTS = frozenset({"line", "at", "turn", "keep", "messages", "tools"})
+_OF_REQUESTS = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state"})
+_OF_SPECS = ("name", "description", "parameters", "strict")
+_PIECES: dict[str, type[TextAdded] | type[ReasoningAdded]] = {"text": TextAdded, "reasoning": ReasoningAdded}
+
+
+def _event(line: Line) -> Event | None:
+    try:
+        return event_from_json(line)
+    except UserError:
+        return None  # of a later version
 
 
 def read_recording(path: str | os.PathLike[str]) -> Recording:
@@ -127,17 +172,17 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     head: Line | None = None
     offset = 0.0
     with _open(file) as data:
-        for number, raw in enumerate(data, start=1):
+        for place, raw in enumerate(data, start=1):
             if head is None:
                 head = _head(file, raw)
                 continue
             line = _line(raw)
             if line is None:
                 if raw.strip():
-                    problems.append(_unreadable(number, raw))
+                    problems.append(_unreadable(place, raw))
                 continue
             if line["line"] == "resumed":
-                offset = max(_number(line.get("time")) - _number(head.get("time")), 0.0)
+                offset = max(number(line.get("time")) - number(head.get("time")), 0.0)
                 line["at"] = offset
             elif offset and "at" in line:
                 line["at"] = round(line["at"] + offset, 9)
@@ -147,16 +192,18 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     return Recording(file, head, lines, problems)
 
 
-def _unreadable(number: int, raw: bytes) -> str:
+def _unreadable(place: int, raw: bytes) -> str:
     if not raw.endswith(b"\n"):
-        return f"line {number} is cut: its process died while it was written; the lines before it are whole"
-    return f"line {number} cannot be read and is left out"
+        return f"line {place} is cut: its process died while it was written; the lines before it are whole"
+    return f"line {place} cannot be read and is left out"
 
 
 def _head(path: Path, raw: bytes) -> Line:
-    line = _line(raw)
-    if line is None or line["line"] != "run" or "schema" not in line:
-        raise UserError(f'{path} is not a recording: its first line does not begin with {{"line":"run","schema":')
+    line = _json(raw)
+    if line is None and raw.startswith(_BEGINNING) and not raw.endswith(b"\n"):
+        raise UserError(f"{path} is cut in its first line: its process died when the run began; there is nothing in it")
+    if line is None or line.get("line") != "run" or "schema" not in line:
+        raise UserError(f"{path} is not a recording: its first line does not begin with {_BEGINNING.decode()}")
     if not isinstance(line["schema"], int) or line["schema"] > SCHEMA:
         raise UserError(
             f"{path} was recorded by a newer version (schema {line['schema']}, and this one reads {SCHEMA}): "
@@ -165,22 +212,27 @@ def _head(path: Path, raw: bytes) -> Line:
     return line
 
 
-_NUMBERS = {"request": ("at", "turn"), "delta": ("at", "turn")}
+def _json(raw: bytes) -> Line | None:
+    try:
+        value: Json = loads_faithful(raw)
+    except Exception:  # noqa: BLE001 - whatever is wrong with it, it is no line
+        return None
+    return cast("Line", value) if isinstance(value, dict) else None
 
 
 def _line(raw: bytes) -> Line | None:
     """None if it is none: cut, or not as the schema has it."""
+    line = _json(raw)
+    return line if line is not None and is_line(line) else None
+
+
+def run_of(path: Path) -> str | None:
+    """The run that a file is the recording of; None if it is none."""
     try:
-        line: Json = loads_faithful(raw)
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, it is no line
+        with _open(path) as file:
+            return str(_head(path, file.readline()).get("run", ""))
+    except (UserError, OSError):
         return None
-    if not isinstance(line, dict):
-        return None
-    fields = cast("Line", line)
-    kind = fields.get("line")
-    if not isinstance(kind, str) or not all(isinstance(fields.get(n), int | float) for n in _NUMBERS.get(kind, ())):
-        return None
-    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +263,9 @@ def list_recordings(folder: str | os.PathLike[str]) -> list[Summary]:
     reason. Only the beginning and the end of each file are read."""
     try:
         files = [entry for entry in os.scandir(folder) if entry.name.endswith(SUFFIX) and entry.is_file()]
-    except OSError as error:
-        raise UserError(f"{folder} cannot be listed: {error.strerror or error}; name a folder of recordings") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{folder} cannot be listed: {why}; name a folder of recordings") from None
     found = [summarize(Path(entry.path)) for entry in files]
     return sorted(found, key=lambda each: (-each.time, each.path.name))
 
@@ -220,35 +273,35 @@ def list_recordings(folder: str | os.PathLike[str]) -> list[Summary]:
 def summarize(path: Path) -> Summary:
     try:
         with _open(path) as file:
-            head = _head(path, file.readline(_LONGEST_HEAD))
+            head = _head(path, file.readline())
             size = file.seek(0, os.SEEK_END)
             end = _ending(file, size)
     except UserError as error:
         return Summary(path, problem=str(error))
     except OSError as error:
         return Summary(path, problem=f"{path} cannot be read: {error.strerror or error}")
-    usage = cast("Line", end.get("usage") or {})
+    usage = _object(end.get("usage"))
     failed = end.get("event") == "run_failed"
-    seconds = _number(end.get("seconds")) or max(_number(end.get("time")) - _number(head.get("time")), 0.0)
+    began, ended = number(head.get("time")), number(end.get("time"))
     return Summary(
         path,
         size,
         str(head.get("run", "")),
         str(head.get("agent_name", "main")),
         str(head.get("model", "")),
-        _number(head.get("time")),
+        began,
         _prompt(head),
         "failed" if failed else str(end.get("stop_reason", "")),
         f"{end.get('error')}: {end.get('message')}" if failed else str(end.get("text", "")),
-        int(_number(end.get("rounds"))),
-        int(_number(end.get("requests"))),
-        int(_number(end.get("calls"))),
-        seconds,
-        int(_number(usage.get("input_tokens")) + _number(usage.get("output_tokens"))),
+        count(end.get("rounds")),
+        count(end.get("requests")),
+        count(end.get("calls")),
+        number(end.get("seconds")) or max(ended - began, 0.0),
+        count(usage.get("input_tokens")) + count(usage.get("output_tokens")),
     )
 
 
-def _ending(file: Any, size: int) -> Line:
+def _ending(file: BinaryIO, size: int) -> Line:
     """The event in which the run ended, else the last one that has a time."""
     wanted = _TAIL
     while True:
@@ -257,11 +310,16 @@ def _ending(file: Any, size: int) -> Line:
         lines = file.read(size - start).split(b"\n")
         last: Line = {}
         for raw in reversed(lines if start == 0 else lines[1:]):
-            line = _line(raw)
-            if line is not None and line["line"] == "event":
-                if line.get("event") in ("run_finished", "run_failed"):
+            if raw.startswith(b'{"line":"resumed"'):
+                return last  # what ended before has gone on
+            is_end = raw.startswith(
+                (b'{"line":"event","event":"run_finished"', b'{"line":"event","event":"run_failed"')
+            )
+            if is_end or (not last and raw.startswith(b'{"line":"event"')):
+                line = _line(raw)
+                if line is not None and is_end:
                     return line
-                last = last or {"time": line.get("time")}
+                last = last or {"time": line["time"]} if line is not None else last
         if last or start == 0:
             return last
         wanted *= 8
@@ -269,34 +327,33 @@ def _ending(file: Any, size: int) -> Line:
 
 def _prompt(head: Line) -> str:
     """What was asked, in words, short."""
-    asked = [head["question"]] if isinstance(head.get("question"), dict) else head.get("messages")
-    for message in reversed(cast("list[Any]", asked) if isinstance(asked, list) else []):
-        if isinstance(message, dict) and cast("Line", message).get("role") == "user":
-            parts = cast("list[Any]", cast("Line", message).get("content") or [])
-            return "".join(str(cast("Line", part).get("text", "")) for part in parts if isinstance(part, dict))[:500]
+    asked = objects([head["question"]]) if head.get("question") else objects(head.get("messages"))
+    for message in reversed(asked):
+        if message.get("role") == "user":
+            return "".join(texts(part.get("text") for part in objects(message.get("content"))))[:500]
     return ""
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise UserError(f"there is no recording {path}") from None
         if isinstance(error, IsADirectoryError):
             raise UserError(f"{path} is a folder: name a recording in it") from None
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{path} cannot be read: {why}") from None
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+def _object(value: object) -> Line:
+    return cast("Line", value) if isinstance(value, dict) else {}
 
 
 def is_recording(path: str | os.PathLike[str]) -> bool:
     """Does it begin as one does?"""
     try:
         with open(path, "rb") as file:
-            start = file.read(64)
-    except OSError:
+            return file.read(len(_BEGINNING)) == _BEGINNING
+    except (OSError, ValueError):
         return False
-    return start.startswith(b'{"line":"run"')

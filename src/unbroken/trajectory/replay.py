@@ -62,6 +62,8 @@ def replay(
 class Playback(Companion):
     """One recording on its way. Each can be played once."""
 
+    hears_deltas = True
+
     def __init__(self, recording: Recording, clock: PlayedClock, tools: PlayedTools, speed: float) -> None:
         self.recording = recording
         self.clock: PlayedClock = clock
