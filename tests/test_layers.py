@@ -22,7 +22,7 @@ LAYERS = [
     {"errors"},
     {"verdicts"},
     {"virtual"},
-    {"messages", "clock", "deadlines"},
+    {"messages", "clock", "deadlines", "carried"},
 ]
 """From the top down. A room may import what stands below it; rooms side by side do not see each other."""
 

@@ -102,6 +102,7 @@ def resume(done: Path, record: Path, **options: Any) -> Result:
 
 def events_of_a_run(tmp_path: Path) -> list[Event]:
     events: list[Event] = []
+    tmp_path.mkdir(exist_ok=True)
     play(tmp_path / "whole", tmp_path / "whole.jsonl", sinks=[events.append])
     return events
 
@@ -146,16 +147,21 @@ def test_a_call_that_was_in_flight_runs_again_and_is_told_so(tmp_path: Path) -> 
         for number, event in enumerate(events_of_a_run(tmp_path))
         if isinstance(event, CallStarted) and event.name == "put"
     )
-    # At the event after it: by then its start is written.
-    in_a_child(lambda: play(done, record, sinks=[kill_at(started + 2)]))
-    begun = [line["key"] for line in read_recording(record).of("started")]
-    gone = [line["key"] for line in read_recording(record).of("result")]
-    resume(done, record)
-    attempts = {line.split()[1]: int(line.split()[2]) for line in done.read_text().splitlines()}
-    in_flight = [key for key in begun if key not in gone]
-    assert in_flight
-    assert all(attempts[key] == 1 for key in in_flight)
-    assert all(attempt == 0 for key, attempt in attempts.items() if key not in in_flight)
+    # Half a second later the first of them ends: by then their starts are written.
+    ended = next(
+        number for number, event in enumerate(events_of_a_run(tmp_path / "again")) if isinstance(event, CallFinished)
+    )
+    in_a_child(lambda: play(done, record, sinks=[kill_at(ended)]))
+    assert started < ended
+    recorded = read_recording(record)
+    begun = {event.call_id for event in recorded.events if isinstance(event, CallStarted) and event.name == "put"}
+    gone = {line["call_id"] for line in recorded.of("result")}
+    again: list[Event] = []
+    resume(done, record, sinks=[again.append])
+    attempts = Counter(line.split()[2] for line in done.read_text().splitlines() if line.startswith("put-plate"))
+    assert len(begun - gone) == 2
+    assert attempts == {"1": 2}
+    assert all(line.split()[2] == "0" for line in done.read_text().splitlines() if line.startswith("put-fork"))
 
 
 def test_the_model_is_not_asked_again_for_an_answer_that_was_whole(tmp_path: Path) -> None:

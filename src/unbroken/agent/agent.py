@@ -37,9 +37,8 @@ from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.trajectory.record import Recorder
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.replay import PlayedTools, replay
+from unbroken.trajectory.replay import PlayedClock, PlayedTools, replay
 from unbroken.trajectory.resuming import Continuation, Interrupted, find_interruption
-from unbroken.trajectory.tape import PlayedClock
 from unbroken.transcript import NO_RESULT, Transcript, repair
 from unbroken.wires.status import validate_tool_chain
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
 from unbroken.agent.notes import Notes
 from unbroken.agent.plan import Plan, settings_of
-from unbroken.agent.result import Result, verdict_to_json
+from unbroken.agent.result import Result, usage_to_json, verdict_to_json
 from unbroken.agent.run import Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.agent.voice import Voice
@@ -167,8 +167,7 @@ def _say_end(voice: Voice, run: Run, result: Result) -> None:
     if not voice.heard:
         return
     calls, returns = run.chain()
-    usage = asdict(result.usage)
-    del usage["raw"]
+    usage = usage_to_json(result.usage)
     pending: list[dict[str, Any]] = [
         {"id": call.id, "name": call.name, "arguments": call.arguments} for call in result.pending
     ]

@@ -7,19 +7,20 @@ did. With the code at hand, `agent.replay` of the real agent is the better way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, cast
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
 from unbroken.agent.output import ANSWER, OutputType
+from unbroken.deltas import Delta
 from unbroken.errors import UserError
-from unbroken.messages import System, ToolCall, ToolSpec
-from unbroken.models.model import Model
+from unbroken.messages import Request, System, ToolCall, ToolSpec
 from unbroken.tools.approval import Allow, Approval
 from unbroken.tools.calling import fingerprint
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
 from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Source
 from unbroken.trajectory.lines import Line, read_sampling
 from unbroken.trajectory.recording import Recording
 from unbroken.transcript import Transcript, from_json
@@ -27,14 +28,24 @@ from unbroken.transcript import Transcript, from_json
 _DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
 
 
-def agent_of(recording: Recording, model: Model) -> Agent:
-    """`model` is what plays the recording."""
+class _Nobody:
+    """In its place stands the recording."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        raise UserError(f"model `{self.name}` is not here: there is only what it said when it was recorded")
+
+
+def agent_of(recording: Recording, tools: Sequence[Source] | None = None) -> Agent:
+    """`tools`: the real ones, where they are at hand."""
     settings = recording.settings
     if "schedule" not in settings:
         raise UserError(f"{recording.path} has no agent that could be played again: it is a recording of a gateway")
     return Agent(
-        model,
-        _tools(recording),
+        _Nobody(recording.model),
+        _tools(recording) if tools is None else tools,
         _system(recording),
         name=recording.agent_name,
         schedule=settings["schedule"],

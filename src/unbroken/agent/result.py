@@ -166,9 +166,14 @@ class _Paid:
 
 def usage_to_json(usage: Usage) -> dict[str, Json]:
     """Without the provider's own object."""
-    saved = asdict(usage)
-    del saved["raw"]
-    return saved
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "estimated": usage.estimated,
+    }
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Json]:

@@ -20,6 +20,7 @@ from unbroken.cli.wording import one_line
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.recording import SUFFIX
 
 with suppress(ImportError):  # not everywhere; where it is, `input` has a line editor and remembers
     import readline as readline
@@ -52,6 +53,7 @@ def chat_command(
     attempts: options.Attempts = None,
     fallback: options.Fallback = None,
     raw_log: options.RawLog = "",
+    record: options.Record = "",
     save: Annotated[str, typer.Option(metavar="FILE", help="Go on with this conversation, and keep it there.")] = "",
     json: options.AsJson = False,
     debug: options.Debug = False,
@@ -75,11 +77,15 @@ def chat_command(
         attempts=attempts,
         fallback=tuple(fallback or ()),
         raw_log=raw_log,
+        record=record,
         json=json,
         debug=debug,
     )
-    with ending(setup), open_session(setup) as session:
-        code = Chat(session, setup, save).go_on()
+    with ending(setup):
+        if record.endswith(SUFFIX):
+            raise UserError(f"--record {record}: each turn is recorded in a file of its own; name a folder")
+        with open_session(setup) as session:
+            code = Chat(session, setup, save).go_on()
     raise typer.Exit(code)
 
 
@@ -130,7 +136,10 @@ class Chat:
         return code
 
     def _say(self, line: str) -> int:
-        result = self._session.desk.play(lambda sink: self._chat.say(line, sinks=[sink]))
+        try:
+            result = self._session.desk.play(lambda sink: self._chat.say(line, sinks=[sink]))
+        finally:
+            self._session.tell_recorded()
         return 0 if self._person else code_of_stop(result.stop_reason)
 
     def _obey(self, line: str) -> None:

@@ -19,11 +19,14 @@ from unbroken.errors import UnbrokenError
 COMMANDS = {
     "run": "unbroken.cli.run:run_command",
     "chat": "unbroken.cli.chat:chat_command",
+    "replay": "unbroken.cli.replay:replay_command",
     "serve": "unbroken.cli.serve:serve_command",
     "keys": "unbroken.cli.keys:app",
     "decode": "unbroken.cli.decode:decode_command",
     "probe": "unbroken.cli.probe:probe_command",
     "faults": "unbroken.cli.faults:app",
+    "view": "unbroken.cli.view:view_command",
+    "stats": "unbroken.cli.stats:stats_command",
 }
 """In the order in which `--help` lists them. Only the one that is wanted is loaded: a gateway needs no agent."""
 

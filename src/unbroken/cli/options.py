@@ -21,6 +21,8 @@ from unbroken.tools.mcp import MCPServer
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.todo import todo_write
 from unbroken.tools.toolbox import Source, Toolbox
+from unbroken.trajectory.companion import RunHead
+from unbroken.trajectory.record import Recorder, RunRecorder
 
 SCHEDULES = [schedule.value for schedule in Schedule]
 
@@ -58,6 +60,7 @@ Fallback: TypeAlias = Annotated[
 RawLog: TypeAlias = Annotated[
     str, typer.Option(metavar="FILE", help="Keep requests and responses there as they are, without secrets.")
 ]
+Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run in a file there.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Events as JSON, one a line, on standard output.")]
 Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Log what happens; show where an error came from.")]
 
@@ -84,6 +87,7 @@ class Setup:
     attempts: int | None = None
     fallback: tuple[str, ...] = ()
     raw_log: str = ""
+    record: str = ""
     json: bool = False
     debug: bool = False
 
@@ -116,7 +120,25 @@ def build_tools(setup: Setup) -> list[Source]:
     return [*map(_tools, setup.tools), *map(_server, setup.mcp), *own]
 
 
-def build_agent(setup: Setup, model: Model, tools: list[Source], on_approval: OnApproval | None) -> Agent:
+class NamingRecorder(Recorder):
+    """Knows where the last run is."""
+
+    last = ""
+
+    def accompany(self, head: RunHead) -> RunRecorder:
+        self.last = ""
+        recorder = super().accompany(head)
+        self.last = recorder.path
+        return recorder
+
+
+def build_agent(
+    setup: Setup,
+    model: Model,
+    tools: list[Source],
+    on_approval: OnApproval | None,
+    recorder: Recorder | None = None,
+) -> Agent:
     for option, limit in (("--rounds", setup.rounds), ("--calls", setup.calls), ("--seconds", setup.seconds)):
         if limit is not None and not limit >= 0:  # NaN is not
             raise UserError(f"{option} {limit:g}: a limit is 0 or more; leave it out for none")
@@ -129,6 +151,7 @@ def build_agent(setup: Setup, model: Model, tools: list[Source], on_approval: On
         limits=limits if setup.rounds is None else replace(limits, rounds=setup.rounds),
         several_calls=not setup.one_call,
         on_approval=on_approval,
+        record=recorder,
     )
 
 

@@ -39,6 +39,7 @@ def run_command(
     attempts: options.Attempts = None,
     fallback: options.Fallback = None,
     raw_log: options.RawLog = "",
+    record: options.Record = "",
     timeline: Annotated[bool, typer.Option("--timeline", help="Draw when each call was written and run.")] = False,
     json: options.AsJson = False,
     debug: options.Debug = False,
@@ -62,6 +63,7 @@ def run_command(
         attempts=attempts,
         fallback=tuple(fallback or ()),
         raw_log=raw_log,
+        record=record,
         json=json,
         debug=debug,
     )
@@ -71,7 +73,10 @@ def run_command(
         asked = _prompt(prompt, image or [])
         with open_session(setup, watched=timeline) as session:
             sinks = [session.watch] if session.watch else []
-            result = session.desk.play(lambda sink: session.agent.run(asked, sinks=[*sinks, sink]))
+            try:
+                result = session.desk.play(lambda sink: session.agent.run(asked, sinks=[*sinks, sink]))
+            finally:
+                session.tell_recorded()
         if session.watch:
             session.console.print(Timeline(session.watch), legend(session.console, session.watch))
     raise typer.Exit(code_of_stop(result.stop_reason))

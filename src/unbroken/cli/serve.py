@@ -69,6 +69,9 @@ def serve_command(
         bool,
         typer.Option("--open-to-all", help="Another address than this machine's own, and no keys: it is meant so."),
     ] = False,
+    record: Annotated[
+        str, typer.Option(metavar="DIR", help="Record what models are asked and answer, a file for each request.")
+    ] = "",
     workers: Annotated[int | None, typer.Option(metavar="N", help="Processes.", show_default="1")] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="A line in the log for each request.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Say what would be served, or all that is wrong.")] = False,
@@ -100,6 +103,7 @@ def serve_command(
             serial=serial,
             keys=_switch(keys),
             keys_file=keys_file,
+            record=record,
         )
         opened = Opened()
         settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
@@ -167,6 +171,9 @@ def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None
     _line("store", settings.store)
     ring = opened.ring
     _line("keys", f"asked for, {len(ring)} in {settings.keys_file}" if ring is not None else "not asked for")
+    if settings.record:
+        part = "" if settings.record_share == 1 else f", {settings.record_share:.3g} of all requests"
+        _line("recordings", f"{settings.record}{part}")
     if file:
         _line("configuration", file)
     if at:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.text import Text
 
 from unbroken.agent import Agent
 from unbroken.cli.desk import Desk
 from unbroken.cli.live import LiveScreen
-from unbroken.cli.options import Setup, build_agent, build_model, build_tools
+from unbroken.cli.options import NamingRecorder, Setup, build_agent, build_model, build_tools
 from unbroken.cli.plain import JsonScreen, PlainScreen
 from unbroken.cli.screen import Screen, is_terminal
 from unbroken.cli.timeline import Watch
@@ -33,6 +34,13 @@ class Session:
     screen: Screen
     console: Console
     watch: Watch | None = None
+    recorder: NamingRecorder | None = None
+
+    def tell_recorded(self) -> None:
+        """Where the last run was recorded, if it was."""
+        if self.recorder is not None and self.recorder.last:
+            self.screen.close()
+            self.console.print(Text(f"recorded in {self.recorder.last}", "dim"), soft_wrap=True)
 
 
 @contextmanager
@@ -50,10 +58,11 @@ def open_session(setup: Setup, watched: bool = False) -> Generator[Session]:
         model = build_model(setup)
         watch = Watch() if watched else None
         tools = build_tools(setup)
-        agent = build_agent(setup, watch.over(model) if watch else model, tools, _on_approval(setup, desk))
+        recorder = NamingRecorder(setup.record) if setup.record else None
+        agent = build_agent(setup, watch.over(model) if watch else model, tools, _on_approval(setup, desk), recorder)
         with desk.open(agent):
             try:
-                yield Session(desk, agent, tools, screen, console, watch)
+                yield Session(desk, agent, tools, screen, console, watch, None if setup.json else recorder)
             finally:
                 screen.close()
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from unbroken.decoding.plain import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
@@ -52,6 +52,9 @@ from unbroken.wires.values import as_text
 from unbroken.wires.wire import Plain
 from unbroken.wires.writer import ResponseWriter
 
+if TYPE_CHECKING:  # loaded by a gateway that records
+    from unbroken.gateway.recording import RequestRecording
+
 log = logging.getLogger("unbroken.gateway")
 
 WHOLE_EVERY = 50
@@ -85,6 +88,8 @@ class Account:
     error: str = ""
     """How an answer failed that had begun."""
     error_kind: str = ""
+    recording: RequestRecording | None = None
+    """If it is recorded."""
 
 
 class Answering:
@@ -97,7 +102,7 @@ class Answering:
 
     async def answer(self, asked: Asked, out: Outlet, account: Account) -> None:
         check_body(asked.door, asked.body)
-        if not is_fresh(asked):
+        if account.recording is not None or not is_fresh(asked):
             await self._answer(asked, out, account)
         elif asked.body.get("stream"):
             sent = await send(asked)
@@ -217,8 +222,11 @@ class Answering:
         speaker = answer.speaker(raw=bool(request.passes), settings=self._settings, now=self._now())
         ended = Ended(Verdict("unfinished", "the model stopped without an end"))
         begun = False
+        model = answer.model
+        if account.recording is not None:
+            model = await account.recording.model(asked, request, answer.serial, model)
         try:
-            async with closing(answer.model.stream(request)) as deltas:
+            async with closing(model.stream(request)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Ended):
                         ended = delta

@@ -89,6 +89,12 @@ class GatewaySettings:
     """The same for its body."""
     write_timeout: float = 300.0
     """Seconds that a client may take to read what was sent."""
+    record: str = ""
+    """The folder in which requests are recorded; empty: none is."""
+    record_share: float = 1.0
+    """Which part of them, from 0 to 1."""
+    record_bytes: int = 1 << 30
+    """The most that the recordings there may take."""
     access_log: bool = False
     """A line in the log for each request."""
     stop_timeout: float = 60.0

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unbroken.models.script import Line
     from unbroken.testing.faults import Fault
     from unbroken.testing.faulty import FaultyServer
+    from unbroken.testing.recorded import Recordable, RecordedModel
     from unbroken.testing.server import ScriptedServer
 
 
@@ -31,6 +32,46 @@ class FaultyUpstream(Protocol):
         answers: Line | Sequence[Line] = (),
         **options: Any,
     ) -> FaultyServer: ...
+
+
+class Recorded(Protocol):
+    def __call__(self, model: Recordable) -> RecordedModel: ...
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("unbroken").addoption(
+        "--rerecord", action="store_true", help="ask the models of `recorded` anew and record what they say"
+    )
+
+
+FAILED = pytest.StashKey[bool]()
+"""Did the test fail? Then what it left unasked is no failure of its own."""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
+    outcome = yield
+    if call.when == "call":
+        item.stash[FAILED] = outcome.get_result().failed
+
+
+@pytest.fixture
+def recorded(request: pytest.FixtureRequest) -> Generator[Recorded]:
+    """`agent = Agent(recorded("openai:gpt-5"), tools)`: the first run asks the model and records it beside the test, in
+    `recordings/`; later ones play that. `pytest --rerecord` asks anew."""
+    models: list[RecordedModel] = []
+    home = importlib.import_module("unbroken.testing.recorded")
+
+    def make(model: Recordable) -> RecordedModel:
+        file = home.file_of(request.path.parent, request.node.nodeid, len(models) + 1)
+        made = home.RecordedModel(model, file, request.config.getoption("--rerecord"))
+        models.append(made)
+        return made
+
+    yield make
+    failed = request.node.stash.get(FAILED, False)
+    for model in models:
+        model.end(complete=not failed)
 
 
 @pytest.fixture

@@ -97,7 +97,6 @@ _NEEDS: dict[str, dict[str, Check]] = {
     "request": {"keep": _is_count, "messages": _are_objects},
     "delta": {"delta": _is_text},
     "failed": {"error": _is_text, "message": _is_text},
-    "started": {"call_id": _is_text, "name": _is_text, "key": _is_text},
     "result": {"call_id": _is_text, "key": _is_text, "result": _is_object},
     "approval": {"call_id": _is_text, "decision": _is_text},
     "stage": {"stage": _is_text, "status": _is_text},
@@ -181,6 +180,8 @@ def _is_event(line: Line) -> bool:
         return False
     if name not in _EVENTS:
         return True  # of a later version: whoever reads it will leave it out
+    if "at" in line and not is_number(line["at"]):
+        return False
     checks, needed = _EVENTS[name]
     if not all(check(line[field]) for field, check in checks.items() if field in line):
         return False

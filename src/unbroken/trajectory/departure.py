@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import unified_diff
 from typing import Any
 
@@ -47,9 +47,7 @@ def compare_requests(recorded: RecordedRequest, request: Request, place: int) ->
     return ""
 
 
-def describe_call(
-    call: ToolCall, context: CallContext[Any], executions: Mapping[str, object], recording: Recording
-) -> str:
+def describe_call(call: ToolCall, context: CallContext[Any], recording: Recording) -> str:
     """A call that the recording has not: what it has at that place."""
     now: Line = {"name": call.name, "arguments": call.arguments}
     recorded: list[Line] = [

@@ -9,8 +9,7 @@ and fields that it does not know: only what changes the meaning of what was ther
     request   what the model was asked; of its messages only those that the request before had not
     delta     what came of the answer
     failed    there was no answer: the error in its place
-    started   a tool was begun; its idempotency key
-    result    what it gave
+    result    what a tool gave, and the idempotency key of its call
     approval  what was decided about a call
     event     an event of the run
     stage     `multi_tool_call`: several calls came in one answer, and how they ended
@@ -44,6 +43,7 @@ from unbroken.deltas import (
     UsageReported,
 )
 from unbroken.errors import ProviderError, UnbrokenError, UserError
+from unbroken.events import CallProgress, TodoUpdated, ToolLate
 from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolCall, ToolSpec, Usage
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.tool import Tool
@@ -70,6 +70,10 @@ NAMES: dict[type[Any], str] = {
     Restarted: "restarted",
 }
 """How each delta is called in a recording. (Bytes that a gateway passes on are not recorded.)"""
+
+
+CAUSED_BY_TOOLS = (CallProgress, TodoUpdated, ToolLate)
+"""Events that are something that goes in: a tool says them."""
 
 
 def encode(line: Mapping[str, Any]) -> bytes:

@@ -4,8 +4,8 @@ What goes into a run is recorded where it goes in: requests and deltas at the mo
 decisions where they are made; what it says is recorded as its events. `lines` has the schema. A recorder never breaks a
 run: what it cannot write it says once in the log, and the run goes on without it.
 
-All that comes in one go of the loop is written in one go. What must not be lost (a tool that changes something begins,
-or has ended) is written at once.
+Lines are written a few at a time, at the latest after a twentieth of a second. What must not be lost is written at
+once: that a tool begins which changes something, and what it gave.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from unbroken.clock import VirtualClock
+from unbroken.deadlines import deadline
 from unbroken.deltas import AttemptFailed, Delta, Ended, ReasoningDelta, Received, Restarted, TextDelta
 from unbroken.errors import UserError
 from unbroken.events import NAMES as EVENT_NAMES
@@ -43,6 +44,7 @@ from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.hiding import Hiding, Stream, secrets_in_environment
 from unbroken.trajectory.lines import (
+    CAUSED_BY_TOOLS,
     NAMES,
     SCHEMA,
     Hearing,
@@ -61,6 +63,9 @@ from unbroken.transcript import to_json
 from unbroken.transcript.saved import write_result
 
 LOG = logging.getLogger("unbroken.trajectory")
+
+DELAY = 0.05
+"""Seconds after which a line is in the file at the latest."""
 
 
 class Recorder:
@@ -138,14 +143,15 @@ class RunRecorder(Companion):
 
     def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding) -> None:
         """`file` is open, and is closed at the end."""
-        self.path = path
+        self._path = path
         self.broken = False
         """It could not be written to its end."""
         self._head = head
         self._clock = head.clock
         self._elapsed = head.clock.elapsed
         self._began = head.clock.elapsed()
-        self._turn = 0
+        self.turn = 0
+        """The number of the request that is asked now."""
         self._hiding = hiding
         self._streams: dict[type[Any], Stream] = {}
         self._lines: list[bytes] = []
@@ -157,13 +163,16 @@ class RunRecorder(Companion):
         self._reads: set[str] = set()
         self._several: dict[int, list[str]] = {}
         """The names of several calls in one answer that have not ended, by their turn."""
-        self._loop = asyncio.get_running_loop()
         self._fd = file
         if head.goes_on and os.fstat(self._fd).st_size:
             self._write_resumed()
         else:
             self._write_head()
         self._flush()
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
 
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
@@ -197,7 +206,7 @@ class RunRecorder(Companion):
     # What goes in
 
     def offered(self, turn: int, toolbox: Toolbox) -> None:
-        self._turn = turn
+        self.turn = turn
         tools = tuple(toolbox)
         if len(tools) != len(self._tools) or any(map(is_not, tools, self._tools)):
             self._tools = tools
@@ -208,6 +217,12 @@ class RunRecorder(Companion):
         return _Recorded(model, self)
 
     def requested(self, request: Request) -> None:
+        try:
+            self._put_request(request)
+        except Exception as error:  # noqa: BLE001 - whatever stands in it, whoever is asked will say what is wrong
+            self._put(self._line("note", text=f"a request could not be written: {in_words(error)}"[:500]))
+
+    def _put_request(self, request: Request) -> None:
         if not self._hiding.covers(self._head.secrets()):  # a key that a function gives may change
             self._hiding = Hiding((*self._hiding.given, *self._head.secrets()))
         messages = request.messages
@@ -256,7 +271,7 @@ class RunRecorder(Companion):
         """Deltas are as they stand in the file: nothing has to be made of them first."""
         at = round(self._elapsed() - self._began, 9)
         self._lines.append(
-            b'{"line":"delta","at":%r,"turn":%d,%b%b' % (at, self._turn, _DELTAS[kind] + more, plain(delta)[1:])
+            b'{"line":"delta","at":%r,"turn":%d,%b%b' % (at, self.turn, _DELTAS[kind] + more, plain(delta)[1:])
         )
         if not self._flushing:
             self._flush_soon()
@@ -283,26 +298,27 @@ class RunRecorder(Companion):
 
     def caller(self, caller: Caller) -> Caller:
         async def recorded(call: ToolCall, context: CallContext[Any]) -> ToolResult:
-            key = context.key
-            self._put(self._line("started", call_id=call.id, name=call.name, key=key, attempt=context.attempt))
+            changes = call.name not in self._reads
+            if changes:  # by now it is said that it starts: that must be known, if it is never heard of again
+                self._flush()
             try:
                 result = await caller(call, context)
             except Exception as error:
-                self._keep_result(call, key, failure(call, in_words(error)))
+                self._keep_result(call, context, failure(call, in_words(error)))
                 raise
-            self._keep_result(call, key, result)
+            self._keep_result(call, context, result)
+            if changes:
+                self._flush()
             return result
 
         return recorded
 
-    def _keep_result(self, call: ToolCall, key: str, result: ToolResult) -> None:
+    def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult) -> None:
         try:
             saved = write_result(result)
         except Exception:  # noqa: BLE001 - a foreign `Caller` may give anything; whoever gets it will say so
             return
-        self._put(self._line("result", call_id=call.id, key=key, result=saved))
-        if call.name not in self._reads:
-            self._flush()
+        self._put(self._line("result", call_id=call.id, key=context.key, result=saved))
 
     def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
         if on_approval is None:
@@ -319,10 +335,12 @@ class RunRecorder(Companion):
     # What is said
 
     def __call__(self, event: Event) -> None:
-        self._turn = event.turn
+        self.turn = event.turn
         kind = event.__class__
         if kind is RunFinished:
             self._put(self._finished_line(cast("RunFinished", event)))
+        elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
+            self._put({**self._line("event"), **event_to_json(event)})
         else:
             self._put_event(event)
         if kind in _STAGES:
@@ -369,7 +387,7 @@ class RunRecorder(Companion):
             self._fd = -1
 
     def _line(self, kind: str, **fields: Any) -> Line:
-        return {"line": kind, "at": round(self._elapsed() - self._began, 9), "turn": self._turn, **fields}
+        return {"line": kind, "at": round(self._elapsed() - self._began, 9), "turn": self.turn, **fields}
 
     def _put(self, line: Line) -> None:
         try:
@@ -383,7 +401,7 @@ class RunRecorder(Companion):
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            deadline(asyncio.get_running_loop(), DELAY, self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -398,7 +416,7 @@ class RunRecorder(Companion):
                 data = data[os.write(self._fd, data) :]
         except OSError as error:
             self.broken = True
-            LOG.warning("the recording %s is not written any more: %s", self.path, error.strerror or error)
+            LOG.warning("the recording %s is not written any more: %s", self._path, error.strerror or error)
 
 
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)

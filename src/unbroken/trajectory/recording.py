@@ -188,8 +188,12 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
                 line["at"] = round(line["at"] + offset, 9)
             lines.append(line)
     if head is None:
-        raise UserError(f"{file} is empty: it is no recording")
+        raise _empty(file)
     return Recording(file, head, lines, problems)
+
+
+def _empty(path: Path) -> UserError:
+    return UserError(f"{path} is empty: it is no recording")
 
 
 def _unreadable(place: int, raw: bytes) -> str:
@@ -273,7 +277,10 @@ def list_recordings(folder: str | os.PathLike[str]) -> list[Summary]:
 def summarize(path: Path) -> Summary:
     try:
         with _open(path) as file:
-            head = _head(path, file.readline())
+            first = file.readline()
+            if not first:
+                raise _empty(path)
+            head = _head(path, first)
             size = file.seek(0, os.SEEK_END)
             end = _ending(file, size)
     except UserError as error:

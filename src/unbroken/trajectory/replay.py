@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
-from unbroken.events import CallProgress, Event, TodoUpdated, ToolLate, event_from_json
+from unbroken.events import Event, event_from_json
 from unbroken.messages import Message, Request, ToolCall, ToolResult, User
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
@@ -24,16 +24,15 @@ from unbroken.tools.calling import Caller, failure
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.departure import Departed, compare_requests, describe_call
-from unbroken.trajectory.lines import Hearing, Line, read_approval, read_delta, read_error
+from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Hearing, Line, read_approval, read_delta, read_error
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.tape import Exchange, PlayedClock, Tape, read_tape
+from unbroken.trajectory.tape import Exchange, Tape, read_tape
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 from unbroken.virtual import VirtualLoop
 
+PlayedClock: TypeAlias = Literal["virtual", "real"]
 PlayedTools: TypeAlias = Literal["recorded", "live"]
-
-_SAID_BY_TOOLS = (CallProgress, TodoUpdated, ToolLate)
 
 
 class RecordingEnded(UserError):
@@ -79,7 +78,7 @@ class Playback(Companion):
         if tools == "recorded":
             played += [each for some in self._executions.values() for one in some for each in one.inputs]
             played += [each for some in self._approvals.values() for each in some]
-        self._tape = Tape(played, clock, speed)
+        self._tape = Tape(played, speed if clock == "real" else 1.0)
 
     @property
     def run(self) -> str:
@@ -117,7 +116,7 @@ class Playback(Companion):
         return self
 
     def __call__(self, event: Event) -> None:
-        if not isinstance(event, _SAID_BY_TOOLS):
+        if not isinstance(event, CAUSED_BY_TOOLS):
             self._tape.said()
 
     def end(self) -> None:
@@ -164,7 +163,6 @@ class Playback(Companion):
 
     def caller(self, caller: Caller) -> Caller:
         async def played(call: ToolCall, context: CallContext[Any]) -> ToolResult:
-            self._tape.said()
             if self.tools == "live":
                 return await caller(call, context)
             return await self.play_call(call, context, caller)
@@ -174,9 +172,9 @@ class Playback(Companion):
     async def play_call(self, call: ToolCall, context: CallContext[Any], live: Caller | None = None) -> ToolResult:
         """What the call gave, as it was recorded. `live` runs what has to run: the tool that takes a typed answer."""
         self._begin_alone()
-        executions = self._executions.get(context.key)
+        executions = self._executions.get((context.turn, call.id))
         if not executions:
-            self._depart(describe_call(call, context, self._executions, self.recording))
+            self._depart(describe_call(call, context, self.recording))
             return failure(call, "this call is not in the recording")
         execution = executions.pop(0) if len(executions) > 1 else executions[0]
         for each in execution.inputs:

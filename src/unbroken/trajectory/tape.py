@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-from unbroken.trajectory.lines import Line
+from unbroken.events import NAMES
+from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Line
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.virtual import VirtualLoop
 
-PlayedClock: TypeAlias = Literal["virtual", "real"]
-
-SAID_BY_TOOLS = ("call_progress", "todo_updated", "tool_late")
-"""Events that a tool causes: they are inputs too."""
+_CAUSED_BY_TOOLS = [NAMES[kind] for kind in CAUSED_BY_TOOLS]
 _NEAR = 1e-9
+PATIENCE = 0.25
+"""Seconds of real time after which an input is given although less was said before it than then."""
 
 
 @dataclass(slots=True)
@@ -28,7 +27,7 @@ class Input:
     at: float
     line: Line
     said_before: int
-    """How many events and starts the run had said by then."""
+    """How many events the run had said by then."""
     place: int = 0
 
 
@@ -54,11 +53,10 @@ class Execution:
 class Tape:
     """Gives inputs in their order, each at its time."""
 
-    def __init__(self, inputs: list[Input], clock: PlayedClock, speed: float) -> None:
+    def __init__(self, inputs: list[Input], speed: float) -> None:
         self._inputs = sorted(inputs, key=lambda each: each.place)
         for place, each in enumerate(self._inputs):
             each.place = place
-        self._virtual = clock == "virtual"
         self._speed = speed
         self._ordered = False
         self._began = 0.0
@@ -74,7 +72,7 @@ class Tape:
 
     def begin(self, ordered: bool) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ordered = ordered and self._virtual
+        self._ordered = ordered
         self._began = self._loop.time()
         if self._ordered and isinstance(self._loop, VirtualLoop):
             self._loop.when_idle = self._unblock
@@ -126,6 +124,8 @@ class Tape:
         return self._said >= each.said_before and self._is_due(each)
 
     def _give(self) -> None:
+        if self._next not in self._waiting and self._waiting:
+            self._look_at(self._inputs[min(self._waiting)])
         while self._next < len(self._inputs) and self._next in self._waiting:
             each = self._inputs[self._next]
             if not self._may(each):
@@ -139,11 +139,12 @@ class Tape:
     def _look_at(self, each: Input) -> None:
         """Look again when its time has come."""
         assert self._loop is not None
-        if self._is_due(each):
-            return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._due(each), self._give)
+        if not self._is_due(each):
+            self._timer = self._loop.call_at(self._due(each), self._give)
+        elif not isinstance(self._loop, VirtualLoop):  # which says when nothing will happen any more
+            self._timer = self._loop.call_later(PATIENCE, self._unblock)
 
     def _unblock(self) -> bool:
         """Nothing else will happen now. Who waits for the next input gets it, though less was said than then; an input
@@ -161,10 +162,10 @@ class Tape:
 
 def read_tape(
     recording: Recording,
-) -> tuple[list[Exchange], dict[str, list[Execution]], dict[str, list[Input]]]:
-    """The requests with what came of them, the executions by their keys, the decisions by the ids of their calls."""
+) -> tuple[list[Exchange], dict[tuple[int, str], list[Execution]], dict[str, list[Input]]]:
+    """The requests with what came of them, the executions by turn and id, the decisions by the ids of their calls."""
     exchanges: list[Exchange] = []
-    executions: dict[str, list[Execution]] = {}
+    executions: dict[tuple[int, str], list[Execution]] = {}
     running: dict[str, Execution] = {}
     approvals: dict[str, list[Input]] = {}
     requests = iter(recording.requests)
@@ -177,48 +178,32 @@ def read_tape(
             case "delta" | "failed" if exchanges:
                 exchanges[-1].inputs.append(each)
                 exchanges[-1].whole = line["line"] == "failed" or line["delta"] == "ended"
-            case "started":
-                execution = running[line["call_id"]] = Execution(line["call_id"], [])
-                executions.setdefault(line["key"], []).append(execution)
-                said += 1
-            case "result" if line["call_id"] in running:
-                execution = running[line["call_id"]]
+            case "result" if (execution := running.get(line["call_id"])) is not None:
                 execution.inputs.append(each)
                 execution.whole = True
             case "approval":
                 approvals.setdefault(line["call_id"], []).append(each)
-            case "event" if line.get("event") in SAID_BY_TOOLS:
-                each.at = _at(recording, line)
+            case "event" if line.get("event") in _CAUSED_BY_TOOLS:
                 if (execution := running.get(line.get("call_id", ""))) is not None:
                     execution.inputs.append(each)
             case "event":
                 said += 1
+                if line["event"] == "call_started":
+                    execution = running[line["call_id"]] = Execution(line["call_id"], [])
+                    executions.setdefault((line["turn"], line["call_id"]), []).append(execution)
             case "resumed":
-                # Of what its process was busy with when it died nothing came, or it came again.
-                if _died_before(recording, place):
-                    exchanges = [exchange for exchange in exchanges if exchange.whole]
-                    _drop_unfinished(executions)
-                else:
-                    break
+                if _ended_before(recording, place):
+                    break  # it waited for somebody: what was answered then is another run of the loop
+                # Its process died: the last request came once more after it, with all that came of it.
+                if exchanges:
+                    turn = exchanges.pop().request.turn
+                    executions = {key: some for key, some in executions.items() if key[0] != turn}
             case _:
                 pass
     return exchanges, executions, approvals
 
 
-def _died_before(recording: Recording, place: int) -> bool:
-    """Had the run not ended in any way before this line?"""
-    before = recording.lines[:place]
-    ends = [line for line in before if line["line"] == "event" and line.get("event") in ("run_finished", "run_failed")]
-    return not ends
-
-
-def _drop_unfinished(executions: dict[str, list[Execution]]) -> None:
-    for key, some in list(executions.items()):
-        executions[key] = [each for each in some if each.whole]
-        if not executions[key]:
-            del executions[key]
-
-
-def _at(recording: Recording, line: Line) -> float:
-    """An event has its own time; that of its inputs is counted from the beginning."""
-    return round(max(line.get("time", 0.0) - recording.time, 0.0), 9)
+def _ended_before(recording: Recording, place: int) -> bool:
+    """Had the run ended in any way before this line?"""
+    ends = ("run_finished", "run_failed")
+    return any(line["line"] == "event" and line["event"] in ends for line in recording.lines[:place])

@@ -6,6 +6,9 @@ Not loaded with the other parts: who only reads a file needs no models.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from unbroken.errors import UserError
 from unbroken.gateway.config.mistakes import Mistakes
 from unbroken.gateway.config.reading import store_url
@@ -35,6 +38,18 @@ class Opened:
             self.ring = KeyRing(settings.keys_file) if settings.keys else None
         except UserError as error:
             mistakes.note(("keys", "file"), "", str(error))
+        if settings.record and (words := _unusable(Path(settings.record).expanduser())):
+            mistakes.note(("record", "folder"), "", words)
+
+
+def _unusable(folder: Path) -> str:
+    """Why nothing can be recorded there; a folder that is not there yet will be made."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        return f"recording to {folder} is not possible: {there} is no folder; name another"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"recording to {folder} is not possible: {there} cannot be written to; name another folder"
+    return ""
 
 
 def _check_store(settings: GatewaySettings) -> None:

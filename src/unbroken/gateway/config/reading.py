@@ -44,6 +44,7 @@ class ServeOptions:
     """One call at a time for every client of every model."""
     keys: bool | None = None
     keys_file: str = ""
+    record: str = ""
 
 
 _PLACES: Mapping[str, Where] = {
@@ -61,6 +62,7 @@ _PLACES: Mapping[str, Where] = {
     "hold_timeout": ("serial", "hold_timeout"),
     "keys": ("keys", "required"),
     "keys_file": ("keys", "file"),
+    "record": ("record", "folder"),
 }
 """Where each option would stand in the file."""
 

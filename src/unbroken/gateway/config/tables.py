@@ -39,6 +39,11 @@ TABLES: Mapping[str, Mapping[str, tuple[str, Reader]]] = {
     "repair": {"strict": ("strict", values.flag)},
     "chain": {"on_diverge": ("on_diverge", values.one_of(get_args(Diverging)))},
     "keys": {"required": ("keys", values.flag), "file": ("keys_file", values.text)},
+    "record": {
+        "folder": ("record", values.text),
+        "share": ("record_share", values.share),
+        "max_bytes": ("record_bytes", values.size(1024)),
+    },
 }
 """Each key with the field of `GatewaySettings` that it sets."""
 
@@ -92,6 +97,6 @@ CLIENT: Mapping[str, Reader] = {
     "serial": values.flag,
 }
 
-PATHS = ("api_key_file", "raw_log", "file")
+PATHS = ("api_key_file", "raw_log", "file", "folder")
 OF_PROVIDERS = ("base_url", "api_key_env", "api_key_file", "wire", *CONNECT)
 """What says nothing to a model that is no provider's."""

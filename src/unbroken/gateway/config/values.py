@@ -68,6 +68,12 @@ def number(value: Any) -> float:
     return value
 
 
+def share(value: Any) -> float:
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise Wrong("has to be a number from 0 to 1")
+    return value
+
+
 def seconds(value: Any) -> float:
     found = _quantity(value, _DURATIONS, "s")
     if found is None or found <= 0:

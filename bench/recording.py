@@ -1,0 +1,210 @@
+"""What recording costs: `make bench-recording`. The run of `runs.py` with and without `record=`, CPU time, interleaved.
+
+Then 1,000 recordings listed. `--against SRC` also puts the package of another source tree beside this one, each in a
+process of its own and neither recording: what does not record should not have become dearer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from upstream import upstream
+
+from unbroken import Agent, connect, tool
+
+QUESTION = "How is the weather there?"
+INSTRUCTIONS = "You are a weather service. Answer in one sentence."
+KEY = "sk-bench-0123456789abcdefghijklmnopqrstuvwxyz"
+LISTED = 1000
+
+Runner = Callable[[], Awaitable[str]]
+
+
+async def get_weather(city: str, days: int) -> str:
+    """How the weather will be in a city."""
+    return f"sunny in {city} for {days} days"
+
+
+def agent(url: str, **options: Any) -> Agent:
+    model = connect("openai:gpt-5", base_url=url, api_key="x")
+    return Agent(model, tools=[tool(get_weather)], instructions=INSTRUCTIONS, **options)
+
+
+def with_run(one: Agent) -> Runner:
+    async def run() -> str:
+        return (await one.run(QUESTION)).text
+
+    return run
+
+
+def with_stream(one: Agent) -> Runner:
+    async def run() -> str:
+        stream = one.stream(QUESTION)
+        async for _ in stream:
+            pass
+        return stream.result.text
+
+    return run
+
+
+async def cpu_of(run: Runner, times: int) -> float:
+    began = time.process_time()
+    for _ in range(times):
+        text = await run()
+        assert text.startswith("It is sunny"), text
+    return (time.process_time() - began) / times
+
+
+async def recorded_or_not(rounds: int, times: int) -> dict[str, list[float]]:
+    """CPU seconds of one run, by how it is run, side by side in each round."""
+    with upstream() as url, tempfile.TemporaryDirectory() as folder:
+        plain = agent(url)
+        recorded = agent(url, record=folder)
+        runners: dict[str, Runner] = {
+            "run": with_run(plain),
+            "recorded": with_run(recorded),
+            "masked": with_run(agent(url, record=masking(folder))),
+            "stream": with_stream(plain),
+            "stream recorded": with_stream(recorded),
+        }
+        for run in runners.values():
+            await cpu_of(run, 5)
+        gc.collect()
+        gc.freeze()
+        spent: dict[str, list[float]] = {name: [] for name in runners}
+        for _ in range(rounds):
+            for name, run in runners.items():
+                spent[name].append(await cpu_of(run, times))
+            empty(folder)
+        return spent
+
+
+def masking(folder: str) -> Any:
+    """A recorder that has a secret to look for. (Imported here: a tree from before there were recordings runs this
+    file, too, as a worker.)"""
+    from unbroken.trajectory.record import Recorder  # noqa: PLC0415
+
+    return Recorder(folder, secrets=[KEY])
+
+
+def empty(folder: str) -> None:
+    shutil.rmtree(folder)
+    os.mkdir(folder)
+
+
+def listed(rounds: int) -> tuple[list[float], list[float], int]:
+    """Seconds in which 1,000 recordings are listed: of runs that ended, and of runs that were killed just before."""
+    from unbroken.trajectory.recording import list_recordings  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = asyncio.run(one_recording())
+        killed = data[: data.rindex(b'{"line":"event","event":"run_finished"')]
+        seconds: list[list[float]] = []
+        for content in (data, killed):
+            for number in range(LISTED):
+                (Path(folder) / f"{number}.jsonl").write_bytes(content)
+            seconds.append([])
+            for _ in range(rounds):
+                began = time.perf_counter()
+                found = list_recordings(folder)
+                seconds[-1].append(time.perf_counter() - began)
+                assert len(found) == LISTED
+                assert not any(each.problem for each in found)
+    return seconds[0], seconds[1], len(data)
+
+
+async def one_recording() -> bytes:
+    with upstream() as url, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "one.jsonl"
+        await agent(url, record=path).run(QUESTION)
+        return path.read_bytes()
+
+
+def work(url: str) -> None:
+    """A worker: for each number on its input so many runs, and on its output the CPU seconds of one."""
+
+    async def main() -> None:
+        run = with_run(agent(url))
+        for line in sys.stdin:
+            print(await cpu_of(run, int(line)), flush=True)
+
+    asyncio.run(main())
+
+
+def against(source: str, rounds: int, times: int) -> dict[str, list[float]]:
+    spent: dict[str, list[float]] = {"before": [], "now": []}
+    with upstream() as url, ExitStack() as stack:
+        workers: dict[str, subprocess.Popen[str]] = {}
+        for name, tree in (("before", source), ("now", str(Path(__file__).parent.parent / "src"))):
+            command = [sys.executable, __file__, "--worker", url]
+            environment = {**os.environ, "PYTHONPATH": tree}
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            workers[name] = stack.enter_context(subprocess.Popen(command, env=environment, **pipes))
+        for number in range(-1, rounds):
+            # Who goes first changes: the machine's moods come and go within a round.
+            for name in spent if number % 2 else reversed(spent):
+                worker = workers[name]
+                assert worker.stdin is not None
+                assert worker.stdout is not None
+                print(times, file=worker.stdin, flush=True)
+                seconds = float(worker.stdout.readline())
+                if number >= 0:
+                    spent[name].append(seconds)
+        for worker in workers.values():
+            assert worker.stdin is not None
+            worker.stdin.close()
+    return spent
+
+
+def ratio(spent: dict[str, list[float]], one: str, other: str) -> float:
+    return statistics.median(a / b for a, b in zip(spent[one], spent[other], strict=True))
+
+
+def show(spent: dict[str, list[float]], *ratios: tuple[str, str, str]) -> None:
+    for name, seconds in spent.items():
+        print(f"  {name:16} {statistics.median(seconds) * 1000:7.2f} ms CPU")
+    for one, other, want in ratios:
+        print(f"  {f'{one} / {other}':26} {ratio(spent, one, other):5.2f}   {want}".rstrip())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--against", metavar="SRC", help="a source tree from before")
+    parser.add_argument("--worker", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=15)
+    given = parser.parse_args()
+    if given.worker:
+        work(given.worker)
+        return
+    one, five, _ = os.getloadavg()
+    print(f"load of this machine: {one:.2f} (1 min), {five:.2f} (5 min); {os.cpu_count()} cores")
+    print("One streamed run: 3 calls in 20 deltas, 3 tools, then text")
+    show(
+        asyncio.run(recorded_or_not(given.rounds, 30)),
+        ("recorded", "run", "at most 1.25"),
+        ("masked", "run", "a secret to look for; at most 1.25"),
+        ("stream recorded", "stream", "at most 1.25"),
+    )
+    whole, killed, size = listed(5)
+    print(f"{LISTED} recordings of {size / 1024:.0f} KB listed: below 1 s")
+    print(f"  {statistics.median(whole):.2f} s; {statistics.median(killed):.2f} s if none of them ended")
+    if given.against:
+        print("Not recorded, against the tree from before")
+        show(against(given.against, given.rounds, 30), ("now", "before", "1.0"))
+
+
+if __name__ == "__main__":
+    main()

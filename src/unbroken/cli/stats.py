@@ -1,0 +1,192 @@
+"""`unbroken stats DIR|FILE…`: what many recorded runs came to, in numbers. It reads and adds up; `stats_show` shows."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from unbroken.agent.limits import Prices
+from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, tell
+from unbroken.cli.screen import is_terminal
+from unbroken.cli.stats_show import Counted, LeftOut, show_json, show_plain, show_tables
+from unbroken.errors import UserError
+from unbroken.trajectory.alerts import ALERTS, Alert, fired
+from unbroken.trajectory.metrics import Metrics
+from unbroken.trajectory.recording import SUFFIX, Recording, read_recording
+
+FIRED = 1
+_LONG = 0.5
+"""Seconds after which somebody who watches is told how far it is."""
+_TOLD = 20
+"""So many files that are left out are named on a terminal."""
+_BY = ("model", "agent")
+
+
+def stats_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR|FILE…", help="Recordings, or folders of them.")],
+    by: Annotated[str, typer.Option(metavar="model|agent", help="One column for each, and one for all.")] = "",
+    prices: Annotated[
+        str, typer.Option(metavar="IN,OUT[,CACHED]", help="What a million tokens cost, to tell the cost.")
+    ] = "",
+    alert: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC=N", help="Warn if a metric is above this, in place of its own threshold."),
+    ] = None,
+    least: Annotated[int, typer.Option(metavar="N", help="Warn of nothing where fewer queries ended.", min=1)] = 1,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if there is something to warn of.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Add up recorded runs: rounds, calls, failures, latency, tokens, what tools took, and what is worth a warning.
+
+    A file that is no recording is named, and the others are counted. Exit codes: 0; 1 with --check, if a metric is
+    above its threshold; 2 wrong use, or there is nothing to count; 130 interrupted.
+    """
+    if by and by not in _BY:
+        raise UserError(f"--by {by}: give one of {', '.join(_BY)}")
+    watched = _alerts(alert or ())
+    priced = _prices(prices)
+    try:
+        found = _read(_files(paths), by, priced)
+    except KeyboardInterrupt:
+        tell("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    counted = Counted(
+        found.all,
+        found.groups,
+        by,
+        found.recordings,
+        tuple(found.left_out),
+        tuple(fired(found.all, watched, least=least)),
+        priced is not None,
+    )
+    if json:
+        show_json(counted)
+    else:
+        _tell_left_out(found.left_out)
+        if found.recordings:
+            (show_tables if is_terminal(sys.stdout) else show_plain)(counted)
+    if not found.recordings:
+        tell(f"there is nothing to count in {' '.join(map(str, paths))}: no recording could be read")
+        raise typer.Exit(MISUSED)
+    raise typer.Exit(FIRED if check and counted.fired else ANSWERED)
+
+
+def _prices(given: str) -> Prices | None:
+    if not given:
+        return None
+    try:
+        numbers = [float(number) for number in given.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (2, 3) or not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise UserError(f"--prices {given}: give what a million tokens cost, in and out, as in 2.50,10")
+    return Prices(*numbers)
+
+
+def _alerts(given: Sequence[str]) -> list[Alert]:
+    watched = list(ALERTS)
+    for each in given:
+        metric, _, number = each.partition("=")
+        try:
+            above = float(number)
+        except ValueError:
+            raise UserError(f"--alert {each}: give METRIC=NUMBER, as in avg_query_latency=8") from None
+        same = [place for place, alert in enumerate(watched) if alert.metric == metric]
+        for place in same:
+            watched[place] = replace(watched[place], above=above, words="")
+        if not same:
+            watched.append(Alert(metric, metric, above))
+    return watched
+
+
+@dataclass
+class _Found:
+    all: Metrics
+    groups: dict[str, Metrics] = field(default_factory=dict[str, Metrics])
+    recordings: int = 0
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+
+
+def _read(files: Sequence[Path], by: str, prices: Prices | None) -> _Found:
+    found = _Found(Metrics(prices=prices))
+    with _progress(len(files)) as step:
+        for file in files:
+            step(file)
+            try:
+                recording = read_recording(file)
+            except UserError as error:
+                found.left_out.append(LeftOut(file, str(error)))
+                continue
+            one = Metrics.of(recording.events, prices=prices)
+            found.recordings += 1
+            found.all += one
+            if by:
+                group = _group(recording, by)
+                found.groups[group] = found.groups.get(group, Metrics()) + one
+    return found
+
+
+def _group(recording: Recording, by: str) -> str:
+    return (recording.model if by == "model" else recording.agent_name) or "?"
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    """Each once, in the order in which they are named; those of a folder by their names."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            files[path] = None
+            continue
+        try:
+            names = sorted(entry.name for entry in os.scandir(path) if entry.name.endswith(SUFFIX) and entry.is_file())
+        except OSError as error:
+            raise UserError(f"{path} cannot be listed: {error.strerror or error}; name another folder") from None
+        files |= dict.fromkeys(path / name for name in names)
+    return list(files)
+
+
+class _Step:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._done = 0
+        self._began = self._shown = monotonic()
+        self.status: Status | None = None
+
+    def __call__(self, file: Path) -> None:
+        now = monotonic()
+        if self.status is None and now - self._began > _LONG and is_terminal(sys.stderr):
+            self.status = Console(stderr=True).status("")
+            self.status.start()
+        if self.status is not None and now - self._shown > 0.1:
+            self._shown = now
+            self.status.update(f"{self._done:,} of {self._count:,} recordings are read")
+        self._done += 1
+
+
+@contextmanager
+def _progress(count: int) -> Generator[_Step]:
+    step = _Step(count)
+    try:
+        yield step
+    finally:
+        if step.status is not None:
+            step.status.stop()
+
+
+def _tell_left_out(left_out: Sequence[LeftOut]) -> None:
+    shown = left_out[:_TOLD] if is_terminal(sys.stderr) else left_out
+    for each in shown:
+        tell(f"left out: {each.reason}")
+    if len(shown) < len(left_out):
+        tell(f"left out: {len(left_out) - len(shown):,} more files; --json names them all")

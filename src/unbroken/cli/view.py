@@ -1,0 +1,101 @@
+"""`unbroken view FILE|DIR`: recordings in the browser, in one HTML file, in the terminal, or as JSON.
+
+What is shown is made by `viewer`; here it is chosen how, and the browser opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from unbroken.cli.exits import tell
+from unbroken.errors import UserError
+from unbroken.viewer.listing import Shelf
+from unbroken.viewer.page import whole_page
+from unbroken.viewer.picture import picture_json
+from unbroken.viewer.plain import list_lines, picture_lines
+from unbroken.viewer.ruler import COARSE, FINE
+from unbroken.viewer.server import serving
+
+
+def view_command(
+    path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A recording, or a folder of recordings.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the page is served; 0 is any free one.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    html: Annotated[
+        str, typer.Option(metavar="OUT.html", help="Write the page as one file that needs nothing else; - prints it.")
+    ] = "",
+    plain: Annotated[bool, typer.Option("--plain", help="The same picture here, in the terminal.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="What the page draws, as JSON.")] = False,
+) -> None:
+    """Look at recorded runs: a list of them, and each as a waterfall, with its messages and its events.
+
+    The page is served on this machine alone (127.0.0.1) until Ctrl-C.
+
+    Exit codes: 0 shown; 2 there is no recording, or it cannot be read, or the port is taken.
+    """
+    if sum((bool(html), plain, json)) > 1:
+        raise UserError("--html, --plain and --json cannot be used together: choose one of them")
+    shelf = Shelf(path)
+    if html:
+        _write(shelf, html)
+    elif plain:
+        _print(shelf)
+    elif json:
+        value = shelf.draw(path.name) if shelf.one else shelf.rows()
+        typer.echo(picture_json(value).decode("utf-8", "replace"))
+    else:
+        try:
+            asyncio.run(_serve(shelf, port, not no_open and _has_display()))
+        except KeyboardInterrupt:
+            typer.echo("", err=True)  # behind the ^C
+
+
+async def _serve(shelf: Shelf, port: int, opens: bool) -> None:
+    async with serving(shelf, port) as address:
+        typer.echo(address)
+        sys.stdout.flush()
+        tell("Ctrl-C ends it")
+        if opens:
+            await asyncio.to_thread(webbrowser.open, address)
+        await asyncio.Event().wait()
+
+
+def _has_display() -> bool:
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _write(shelf: Shelf, out: str) -> None:
+    page, left_out = whole_page(shelf)
+    for words in left_out:
+        tell(words)
+    if out == "-":
+        typer.echo(page.decode("utf-8", "replace"), nl=False)
+        return
+    try:
+        Path(out).write_bytes(page)
+    except OSError as error:
+        raise UserError(f"writing {out} failed: {error.strerror or error}; name another file") from None
+
+
+def _print(shelf: Shelf) -> None:
+    console = Console(highlight=False)
+    glyphs = FINE if console.encoding.lower().startswith("utf") else COARSE
+    rows = shelf.rows()
+    if not shelf.one:
+        lines = list_lines(rows, console.width)
+        if not rows:
+            raise UserError(f"no recording is in {shelf.path}: Agent(record=…) and unbroken run --record write some")
+    else:
+        lines = picture_lines(shelf.draw(shelf.path.name), console.width, glyphs)
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="crop", soft_wrap=True)

@@ -1,0 +1,132 @@
+"""A model for tests: the first run asks a real one and records its answers, later runs play them.
+
+Recorded is what the model was asked and said; the tools of the test run each time. A request is answered by what was
+recorded for an equal one, so runs may go on beside each other; one that has no equal departs from the recording, and is
+told with the difference. What is recorded with an error in it is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from unbroken.clock import current_clock
+from unbroken.deltas import Delta
+from unbroken.errors import MissingKey, UserError
+from unbroken.messages import Request
+from unbroken.models.connect import connect
+from unbroken.models.model import Model
+from unbroken.trajectory.companion import RunHead
+from unbroken.trajectory.departure import Departed, compare_requests
+from unbroken.trajectory.lines import Hearing, read_delta, read_error
+from unbroken.trajectory.record import Recorder, RunRecorder
+from unbroken.trajectory.recording import read_recording
+from unbroken.trajectory.tape import Exchange, read_tape
+
+Recordable: TypeAlias = str | Model | Callable[[], Model]
+"""A model, its name, or a function that makes it: asked only when there is something to record."""
+
+AGAIN = "run it with --rerecord to ask the model anew"
+
+
+class RecordedModel:
+    """Plays the recording at `path`; if there is none, or with `rerecord`, it asks `model` and records."""
+
+    def __init__(self, model: Recordable, path: Path, rerecord: bool = False) -> None:
+        self.path = path
+        self._given = model
+        self._model: Model | None = None
+        self._recorder: RunRecorder | None = None
+        self._new = path.with_suffix(".new.jsonl")
+        self._number = 0
+        self._failed = False
+        self.records = rerecord or not path.exists()
+        self._left: list[Exchange] = [] if self.records else read_tape(read_recording(path))[0]
+        self.name = model if isinstance(model, str) else getattr(model, "name", "recorded")
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        played = self._record(request) if self.records else self._play(request)
+        async for delta in played:
+            yield delta
+
+    def end(self, complete: bool = True) -> None:
+        """The test is over: what was recorded is kept, if all of it is good. `complete`: then all of it was to be
+        asked for again."""
+        if self._recorder is not None:
+            self._recorder.end()
+            if self._failed:
+                self._new.unlink()
+            else:
+                os.replace(self._new, self.path)
+        elif self._left and complete:
+            raise Departed(f"{self.path} has {len(self._left)} requests more than the test has made: {AGAIN}")
+
+    async def _record(self, request: Request) -> AsyncIterator[Delta]:
+        model, recorder = self._open()
+        recorder.turn = self._number
+        self._number += 1
+        try:
+            async for delta in recorder.model(model).stream(request):
+                yield delta
+        except Exception:
+            self._failed = True
+            raise
+
+    def _open(self) -> tuple[Model, RunRecorder]:
+        if self._model is None:
+            try:
+                self._model = self._make()
+            except MissingKey as error:
+                raise MissingKey(
+                    f"there is no recording {self.path} yet, and nobody who can be asked: {error}"
+                ) from None
+        if self._recorder is None:
+            self._new.unlink(missing_ok=True)
+            model = self._model
+            head = RunHead(
+                self.path.stem, "recorded", model.name, current_clock(), secrets=lambda: getattr(model, "secrets", ())
+            )
+            self._recorder = Recorder(self._new).accompany(head)
+        return self._model, self._recorder
+
+    def _make(self) -> Model:
+        if isinstance(self._given, str):
+            return connect(self._given)
+        if hasattr(self._given, "stream"):
+            return cast("Model", self._given)
+        if not callable(self._given):
+            raise UserError(f"recorded({self._given!r}): give a model, its name, or a function that makes one")
+        return self._given()
+
+    async def _play(self, request: Request) -> AsyncIterator[Delta]:
+        exchange = self._find(request)
+        hearing = Hearing()
+        for each in exchange.inputs:
+            await asyncio.sleep(0)  # as between the pieces of a real stream, others get their turn
+            if each.line["line"] == "failed":
+                raise read_error(each.line)
+            delta = read_delta(each.line, hearing.message)
+            hearing.feed(delta)
+            yield delta
+
+    def _find(self, request: Request) -> Exchange:
+        if not self._left:
+            raise Departed(f"the test asks for more than {self.path} has: {AGAIN}")
+        words = ""
+        for place, exchange in enumerate(self._left):
+            other = compare_requests(exchange.request, request, exchange.request.turn)
+            if not other:
+                return self._left.pop(place)
+            words = words or other
+        raise Departed(f"{words}\n{self.path} has no answer to this request: {AGAIN}")
+
+
+def file_of(folder: Path, test: str, number: int) -> Path:
+    """`recordings/test_weather/test_it_is_told[Oslo].jsonl`, beside the test; a second model has a number."""
+    module, _, name = test.partition("::")
+    kept = "".join(letter if letter.isalnum() or letter in "-_.[]" else "_" for letter in name.replace("::", "."))
+    ending = f"-{number}" if number > 1 else ""
+    return folder / "recordings" / Path(module).stem / f"{kept[:150]}{ending}.jsonl"

@@ -1,0 +1,323 @@
+"""What there is to count in the events of runs: each fact has a name, an amount and, if it is one of several, a label.
+
+`Facts` hears events and tells facts as soon as they are sure; who adds them up stands above (`metrics`, `prometheus`).
+Nothing that was told is taken back, so a counter that only goes up can hold it, but for one case: a query that failed
+and goes on after all. What is kept meanwhile is little: of each run that goes on, the calls of its present turn; of
+each that waits, what was told of its tokens; and of some that failed, the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+
+from unbroken.events import (
+    CallFinished,
+    CallStarted,
+    Event,
+    RequestRetried,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    ToolCallsDetected,
+)
+from unbroken.messages import Json, Usage
+from unbroken.trajectory.histograms import nanoseconds
+
+Fact: TypeAlias = Literal[
+    "query",  # one has ended; the label is its outcome: a stop reason, `failed` or `cancelled`
+    "rounds",  # how many it had
+    "latency",  # nanoseconds that it took, if it ended in an answer
+    "broken_query",  # one in which a chain broke
+    "chain_broken",  # responses that broke, and chains left without results, in one that has ended
+    "goes_on",  # one that had failed has not ended after all; the label was its outcome, the amount its rounds
+    "goes_on_broken",  # the same, if it had broken: so often
+    "request",
+    "retry",  # a request is made again
+    "restart",  # the same, because the response broke
+    "turn",  # how many calls were in a response that had some
+    "call",  # of a tool, which is the label of this and all that follow up to `saved`
+    "execution",  # nanoseconds that a tool ran
+    "failure",
+    "refusal",  # answered without a tool
+    "outside",  # answered by somebody else
+    "duplicate",
+    "adoption",
+    "drop",
+    "saved",  # nanoseconds that were saved because a call started early
+    "tokens",  # of a kind
+    "estimate",  # one run whose tokens are estimated
+    "cost",  # in millionths of a millionth
+]
+
+Tell: TypeAlias = Callable[[Fact, int, str], None]
+
+NO_RESPONSE = frozenset({"limited", "unavailable", "unreachable", "unanswered", "refused", "too_long"})
+"""Kinds of verdicts where nothing broke, because there was nothing."""
+
+TOKENS = ("input", "output", "cached", "cache_write", "reasoning")
+COST = 1_000_000_000_000
+MOST_RUNS = 10_000
+"""So many runs that go on or wait, or were begun elsewhere, are remembered."""
+MOST_FAILED = 100
+"""So many that failed are: they may go on from their recordings."""
+
+_GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "SystemExit"})
+
+
+class Pricing(Protocol):
+    """What tokens cost: `Prices` is one."""
+
+    def of(self, usage: Usage) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was told of a run that waits."""
+
+    tokens: tuple[int, ...] = (0,) * len(TOKENS)
+    estimated: int = 0
+    cost: int = 0
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class Going:
+    """A run that goes on."""
+
+    requests: int = 0
+    rounds: int = 0
+    turn: int = -1
+    final: bool = False
+    retried: dict[tuple[int, int], bool] = field(default_factory=dict[tuple[int, int], bool])
+    """By turn and attempt: did it break?"""
+    detected: float | None = None
+    """When the response of this turn had ended, if it had calls."""
+    early: dict[str, float] = field(default_factory=dict[str, float])
+    """When each call of this response started that started early, until its end."""
+    done: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    """Of those that had ended before their response had: their start and the nanoseconds that they took."""
+    told: set[str] = field(default_factory=set[str])
+    """Calls of this response whose end was told."""
+    lost: dict[str, float] = field(default_factory=dict[str, float])
+    """As `early`, of a response of this turn that broke; the one that comes instead may adopt them."""
+    lost_told: set[str] = field(default_factory=set[str])
+
+    def begin(self, turn: int) -> bool:
+        """False if it was begun already and its process died in the middle: what is told again of it is the same."""
+        if turn == self.turn:
+            self.early.clear()
+            return False
+        self.turn = turn
+        self.detected = None
+        for kept in (self.early, self.done, self.told, self.lost, self.lost_told):
+            kept.clear()
+        return True
+
+    def break_off(self) -> None:
+        """The response comes again, and its ids may come again for other calls."""
+        self.lost |= self.early
+        self.lost |= {id: start for id, (start, _) in self.done.items()}
+        self.lost_told |= self.told
+        for kept in (self.early, self.done, self.told):
+            kept.clear()
+
+
+@dataclass(slots=True)
+class Failed:
+    """What was told of a run that failed."""
+
+    outcome: str
+    rounds: int
+    broken: int
+    going: Going
+
+
+class Facts:
+    def __init__(self, tell: Tell, prices: Pricing | None = None) -> None:
+        self._tell = tell
+        self.prices = prices
+        self._last: Event | None = None
+        self.going: dict[str, Going] = {}
+        self.waiting: dict[str, Spent] = {}
+        """Runs that wait for somebody outside, until they go on."""
+        self.failed: dict[str, Failed] = {}
+        self.continued: dict[str, None] = {}
+        """Runs whose beginning was heard by somebody else: what that one told of their tokens is in what we told."""
+
+    def __call__(self, event: Event) -> None:
+        take = self.TAKES.get(type(event))
+        if take is None or event is self._last:  # two sinks may share who counts
+            return
+        self._last = event
+        take(self, event)
+
+    def _run(self, event: Event) -> Going:
+        return self.going.get(event.run) or remember(self.going, event.run, Going())
+
+    def _started(self, event: RunStarted) -> None:
+        failed = self.failed.pop(event.run, None)
+        if failed is None:
+            self._run(event)
+        else:
+            remember(self.going, event.run, failed.going)
+            self.tell_going_on(failed)
+
+    def tell_going_on(self, failed: Failed) -> None:
+        self._tell("goes_on", failed.rounds, failed.outcome)
+        if failed.broken:
+            self._tell("goes_on_broken", failed.broken, "")
+
+    def _requested(self, event: RequestSent) -> None:
+        going = self._run(event)
+        going.final = event.final
+        if going.begin(event.turn):
+            going.requests += 1
+            self._tell("request", 1, "")
+
+    def _retried(self, event: RequestRetried) -> None:
+        going, broke = self._run(event), event.kind not in NO_RESPONSE
+        if (event.turn, event.attempt) in going.retried:
+            return
+        going.retried[event.turn, event.attempt] = broke
+        going.break_off()
+        self._tell("retry", 1, "")
+        if broke:
+            self._tell("restart", 1, "")
+
+    def _detected(self, event: ToolCallsDetected) -> None:
+        going = self._run(event)
+        if going.detected is not None and going.turn == event.turn:
+            return
+        going.turn, going.detected = event.turn, event.time
+        going.rounds += not going.final
+        self._tell("turn", event.count, "")
+        for name in event.names:
+            self._tell("call", 1, name)
+        if going.done:
+            for call in event.calls:
+                if (done := going.done.pop(str(call.get("id")), None)) is not None:
+                    self._saved(str(call.get("name")), event.time, *done)
+
+    def _call_started(self, event: CallStarted) -> None:
+        if event.early:
+            self._run(event).early[event.call_id] = event.time
+
+    def _call_finished(self, event: CallFinished) -> None:
+        going, tool, took = self._run(event), event.name, nanoseconds(event.seconds)
+        if event.dropped:
+            self._tell("drop", 1, tool)
+            self._tell("execution", took, tool)
+            return
+        if event.call_id in going.told:
+            return
+        going.told.add(event.call_id)
+        if not event.executed:
+            self._tell("refusal" if event.error else "outside", 1, tool)
+        elif event.duplicate_of:
+            self._tell("duplicate", 1, tool)
+        else:
+            start = self._start(going, event)
+            # A call that had ended before its response broke is told once more by who adopts it.
+            if not (event.adopted_from and event.adopted_from in going.lost_told):
+                self._tell("execution", took, tool)
+                if event.error:
+                    self._tell("failure", 1, tool)
+            if start is not None and going.detected is not None:
+                self._saved(tool, going.detected, start, took)
+            elif start is not None:
+                going.done[event.call_id] = start, took
+
+    def _start(self, going: Going, event: CallFinished) -> float | None:
+        if not event.adopted_from:
+            return going.early.pop(event.call_id, None)
+        self._tell("adoption", 1, event.name)
+        return going.lost.pop(event.adopted_from, None)
+
+    def _saved(self, tool: str, response_ended: float, started: float, took: int) -> None:
+        # The times of events are seconds since the epoch: below a microsecond a float of that size holds nothing.
+        waited = max(round((response_ended - started) * 1_000_000), 0) * 1000
+        self._tell("saved", min(waited, took), tool)
+
+    def _finished(self, event: RunFinished) -> None:
+        going = self.going.pop(event.run, None) or Going()
+        before = self.waiting.pop(event.run, None)
+        if before is None and event.requests > going.requests:
+            remember(self.continued, event.run, None)
+        spent = self._spent(event)
+        self._tell_spent(before or Spent(), spent)
+        if event.stop_reason == "waiting":
+            remember(self.waiting, event.run, spent)
+            return
+        self._tell("latency", nanoseconds(event.seconds), "")
+        self._ended(event.stop_reason, event.rounds, _broken(going, event.verdicts) + (not event.complete))
+
+    def _failed(self, event: RunFailed) -> None:
+        going = self.going.pop(event.run, None) or Going()
+        before = self.waiting.pop(event.run, None) or Spent()  # of its tokens nothing more is known
+        outcome = "cancelled" if event.error in _GIVEN_UP else "failed"
+        going.rounds += before.rounds
+        broken = _broken(going, event.verdicts)
+        self._ended(outcome, going.rounds, broken)
+        remember(self.failed, event.run, Failed(outcome, going.rounds, broken, going), MOST_FAILED)
+
+    def _ended(self, outcome: str, rounds: int, broken: int) -> None:
+        self._tell("query", 1, outcome)
+        self._tell("rounds", rounds, "")
+        if broken:
+            self._tell("broken_query", 1, "")
+            self._tell("chain_broken", broken, "")
+
+    def _spent(self, event: RunFinished) -> Spent:
+        tokens = tuple(int(event.usage.get(f"{kind}_tokens") or 0) for kind in TOKENS)
+        input, output, cached, written, reasoning = tokens
+        usage = Usage(input, output, cached, written, reasoning, estimated=bool(event.usage.get("estimated")))
+        cost = round(self.prices.of(usage) * COST) if self.prices is not None else 0
+        return Spent(tokens, int(usage.estimated), cost, event.rounds)
+
+    def _tell_spent(self, before: Spent, now: Spent) -> None:
+        for kind, told, amount in zip(TOKENS, before.tokens, now.tokens, strict=True):
+            if amount > told:
+                self._tell("tokens", amount - told, kind)
+        if now.estimated > before.estimated:
+            self._tell("estimate", 1, "")
+        if now.cost > before.cost:
+            self._tell("cost", now.cost - before.cost, "")
+
+    TAKES: ClassVar[dict[type[Event], Callable[[Facts, Any], None]]] = {
+        RunStarted: _started,
+        RequestSent: _requested,
+        RequestRetried: _retried,
+        ToolCallsDetected: _detected,
+        CallStarted: _call_started,
+        CallFinished: _call_finished,
+        RunFinished: _finished,
+        RunFailed: _failed,
+    }
+
+
+COUNTED = frozenset(Facts.TAKES)
+"""The events in which there is anything to count. Most are not among them: they are of text as it comes."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
+    """Keeps the value; the oldest is forgotten where there are too many."""
+    found = kept.setdefault(key, value)
+    if len(kept) > most:
+        del kept[next(iter(kept))]
+    return found
+
+
+def _broken(going: Going, verdicts: Iterable[Mapping[str, Json]]) -> int:
+    """How many responses broke: what the end says of them, and what was heard and is not in it."""
+    found = [
+        (verdict.get("turn"), verdict.get("attempt"))
+        for verdict in verdicts
+        if verdict.get("kind") not in (*NO_RESPONSE, "whole")
+    ]
+    return len(found) + sum(broke and each not in found for each, broke in going.retried.items())

@@ -1,0 +1,461 @@
+"""What runs came to, in numbers: a fold over their events. Sums, counts and histograms, no events and no texts.
+
+A `Metrics` is a sink: give it to an agent and read it whenever you like. Times are added up as whole nanoseconds and
+costs as millionths of millionths, so that any order and any split gives the same numbers. What there is to count is
+known in `facts`; here it is added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Self
+
+from unbroken.events import Event
+from unbroken.messages import Json
+from unbroken.trajectory.facts import COST, COUNTED, MOST_FAILED, TOKENS, Fact, Facts, Pricing, Spent, remember
+from unbroken.trajectory.histograms import NANOSECONDS, Histogram
+
+MOST_TOOLS = 100
+OTHER_TOOLS = "(others)"
+"""A model may call what does not exist, by any name: what comes after so many names is counted together."""
+MOST_ROUNDS, MOST_CALLS = 100, 1000
+"""So many, or more, are counted as this many where queries are counted by their rounds and turns by their calls."""
+
+
+@dataclass(slots=True)
+class ToolMetrics:
+    """Of one tool."""
+
+    calls: int = 0
+    failures: int = 0
+    refused: int = 0
+    outside: int = 0
+    duplicates: int = 0
+    adopted: int = 0
+    dropped: int = 0
+    saved: int = 0
+    """Nanoseconds."""
+    seconds: Histogram = field(default_factory=Histogram)
+
+    @property
+    def executions(self) -> int:
+        """How often it ran."""
+        return self.seconds.count
+
+    @property
+    def failure_rate(self) -> float:
+        return self.failures / self.executions if self.executions else 0.0
+
+    def __add__(self, other: ToolMetrics) -> ToolMetrics:
+        return ToolMetrics(
+            self.calls + other.calls,
+            self.failures + other.failures,
+            self.refused + other.refused,
+            self.outside + other.outside,
+            self.duplicates + other.duplicates,
+            self.adopted + other.adopted,
+            self.dropped + other.dropped,
+            self.saved + other.saved,
+            self.seconds + other.seconds,
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "calls": self.calls,
+            "executions": self.executions,
+            "failures": self.failures,
+            "failure_rate": self.failure_rate,
+            "refused": self.refused,
+            "outside": self.outside,
+            "duplicates_shared": self.duplicates,
+            "adopted": self.adopted,
+            "dropped": self.dropped,
+            "early_seconds_saved": self.saved / NANOSECONDS,
+            "seconds": self.seconds.to_json(),
+        }
+
+
+class Metrics:
+    """`metrics(event)` counts one event, `Metrics.of(events)` many, and `one + other` both. With `prices` it knows what
+    the tokens cost. A **query** is a run that has ended, however it did; one that waits for somebody outside is none
+    before it has gone on and ended, and what was counted of it is not counted again. To add two, each must have heard
+    its runs from their start to where they ended or waited."""
+
+    def __init__(self, *, prices: Pricing | None = None) -> None:
+        self._facts = Facts(self._take, prices)
+        self._lock = Lock()
+        self._counts: dict[Fact, int] = {}
+        self._tokens: dict[str, int] = {}
+        self._rounds_in_all = 0
+        self.outcomes: dict[str, int] = {}
+        """How many queries ended in what way: a stop reason, `failed` or `cancelled`."""
+        self.rounds: dict[int, int] = {}
+        """How many queries had so many rounds."""
+        self.turns: dict[int, int] = {}
+        """How many responses had so many calls; those without calls are left out."""
+        self.latency = Histogram()
+        """Of queries that ended in an answer: from the start to the end, without the time in which they waited for
+        somebody outside. Those that failed or were cancelled are left out."""
+        self.tools: dict[str, ToolMetrics] = {}
+
+    @classmethod
+    def of(cls, events: Iterable[Event], *, prices: Pricing | None = None) -> Self:
+        metrics = cls(prices=prices)
+        for event in events:
+            metrics(event)
+        return metrics
+
+    def __call__(self, event: Event) -> None:
+        if type(event) in COUNTED:
+            with self._lock:  # agents in several threads may share it
+                self._facts(event)
+
+    def _take(self, fact: Fact, amount: int, label: str) -> None:
+        match fact:
+            case "query":
+                _count(self.outcomes, label)
+            case "rounds":
+                self._rounds_in_all += amount
+                _count(self.rounds, min(amount, MOST_ROUNDS))
+            case "goes_on":
+                self._rounds_in_all -= amount
+                _count(self.outcomes, label, -1)
+                _count(self.rounds, min(amount, MOST_ROUNDS), -1)
+            case "goes_on_broken":
+                _count(self._counts, "broken_query", -1)
+                _count(self._counts, "chain_broken", -amount)
+            case "turn":
+                _count(self.turns, min(amount, MOST_CALLS))
+            case "latency":
+                self.latency.add(amount)
+            case "tokens":
+                _count(self._tokens, label, amount)
+            case "call":
+                self._tool(label).calls += amount
+            case "execution":
+                self._tool(label).seconds.add(amount)
+            case "failure":
+                self._tool(label).failures += amount
+            case "refusal":
+                self._tool(label).refused += amount
+            case "outside":
+                self._tool(label).outside += amount
+            case "duplicate":
+                self._tool(label).duplicates += amount
+            case "adoption":
+                self._tool(label).adopted += amount
+            case "drop":
+                self._tool(label).dropped += amount
+            case "saved":
+                self._tool(label).saved += amount
+            case _:
+                _count(self._counts, fact, amount)
+
+    def _tool(self, name: str) -> ToolMetrics:
+        tool = self.tools.get(name)
+        if tool is None:
+            known = name if len(self.tools) < MOST_TOOLS else OTHER_TOOLS
+            tool = self.tools.setdefault(known, ToolMetrics())
+        return tool
+
+    def _all_tools(self, counted: str) -> int:
+        return sum(getattr(tool, counted) for tool in [*self.tools.values()])
+
+    # Queries
+
+    @property
+    def queries(self) -> int:
+        """Runs that have ended: answered, stopped by a limit, failed or cancelled."""
+        return sum([*self.outcomes.values()])
+
+    @property
+    def answered(self) -> int:
+        """Queries that the model answered, no limit having stopped them."""
+        return self.outcomes.get("answered", 0)
+
+    @property
+    def failed(self) -> int:
+        """Queries that ended in an error."""
+        return self.outcomes.get("failed", 0)
+
+    @property
+    def waiting(self) -> int:
+        """Runs that wait for somebody outside; they are not among the queries."""
+        return len(self._facts.waiting)
+
+    @property
+    def unended(self) -> int:
+        """Runs that have neither ended nor wait: they still go on, or their process died."""
+        return len(self._facts.going)
+
+    @property
+    def requests(self) -> int:
+        """Requests to a model; one that is made again counts once."""
+        return self._counts.get("request", 0)
+
+    @property
+    def retries(self) -> int:
+        """How often a request was made again, for whatever reason."""
+        return self._counts.get("retry", 0)
+
+    @property
+    def restarts(self) -> int:
+        """How often that was because a response broke, and not because there was none."""
+        return self._counts.get("restart", 0)
+
+    @property
+    def avg_query_latency(self) -> float:
+        """Mean seconds of the queries that ended in an answer."""
+        return self.latency.mean
+
+    @property
+    def avg_tool_rounds_per_query(self) -> float:
+        """Mean rounds of all queries; a round is one assistant message with calls, plus its results."""
+        return self._rounds_in_all / self.queries if self.queries else 0.0
+
+    @property
+    def tool_chain_broken(self) -> int:
+        """Responses that broke, whether they were asked for again or not, and histories that were left with calls
+        without results; counted when their query has ended."""
+        return self._counts.get("chain_broken", 0)
+
+    @property
+    def tool_chain_broken_rate(self) -> float:
+        """The share of queries in which that happened."""
+        return self._counts.get("broken_query", 0) / self.queries if self.queries else 0.0
+
+    # Calls
+
+    @property
+    def tool_calls(self) -> int:
+        """Calls in the messages of models: also duplicates, refused ones, and those that wait."""
+        return self._all_tools("calls")
+
+    @property
+    def tool_calls_per_turn(self) -> float:
+        """Mean number of calls of the responses that had any."""
+        turns = sum([*self.turns.values()])
+        return self.tool_calls / turns if turns else 0.0
+
+    @property
+    def multi_tool_call_count(self) -> int:
+        """Responses that had more than one call."""
+        return sum(count for calls, count in [*self.turns.items()] if calls > 1)
+
+    @property
+    def tool_executions(self) -> int:
+        """How often a tool ran: once for a call and all its duplicates, once for a call that was adopted, and also for
+        one that was dropped."""
+        return self._all_tools("executions")
+
+    @property
+    def tool_execution_time_total(self) -> float:
+        """Seconds of all executions together; those that ran side by side count each."""
+        return sum(tool.seconds.total for tool in [*self.tools.values()]) / NANOSECONDS
+
+    @property
+    def tool_execution_time_max(self) -> float:
+        """Seconds of the longest execution."""
+        return max((tool.seconds.longest for tool in [*self.tools.values()]), default=0) / NANOSECONDS
+
+    @property
+    def tool_failures(self) -> int:
+        """Executions that ended in an error, a time-out among them; not those that were dropped, which we ended."""
+        return self._all_tools("failures")
+
+    @property
+    def tool_failure_rate(self) -> float:
+        """The share of executions that failed."""
+        return self.tool_failures / self.tool_executions if self.tool_executions else 0.0
+
+    @property
+    def refused(self) -> int:
+        """Calls that were answered with an error and without a tool: unknown, cut, denied, over the budget."""
+        return self._all_tools("refused")
+
+    @property
+    def outside(self) -> int:
+        """Calls that somebody outside has answered: the tools of a client."""
+        return self._all_tools("outside")
+
+    @property
+    def duplicates_shared(self) -> int:
+        """Calls that got the result of an identical one in the same message, and did not run."""
+        return self._all_tools("duplicates")
+
+    @property
+    def adopted(self) -> int:
+        """Calls that took over the execution of the same call in a response that broke."""
+        return self._all_tools("adopted")
+
+    @property
+    def dropped(self) -> int:
+        """Calls that were cancelled because their response broke and the next one had them not."""
+        return self._all_tools("dropped")
+
+    @property
+    def early_seconds_saved(self) -> float:
+        """Of each call that started early: the seconds from its start to the end of its response, or to its own end if
+        that was first. Dropped ones saved nothing."""
+        return self._all_tools("saved") / NANOSECONDS
+
+    # Tokens
+
+    @property
+    def tokens(self) -> int:
+        """Input and output, of queries that ended in an answer, and of runs that wait: failed ones do not say."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def input_tokens(self) -> int:
+        return self._tokens.get("input", 0)
+
+    @property
+    def output_tokens(self) -> int:
+        return self._tokens.get("output", 0)
+
+    @property
+    def tokens_estimated(self) -> bool:
+        """Some provider did not say, so some are estimated."""
+        return self._counts.get("estimate", 0) > 0
+
+    @property
+    def cost(self) -> float:
+        """What they cost, in the currency of the prices; 0 without prices."""
+        return self._counts.get("cost", 0) / COST
+
+    # All of it
+
+    def __add__(self, other: Metrics) -> Metrics:
+        both = Metrics(prices=self._facts.prices or other._facts.prices)
+        for each in (self, other):
+            with each._lock:
+                both._add(each)
+        for run in {**both._facts.waiting, **both._facts.going, **both._facts.failed}:
+            for first, second in ((self, other), (other, self)):
+                if run in second._facts.continued and run not in first._facts.continued:
+                    both._go_on(run, first._facts, second._facts)
+        return both
+
+    def _add(self, other: Metrics) -> None:
+        mine, theirs = self._facts, other._facts
+        for sums, more in (
+            (self._counts, other._counts),
+            (self._tokens, other._tokens),
+            (self.outcomes, other.outcomes),
+            (self.rounds, other.rounds),
+            (self.turns, other.turns),
+        ):
+            _add(sums, more)
+        self._rounds_in_all += other._rounds_in_all
+        self.latency += other.latency
+        for name, tool in other.tools.items():
+            known = name if name in self.tools or len(self.tools) < MOST_TOOLS else OTHER_TOOLS
+            self.tools[known] = self.tools.get(known, ToolMetrics()) + tool
+        for run, spent in theirs.waiting.items():
+            remember(mine.waiting, run, spent)
+        for run, failed in theirs.failed.items():
+            remember(mine.failed, run, deepcopy(failed), MOST_FAILED)
+        for run in theirs.continued:
+            remember(mine.continued, run, None)
+        for run, going in theirs.going.items():
+            remember(mine.going, run, deepcopy(going))
+
+    def _go_on(self, run: str, first: Facts, second: Facts) -> None:
+        """One heard the beginning of a run, the other how it went on, and told the tokens of both."""
+        if run not in second.going:
+            self._facts.going.pop(run, None)
+        if run in first.failed:
+            self._facts.tell_going_on(first.failed[run])
+            self._facts.failed.pop(run, None)
+            if run in second.failed:
+                self._facts.failed[run] = second.failed[run]
+        spent = first.waiting.get(run, Spent())
+        for kind, tokens in zip(TOKENS, spent.tokens, strict=True):
+            _count(self._tokens, kind, -tokens)
+        _count(self._counts, "cost", -spent.cost)
+        _count(self._counts, "estimate", -spent.estimated)
+        self._facts.waiting.pop(run, None)
+        if run in second.waiting:
+            self._facts.waiting[run] = second.waiting[run]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Metrics) and self.to_json() == other.to_json()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - it changes with every event
+
+    def __repr__(self) -> str:
+        return (
+            f"Metrics(queries={self.queries}, tool_calls={self.tool_calls}, tool_failures={self.tool_failures}, "
+            f"avg_query_latency={self.avg_query_latency:.3f}, tokens={self.tokens})"
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        with self._lock:
+            return self._to_json()
+
+    def _to_json(self) -> dict[str, Json]:
+        numbers: dict[str, Json] = {name: getattr(self, name) for name in NUMBERS}
+        rounds: dict[str, Json] = {f"queries_with_{n}_rounds": self.rounds[n] for n in sorted(self.rounds)}
+        tokens: dict[str, Json] = {f"{kind}_tokens": self._tokens.get(kind, 0) for kind in TOKENS}
+        return {
+            **numbers,
+            **rounds,
+            **tokens,
+            "tokens_estimated": self.tokens_estimated,
+            "outcomes": _sorted(self.outcomes),
+            "query_latency": self.latency.to_json(),
+            "turns_by_calls": _sorted(self.turns),
+            "tools": {name: self.tools[name].to_json() for name in sorted(self.tools)},
+        }
+
+
+NUMBERS = (
+    "queries",
+    "answered",
+    "failed",
+    "waiting",
+    "unended",
+    "requests",
+    "retries",
+    "restarts",
+    "avg_query_latency",
+    "avg_tool_rounds_per_query",
+    "tool_chain_broken",
+    "tool_chain_broken_rate",
+    "tool_calls",
+    "tool_calls_per_turn",
+    "multi_tool_call_count",
+    "tool_executions",
+    "tool_execution_time_total",
+    "tool_execution_time_max",
+    "tool_failures",
+    "tool_failure_rate",
+    "refused",
+    "outside",
+    "duplicates_shared",
+    "adopted",
+    "dropped",
+    "early_seconds_saved",
+    "tokens",
+    "cost",
+)
+"""Every metric that is one number: an alert can watch it."""
+
+
+def _count(counts: dict[Any, int], what: object, amount: int = 1) -> None:
+    counts[what] = counts.get(what, 0) + amount
+    if not counts[what]:
+        del counts[what]
+
+
+def _add(sums: dict[Any, int], more: Mapping[Any, int]) -> None:
+    for what, amount in more.items():
+        _count(sums, what, amount)
+
+
+def _sorted(counts: Mapping[Any, int]) -> dict[str, Json]:
+    return {str(what): counts[what] for what in sorted(counts)}

@@ -1,0 +1,1 @@
+"""Recordings to look at: one picture of a run, drawn by a page in the browser and by the terminal."""

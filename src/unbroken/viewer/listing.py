@@ -1,0 +1,108 @@
+"""The recordings of a folder, or the one that was named: what the list shows of each, and which file a name means.
+
+A name is looked up among those of the folder and never becomes a path: nothing else can be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from unbroken.errors import UserError
+from unbroken.trajectory.recording import Summary, is_recording, list_recordings, read_recording, summarize
+from unbroken.viewer.picture import Picture, draw
+
+SEARCHED = 512 * 1024 * 1024
+"""Bytes that are read to count failed calls; of what is beyond that the number is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recording in the list. With a `problem` it is none."""
+
+    name: str
+    problem: str
+    run: str = ""
+    agent: str = ""
+    model: str = ""
+    time: float = 0.0
+    prompt: str = ""
+    state: str = ""
+    rounds: int = 0
+    calls: int = 0
+    failed: int | None = None
+    seconds: float = 0.0
+    tokens: int = 0
+    size: int = 0
+
+
+class Shelf:
+    """`path` is a folder of recordings, or one recording."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.one = not path.is_dir()
+        if self.one and (problem := summarize(path).problem):
+            raise UserError(problem)
+        self._failed: dict[tuple[str, int], int] = {}
+        """Of files that were counted, by name and size: a recording only ever grows."""
+
+    def rows(self) -> list[Row]:
+        left = SEARCHED
+        rows: list[Row] = []
+        for summary in [summarize(self.path)] if self.one else list_recordings(self.path):
+            left -= summary.size
+            rows.append(_row(summary, self._count(summary) if left > 0 else None))
+        return rows
+
+    def draw(self, name: str) -> Picture:
+        """Raises `UserError` if there is no such recording, or if it cannot be read."""
+        return draw(read_recording(self._find(name)))
+
+    def _find(self, name: str) -> Path:
+        if self.one:
+            found = self.path if name == self.path.name else None
+        else:
+            found = next((path for path in self.path.iterdir() if path.name == name and is_recording(path)), None)
+        if found is None:
+            raise UserError(f"there is no recording {name!r} in {self.path}")
+        return found
+
+    def _count(self, summary: Summary) -> int | None:
+        known = (summary.path.name, summary.size)
+        if known not in self._failed:
+            try:
+                self._failed[known] = count_failed(summary.path)
+            except OSError:
+                return None
+        return self._failed[known]
+
+
+def count_failed(path: Path) -> int:
+    """Calls that were answered with an error. The lines are not parsed: within a text of theirs a quotation mark is
+    never without a backslash, so what is looked for is found only where it is meant."""
+    failed = 0
+    with path.open("rb") as file:
+        for line in file:
+            if b'"event":"call_finished"' in line[:64] and b'"error":true' in line and b'"dropped":true' not in line:
+                failed += 1
+    return failed
+
+
+def _row(summary: Summary, failed: int | None) -> Row:
+    return Row(
+        summary.path.name,
+        summary.problem.replace(str(summary.path), summary.path.name),  # a page may be sent to somebody
+        summary.run,
+        summary.agent_name,
+        summary.model,
+        summary.time,
+        summary.prompt,
+        summary.stop_reason or ("" if summary.problem else "unfinished"),
+        summary.rounds,
+        summary.calls,
+        None if summary.problem else failed,
+        summary.seconds,
+        summary.tokens,
+        summary.size,
+    )

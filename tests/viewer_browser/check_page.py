@@ -1,0 +1,239 @@
+"""The page in a real Chromium: what it shows, by keyboard, in both colours, and how smoothly it moves.
+
+`make test-viewer` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` keeps pictures of what it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import chromium
+import large_run
+import pytest
+
+from unbroken.viewer.listing import Shelf
+from unbroken.viewer.page import whole_page
+from unbroken.viewer.server import serving
+
+pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
+
+SHOTS = os.environ.get("UNBROKEN_SHOTS")
+SLOWEST = 60.0
+"""Milliseconds that a frame may take, of nineteen in twenty: a machine of two cores that others use too is not smooth
+by itself."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, long_run: Callable[[Path], None]) -> Path:
+    folder = tmp_path_factory.mktemp("recordings")
+    long_run(folder / "long.jsonl")
+    whole = (folder / "long.jsonl").read_bytes()
+    (folder / "cut.jsonl").write_bytes(whole[: len(whole) * 2 // 3])
+    (folder / "bad.jsonl").write_text('{"hello": 1}\n')
+    return folder
+
+
+def in_browser(path: Path, act: Callable[[chromium.Tab, str], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with opened(path) as (tab, address):
+            await act(tab, address)
+            assert tab.complaints == []
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncGenerator[tuple[chromium.Tab, str]]:
+    async with serving(Shelf(path)) as address, chromium.browser() as tab:
+        await tab.size(1280, 720)
+        await tab.theme("light")
+        await tab.open(address)
+        yield tab, address
+
+
+async def shot(tab: chromium.Tab, name: str) -> None:
+    if SHOTS:
+        await tab.screenshot(Path(SHOTS) / f"{name}.png")
+
+
+async def texts(tab: chromium.Tab, selector: str) -> list[str]:
+    return await tab.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((node) => node.innerText)")
+
+
+async def text(tab: chromium.Tab, selector: str) -> str:
+    return " ".join(await texts(tab, selector))
+
+
+def test_the_list_is_filtered_and_a_run_opened_by_keyboard(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        assert len(await texts(tab, ".item")) == 3
+        assert "is not a recording" in await text(tab, ".item")
+        await shot(tab, "list")
+        await tab.press("/")
+        for letter in "answered":
+            await tab.press(letter)
+        assert len(await texts(tab, ".item")) == 1
+        await tab.press("Enter", "Enter")
+        await tab.until("document.querySelector('.lane') !== null")
+        assert await text(tab, "h1") == "Plan a day in Reykjavik and book it."
+        await tab.press("Escape")
+        await tab.until("document.querySelector('.item') !== null")
+
+    in_browser(folder, act)
+
+
+def test_every_call_is_a_lane_and_enter_shows_it(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        names = await texts(tab, ".lane .name")
+        assert names == ["Round 1", "weather", "weather", "events_on", "Round 2", "events_on", "map_of", "weather",
+                         "Round 3", "book", "book", "Answer"]  # fmt: skip
+        for kind, count in (("early", 4), ("failed", 1), ("shared", 1), ("running", 2)):
+            assert len(await texts(tab, f".lane .bar.{kind}")) == count, kind
+        assert len(await texts(tab, ".lane .rule.break")) == 4
+        await tab.press(*["ArrowDown"] * 6, "Enter")
+        detail = await text(tab, "aside")
+        assert "map_of" in detail and "2.700 s" in detail and "Error: Execution timeout after 1s" in detail  # noqa: PT018
+        await shot(tab, "light")
+        await tab.theme("dark")
+        await shot(tab, "dark")
+        assert await tab.run("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 26)"
+        await tab.press("t")
+        assert await tab.run("getComputedStyle(document.body).backgroundColor") == "rgb(251, 251, 249)"
+        await tab.press("Escape")
+        assert await tab.run("document.getElementById('detail').hidden")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+@pytest.mark.parametrize("width", [1000, 1600])
+def test_nothing_is_wider_than_the_window(folder: Path, width: int) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.size(width, 800)
+        for key in "123":
+            await tab.press(key)
+            await shot(tab, f"{width}-{key}")
+            assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_time_is_zoomed_and_moved_by_keys_and_wheel(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        left = "document.querySelectorAll('.lane')[1].querySelector('.bar').getBoundingClientRect().left"
+        before = await tab.run(left)
+        await tab.press("+")
+        zoomed = await tab.run(left)
+        assert zoomed < before
+        await tab.press("ArrowLeft")
+        assert await tab.run(left) > zoomed
+        await tab.press("0")
+        assert await tab.run(left) == pytest.approx(before, abs=8)
+        await tab.wheel(700, 155, -200)
+        await tab.settle()
+        assert await tab.run("document.querySelector('.range') !== null")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_messages_are_those_of_the_request_and_new_ones_are_marked(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.press("2", "ArrowDown")
+        assert (len(await texts(tab, ".message")), len(await texts(tab, ".message.new"))) == (5, 2)
+        assert "its answer" in await text(tab, ".message.answer")
+        await shot(tab, "messages")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_events_are_filtered_and_opened(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.press("3", "/")
+        for letter in "retried":
+            await tab.press(letter)
+        assert len(await texts(tab, ".item")) == 1
+        await tab.press("Enter", "Enter")
+        assert "the connection was lost" in await text(tab, "aside")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_a_run_without_an_end_has_a_banner_and_is_shown(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        banners = await texts(tab, ".banner")
+        assert "has no end" in banners[0]
+        assert "is cut" in banners[1]
+        assert len(await texts(tab, ".lane")) > 4
+        await shot(tab, "cut")
+
+    in_browser(folder / "cut.jsonl", act)
+
+
+def test_hostile_words_do_nothing(tmp_path: Path) -> None:
+    words = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">\u2028"
+    call: dict[str, Any] = {"id": words, "name": words, "arguments": {words: words}, "complete": True}
+    said = {"role": "user", "content": [{"type": "text", "text": words}]}
+    lines: list[dict[str, Any]] = [
+        {"line": "run", "schema": 1, "run": words, "time": 1.0, "model": words, "messages": [said]},
+        {"line": "request", "at": 0, "turn": 0, "keep": 0, "messages": [said]},
+        {"line": "delta", "at": 0.1, "turn": 0, "delta": "call_ready", "call": call},
+        {"line": "note", "text": words},
+    ]
+    path = tmp_path / "hostile.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = tmp_path / "hostile.html"
+    page.write_bytes(whole_page(Shelf(path))[0])
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        for place in (address, page.as_uri()):
+            await tab.open(place)
+            for key in "123":
+                await tab.press(key)
+                assert words[:20] in await tab.run("document.body.innerText")
+                assert await tab.run("document.querySelector('img, #view script') === null")
+                assert await tab.run("document.title !== 'run'")
+
+    in_browser(path, act)
+
+
+_FRAMES = """new Promise((done) => {
+  const times = [];
+  let last = performance.now(), number = 0;
+  const frame = (now) => {
+    times.push(now - last); last = now; %s;
+    if (++number < 100) requestAnimationFrame(frame); else done(times.slice(2));
+  };
+  requestAnimationFrame(frame);
+})"""
+_SCROLL = "document.querySelector('.list').scrollTop += 300"
+_ZOOM = (
+    "document.querySelector('.list').dispatchEvent(new WheelEvent('wheel', {deltaY: number < 50 ? -40 : 40, "
+    "ctrlKey: true, clientX: 900, cancelable: true}))"
+)
+
+
+def test_ten_thousand_events_move_smoothly(tmp_path: Path) -> None:
+    path = large_run.write(tmp_path / "large.jsonl")
+    assert path.read_text().count('"line":"event"') + path.read_text().count('"delta":"text"') > 10_000
+    measured: dict[str, list[float]] = {}
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        measured["waterfall, scrolled"] = await tab.run(_FRAMES % _SCROLL)
+        measured["waterfall, zoomed"] = await tab.run(_FRAMES % _ZOOM)
+        await tab.press("3")
+        measured["events, scrolled"] = await tab.run(_FRAMES % _SCROLL)
+        assert len(await texts(tab, ".item")) < 100
+
+    in_browser(path, act)
+    for times in measured.values():
+        times.sort()
+    told = {name: (round(median(times), 1), round(times[-len(times) // 20], 1)) for name, times in measured.items()}
+    assert all(slow < SLOWEST for _, slow in told.values()), told
+    if SHOTS:
+        (Path(SHOTS) / "frames.json").write_text(json.dumps(told, indent=2))
