@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: ui real demo tour test check bench bench-gateway test-clients fuzz faults clean
+.PHONY: ui real demo tour test check bench bench-gateway bench-recording test-clients test-viewer fuzz faults clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -41,11 +41,17 @@ $(VENV)/litellm: $(VENV)/.ready
 bench-gateway: $(VENV)/.ready $(if $(LITELLM),$(VENV)/litellm)  ## the gateway's CPU, latency, memory; LITELLM=1 puts LiteLLM's proxy beside it
 	$(BIN)/python bench/gateway.py
 
+bench-recording: $(VENV)/.ready  ## what recording a run costs, and how long 1,000 recordings take to list
+	$(BIN)/python bench/recording.py
+
+test-viewer: $(VENV)/.ready  ## the viewer's page in a real Chromium (needs chromium)
+	$(BIN)/python -m pytest tests/viewer_browser/check_page.py
+
 test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six command-line agents (needs Node and npm; 1.9 GB, minutes)
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
-	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py tests/test_gateway_properties.py
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py tests/test_gateway_properties.py tests/test_replay.py tests/test_recorder.py
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md

@@ -184,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--against", metavar="SRC", help="a source tree from before")
     parser.add_argument("--worker", metavar="URL", help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
     given = parser.parse_args()
     if given.worker:
         work(given.worker)
@@ -193,7 +193,7 @@ def main() -> None:
     print(f"load of this machine: {one:.2f} (1 min), {five:.2f} (5 min); {os.cpu_count()} cores")
     print("One streamed run: 3 calls in 20 deltas, 3 tools, then text")
     show(
-        asyncio.run(recorded_or_not(given.rounds, 30)),
+        asyncio.run(recorded_or_not(given.rounds, 10)),
         ("recorded", "run", "at most 1.25"),
         ("masked", "run", "a secret to look for; at most 1.25"),
         ("stream recorded", "stream", "at most 1.25"),
@@ -203,7 +203,7 @@ def main() -> None:
     print(f"  {statistics.median(whole):.2f} s; {statistics.median(killed):.2f} s if none of them ended")
     if given.against:
         print("Not recorded, against the tree from before")
-        show(against(given.against, given.rounds, 30), ("now", "before", "1.0"))
+        show(against(given.against, given.rounds, 10), ("now", "before", "1.0"))
 
 
 if __name__ == "__main__":

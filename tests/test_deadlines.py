@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from unbroken.deadlines import TimeLimit, deadline
-from unbroken.testing.virtual import run
+from unbroken.virtual import run
 
 
 def test_what_is_done_in_time_is_left_alone_and_what_is_not_is_ended() -> None:

@@ -41,7 +41,7 @@ from unbroken import (
 )
 from unbroken.testing import Break, Call, Fail, Pause, Say, Uses, run_virtual
 from unbroken.trajectory.otel import OpenTelemetry
-from unbroken.trajectory.otel_content import json_text
+from unbroken.trajectory.otel.content import json_text
 
 START = int(a_long_run.START) * 10**9
 

@@ -41,8 +41,8 @@ from unbroken import (
 )
 from unbroken.clock import current_clock
 from unbroken.deltas import Delta
-from unbroken.events import CallStarted, Event, RunFailed, RunFinished
-from unbroken.messages import Request, ToolCall, ToolResult, User
+from unbroken.events import CallProgress, CallStarted, Event, RunFailed, RunFinished
+from unbroken.messages import Message, Request, ToolCall, ToolResult, User
 from unbroken.models.model import Model
 from unbroken.models.script import Answer, Break, Call, Cut, Fail, Pause, Say, Step, Think, Uses
 from unbroken.testing import run_virtual
@@ -262,16 +262,57 @@ def test_the_stage_names_its_agent_and_says_that_all_failed(tmp_path: Path) -> N
     ]
 
 
-def test_no_message_is_written_twice(tmp_path: Path) -> None:
+def last_three(messages: tuple[Message, ...]) -> Sequence[Message]:
+    return messages[-3:]
+
+
+@pytest.mark.parametrize("trim", [None, last_three], ids=["whole", "trimmed"])
+def test_no_message_is_written_twice(trim: Any, tmp_path: Path) -> None:
     def size_of(rounds: int) -> int:
         path = tmp_path / f"{rounds}.jsonl"
         script = [[Say("x" * 500), Call("look", what=f"{n} " + "y" * 500)] for n in range(rounds)]
-        agent = Agent(ScriptedModel(*script, "Done."), TOOLS, limits=Limits(rounds=rounds), record=path)
+        limits = Limits(rounds=rounds)
+        agent = Agent(ScriptedModel(*script, "Done."), TOOLS, limits=limits, record=path, history=trim)
         run_virtual(lambda: agent.run("Go."))
         return path.stat().st_size
 
     ten, twenty, forty = map(size_of, (10, 20, 40))
     assert (forty - twenty) == pytest.approx(2 * (twenty - ten), rel=0.05)  # pyright: ignore[reportUnknownMemberType] - pytest's own
+
+
+@pytest.mark.parametrize("trim", [None, last_three], ids=["whole", "trimmed"])
+def test_a_trimmed_history_is_recorded_as_it_was_sent_and_as_it_is(trim: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    witness = Witness(ScriptedModel(*[[Call("look", what=n)] for n in range(5)], "Done."))
+    result = run_virtual(lambda: witness.agent(TOOLS, record=path, history=trim).run("Go."))
+    recording = read_recording(path)
+    witness.assert_all_is_in(recording)
+    assert isinstance(recording.ending, RunFinished)
+    assert from_json(recording.ending.messages) == result.messages
+
+
+@pytest.mark.parametrize("said", ["", "Let me call `look` now."])
+def test_a_model_that_is_asked_to_go_on_is_recorded(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    witness = Witness(ScriptedModel([Call("look", what=1)], said, [Call("look", what=2)], "Done."))
+    run_virtual(lambda: witness.agent(TOOLS, record=path, nudge=True).run("Go."))
+    witness.assert_all_is_in(read_recording(path))
+    assert len(witness.requests) == 4
+
+
+def test_what_tools_report_from_threads_is_recorded(tmp_path: Path) -> None:
+    @tool
+    def work(context: CallContext[Any], number: int) -> str:
+        for step in range(20):
+            context.report(f"step {step}", step / 20)
+        return f"{number} is done"
+
+    path = tmp_path / "run.jsonl"
+    witness = Witness(ScriptedModel([Call("work", number=n) for n in range(8)], "Done."))
+    witness.agent([work], record=path).run_sync("Go.")
+    events = read_recording(path).events
+    assert [replace(event, time=0.0) for event in events] == [replace(event, time=0.0) for event in witness.events]
+    assert sum(isinstance(event, CallProgress) for event in events) == 160
 
 
 def test_a_history_that_was_handed_in_is_written_once(tmp_path: Path) -> None:
@@ -342,7 +383,7 @@ PLACES: list[tuple[Any, str]] = [
     ("/dev/full", "failed: .*; name another"),
     ("/proc/nowhere/run.jsonl", "failed: .*; name another"),
     ("x" * 300 + ".jsonl", "failed: .*; name another"),
-    ("a\0b.jsonl", "a.0b"),
+    ("a\0b.jsonl", "failed: .*; name another"),
 ]
 
 

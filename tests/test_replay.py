@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -89,19 +90,21 @@ def agent(model: ScriptedModel | Guarded[ScriptedModel] | None = None, **options
     return Agent(model or ScriptedModel("nobody asks this one"), TOOLS, on_approval=decide, **options)
 
 
-def both(model: Any, folder: Path, run: dict[str, Any] | None = None, **options: Any) -> tuple[bytes, bytes]:
+def both(model: Any, folder: Path, output: Any = None, **options: Any) -> tuple[bytes, bytes]:
     """The recording of a run, and the recording of its replay."""
     first, second = folder / "first.jsonl", folder / "second.jsonl"
 
     async def main() -> None:
         with suppress(ChainBroken):
-            await agent(model, record=first, **options).run("Go.", run_id="r", **(run or {}))
+            await agent(model, record=first, **options).run("Go.", run_id="r", output=output)
 
     run_virtual(main, start=1_700_000_000.25)
     with suppress(ChainBroken):
-        agent(record=second, **options).replay(first, **(run or {}))
+        agent(record=second, **options).replay(first, output=output)
     return first.read_bytes(), second.read_bytes()
 
+
+MORE = min(int(os.environ.get("UNBROKEN_FUZZ") or 0), 2000)
 
 SECONDS = st.sampled_from([0.0, 0.1, 0.3, 0.7])
 WORDS = st.sampled_from(["a", "b", "c", "ä\n😀"])
@@ -131,7 +134,7 @@ def turns(draw: st.DrawFn) -> list[Answer]:
     return again
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=MORE or 60, deadline=None)
 @given(
     script=st.lists(turns(), max_size=3),
     schedule=st.sampled_from(list(Schedule)),
@@ -241,7 +244,7 @@ class Answered(BaseModel):
 
 def test_a_typed_answer_comes_again(tmp_path: Path) -> None:
     model = ScriptedModel([Call("look", what="a")], [Call("final_answer", city="Oslo", degrees=4)])
-    first, second = both(model, tmp_path, {"output": Answered})
+    first, second = both(model, tmp_path, Answered)
     assert first == second
     recording = read_recording(tmp_path / "first.jsonl")
     rebuilt = agent_of(recording).replay(recording, output=output_of(recording))

@@ -127,6 +127,15 @@ if TYPE_CHECKING:
     from unbroken.tools.todo import todo_write
     from unbroken.tools.tool import Tool, client_tool, tool
     from unbroken.tools.toolbox import Toolbox
+    from unbroken.trajectory.alerts import ALERTS, Alert, Alerts
+    from unbroken.trajectory.companion import Companion, RunHead
+    from unbroken.trajectory.departure import Departed
+    from unbroken.trajectory.metrics import Metrics, ToolMetrics
+    from unbroken.trajectory.otel import OpenTelemetry
+    from unbroken.trajectory.prometheus import PrometheusMetrics
+    from unbroken.trajectory.record import Recorder
+    from unbroken.trajectory.recording import Recording, Summary, list_recordings, read_recording
+    from unbroken.trajectory.replay import Playback, RecordingEnded, replay
     from unbroken.transcript import (
         NO_RESULT,
         Drop,
@@ -299,6 +308,15 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "tool",
     ),
     "unbroken.tools.toolbox": ("Toolbox",),
+    "unbroken.trajectory.alerts": ("ALERTS", "Alert", "Alerts"),
+    "unbroken.trajectory.companion": ("Companion", "RunHead"),
+    "unbroken.trajectory.departure": ("Departed",),
+    "unbroken.trajectory.metrics": ("Metrics", "ToolMetrics"),
+    "unbroken.trajectory.otel": ("OpenTelemetry",),
+    "unbroken.trajectory.prometheus": ("PrometheusMetrics",),
+    "unbroken.trajectory.record": ("Recorder",),
+    "unbroken.trajectory.recording": ("Recording", "Summary", "list_recordings", "read_recording"),
+    "unbroken.trajectory.replay": ("Playback", "RecordingEnded", "replay"),
     "unbroken.transcript": (
         "Drop",
         "HistoryEdit",
@@ -339,10 +357,13 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "ALERTS",
     "NO_RESULT",
     "UI_MESSAGE_HEADERS",
     "WIRES",
     "Agent",
+    "Alert",
+    "Alerts",
     "Allow",
     "AnswerInvalid",
     "Approval",
@@ -367,11 +388,13 @@ __all__ = [
     "Clock",
     "Collected",
     "CollectedCall",
+    "Companion",
     "ContextTooLong",
     "Conversation",
     "Decoder",
     "Delta",
     "Deny",
+    "Departed",
     "Drop",
     "Edit",
     "Ended",
@@ -389,6 +412,7 @@ __all__ = [
     "MCPServer",
     "Media",
     "Message",
+    "Metrics",
     "MissingKey",
     "Model",
     "ModelNotFound",
@@ -397,14 +421,20 @@ __all__ = [
     "NotAResponse",
     "OnApproval",
     "OneTool",
+    "OpenTelemetry",
     "Place",
+    "Playback",
     "Prices",
+    "PrometheusMetrics",
     "ProviderError",
     "RateLimited",
     "RealClock",
     "ReasoningAdded",
     "ReasoningDelta",
     "ReasoningReplaced",
+    "Recorder",
+    "Recording",
+    "RecordingEnded",
     "Rename",
     "Request",
     "RequestRefused",
@@ -417,6 +447,7 @@ __all__ = [
     "RoundFinished",
     "RunFailed",
     "RunFinished",
+    "RunHead",
     "RunStarted",
     "RunStream",
     "Said",
@@ -430,6 +461,7 @@ __all__ = [
     "StillToSay",
     "StopReason",
     "StreamError",
+    "Summary",
     "System",
     "Text",
     "TextAdded",
@@ -445,6 +477,7 @@ __all__ = [
     "ToolFailed",
     "ToolLate",
     "ToolMessage",
+    "ToolMetrics",
     "ToolResult",
     "ToolSpec",
     "Toolbox",
@@ -476,8 +509,11 @@ __all__ = [
     "from_json",
     "from_ui_messages",
     "guess_wire",
+    "list_recordings",
+    "read_recording",
     "repair",
     "repair_raw",
+    "replay",
     "sentences",
     "to_json",
     "todo_write",

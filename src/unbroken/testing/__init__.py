@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from unbroken.testing.reply import Sent
     from unbroken.testing.server import ScriptedServer, serve
     from unbroken.testing.strict import check_request
-    from unbroken.testing.virtual import Deadlock, VirtualLoop
-    from unbroken.testing.virtual import run as run_virtual
+    from unbroken.virtual import Deadlock, VirtualLoop
+    from unbroken.virtual import run as run_virtual
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.models.script": (
@@ -53,7 +53,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.testing.reply": ("Sent",),
     "unbroken.testing.server": ("ScriptedServer", "serve"),
     "unbroken.testing.strict": ("check_request",),
-    "unbroken.testing.virtual": ("Deadlock", "VirtualLoop", "run_virtual"),
+    "unbroken.virtual": ("Deadlock", "VirtualLoop", "run_virtual"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OWN_NAMES = {"run_virtual": "run"}

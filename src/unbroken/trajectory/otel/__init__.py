@@ -1,6 +1,6 @@
 """`OpenTelemetry`: a sink that makes spans and metrics of runs, by the semantic conventions for generative AI.
 
-This is only its face, and needs nothing; `otel_run` makes the spans of one run, needs the extra `otel`, and is loaded
+This is only its face, and needs nothing; `run` makes the spans of one run, needs the extra `otel`, and is loaded
 with the first object. What becomes of spans and metrics (where they go, how many are kept) is the business of the
 providers, which belong to the program.
 """
@@ -35,7 +35,7 @@ class OpenTelemetry:
         content: bool = False,
     ) -> None:
         try:
-            otel_run = importlib.import_module("unbroken.trajectory.otel_run")
+            otel_run = importlib.import_module("unbroken.trajectory.otel.run")
         except ImportError as error:
             if not (error.name or "").startswith("opentelemetry"):
                 raise

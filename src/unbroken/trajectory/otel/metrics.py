@@ -1,4 +1,4 @@
-"""The instruments: what is measured of runs, through a meter. The numbers come from `otel_run` and `otel_asking`."""
+"""The instruments: what is measured of runs, through a meter. The numbers come from `run` and `asking`."""
 
 from __future__ import annotations
 

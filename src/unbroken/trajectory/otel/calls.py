@@ -18,9 +18,9 @@ from unbroken.tools.calling import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.otel_metrics import Attributes
-from unbroken.trajectory.otel_names import CANCELLED, OTHER, error_type_of, nanoseconds
-from unbroken.trajectory.otel_tracing import Tracing, fail, headers_of
+from unbroken.trajectory.otel.metrics import Attributes
+from unbroken.trajectory.otel.names import CANCELLED, OTHER, error_type_of, nanoseconds
+from unbroken.trajectory.otel.tracing import Tracing, fail, headers_of
 
 
 @dataclass(slots=True)

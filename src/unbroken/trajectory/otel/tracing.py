@@ -11,9 +11,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 
 from unbroken.trajectory.companion import RunHead
 from unbroken.trajectory.hiding import Hiding, secrets_in_environment
-from unbroken.trajectory.otel_content import json_text
-from unbroken.trajectory.otel_metrics import Instruments
-from unbroken.trajectory.otel_names import nanoseconds
+from unbroken.trajectory.otel.content import json_text
+from unbroken.trajectory.otel.metrics import Instruments
+from unbroken.trajectory.otel.names import nanoseconds
 
 SCOPE = "unbroken"
 

@@ -1,4 +1,4 @@
-"""The span of one run, and below it those of its requests (`otel_asking`) and of its calls (`otel_calls`).
+"""The span of one run, and below it those of its requests (`asking`) and of its calls (`calls`).
 
 Times are those of the run's own clock, so a run on virtual time, and one that is played again, have theirs. A call's
 span is current while its tool runs, so what that does hangs below it: another agent, an instrumented library.
@@ -35,11 +35,11 @@ from unbroken.models.model import Model
 from unbroken.tools.calling import Caller
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.companion import Companion, RunHead
-from unbroken.trajectory.otel_asking import Asking, TracedModel
-from unbroken.trajectory.otel_calls import CallSpans
-from unbroken.trajectory.otel_content import answer, history
-from unbroken.trajectory.otel_names import CANCELLED, Asked, is_foreign, nanoseconds
-from unbroken.trajectory.otel_tracing import Telemetry, Tracing, fail
+from unbroken.trajectory.otel.asking import Asking, TracedModel
+from unbroken.trajectory.otel.calls import CallSpans
+from unbroken.trajectory.otel.content import answer, history
+from unbroken.trajectory.otel.names import CANCELLED, Asked, is_foreign, nanoseconds
+from unbroken.trajectory.otel.tracing import Telemetry, Tracing, fail
 
 
 def accompanying(

@@ -18,9 +18,9 @@ from unbroken.deltas import AttemptFailed, CallOpened, CallReady, Delta, Ended, 
 from unbroken.messages import Request, Usage
 from unbroken.models.model import Model, closing
 from unbroken.trajectory.lines import Hearing
-from unbroken.trajectory.otel_content import answer, history, instructions, tools
-from unbroken.trajectory.otel_names import Asked, is_foreign, nanoseconds
-from unbroken.trajectory.otel_tracing import Tracing, fail, headers_of
+from unbroken.trajectory.otel.content import answer, history, instructions, tools
+from unbroken.trajectory.otel.names import Asked, is_foreign, nanoseconds
+from unbroken.trajectory.otel.tracing import Tracing, fail, headers_of
 
 _SAYING = (TextDelta, ReasoningDelta, CallOpened, CallReady)
 
