@@ -27,6 +27,7 @@ import valkey_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unbroken import virtual
 from unbroken.clock import VirtualClock
 from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
@@ -35,7 +36,6 @@ from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.stores.patient import PAUSE, PatientStore
 from unbroken.gateway.stores.sqlite_file import APPLICATION
 from unbroken.gateway.stores.store import FORMAT
-from unbroken.testing import virtual
 
 HOUR = 3600.0
 

@@ -112,7 +112,7 @@ def deltas_of(recording: Recording) -> list[tuple[float, Delta]]:
         if line["line"] == "request":
             hearing = Hearing()
         elif line["line"] == "delta":
-            delta = read_delta(line, hearing.message)
+            delta = read_delta(line, hearing)
             hearing.feed(delta)
             found.append((line["at"], delta))
     return found

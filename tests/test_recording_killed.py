@@ -18,8 +18,8 @@ import a_long_run
 import pytest
 
 from unbroken.events import CallFinished, CallStarted, Event
-from unbroken.trajectory.record import DELAY
 from unbroken.trajectory.recording import Recording, list_recordings, read_recording
+from unbroken.trajectory.scribe import DELAY
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
 

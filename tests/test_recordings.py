@@ -149,7 +149,8 @@ def test_a_recording_that_is_cut_at_any_byte_is_read_to_its_last_whole_line(tmp_
 
 def test_a_long_recording_that_is_cut_anywhere_is_read_to_its_last_whole_line(recorded: bytes, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    lines = [json.loads(line) for line in recorded.splitlines()[1:]]
+    path.write_bytes(recorded)
+    lines = read_all(path).lines
     for cut in range(recorded.index(b"\n"), len(recorded), 101):
         path.write_bytes(recorded[:cut])
         recording = read_all(path)
@@ -166,8 +167,9 @@ def test_broken_lines_in_the_middle_are_left_out_and_said(recorded: bytes, tmp_p
         lines.insert(10 * (number + 1), broken)
     path.write_bytes(b"\n".join(lines) + b"\n")
     recording = read_all(path)
+    (tmp_path / "whole.jsonl").write_bytes(recorded)
     assert recording.problems == [f"line {10 * (n + 1) + 1} cannot be read and is left out" for n in range(len(noise))]
-    assert recording.lines == [json.loads(line) for line in recorded.splitlines()[1:]]
+    assert recording.lines == read_all(tmp_path / "whole.jsonl").lines
     assert recording.ending is not None
 
 

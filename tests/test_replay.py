@@ -100,7 +100,7 @@ def both(model: Any, folder: Path, output: Any = None, **options: Any) -> tuple[
 
     run_virtual(main, start=1_700_000_000.25)
     with suppress(ChainBroken):
-        agent(record=second, **options).replay(first, output=output)
+        agent(**options).replay(first, output=output, sinks=[Recorder(second)])
     return first.read_bytes(), second.read_bytes()
 
 
@@ -160,11 +160,12 @@ def test_any_run_on_virtual_time_replays_to_the_byte(
 def test_the_long_run_replays_to_the_byte_with_and_without_its_code(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     recording = read_recording(tmp_path / "a.jsonl")
-    a_long_run.agent(record=tmp_path / "b.jsonl").replay(recording)
+    a_long_run.agent(record=tmp_path / "not").replay(recording, sinks=[Recorder(tmp_path / "b.jsonl")])
     agent_of(recording).replay(recording, sinks=[Recorder(tmp_path / "c.jsonl")])
     first = (tmp_path / "a.jsonl").read_bytes()
     assert (tmp_path / "b.jsonl").read_bytes() == first
     assert (tmp_path / "c.jsonl").read_bytes() == first
+    assert list((tmp_path / "not").iterdir()) == []  # what is only played again is no new run
 
 
 def test_a_run_in_the_middle_of_a_loops_life_has_its_times_again(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_a_run_in_the_middle_of_a_loops_life_has_its_times_again(tmp_path: Path)
         await agent(ScriptedModel([Call("look", what="a", seconds=0.1)], "So."), record=tmp_path / "a.jsonl").run("Go.")
 
     run_virtual(main, start=1_700_000_000.3)
-    agent(record=tmp_path / "b.jsonl").replay(tmp_path / "a.jsonl")
+    agent().replay(tmp_path / "a.jsonl", sinks=[Recorder(tmp_path / "b.jsonl")])
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
 
 
@@ -272,7 +273,7 @@ def test_another_prompt_departs_at_the_first_request(tmp_path: Path) -> None:
 
 def test_another_tool_departs_at_the_tools(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
-    with pytest.raises(Departed, match=r"request 0, its tools is another one") as departed:
+    with pytest.raises(Departed, match=r"request 0, what its tools are, is another one") as departed:
         Agent(ScriptedModel(), a_long_run.TOOLS[:3]).replay(tmp_path / "a.jsonl")
     assert '-  "name": "book",' in str(departed.value)
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from unbroken import Agent, CallContext, Limits, Result, ScriptedModel, tool
+from unbroken import Agent, Allow, CallContext, Deny, Limits, Recorder, Result, ScriptedModel, Wait, client_tool, tool
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallStarted, Event, RequestSent, RoundFinished
+from unbroken.events import CallFinished, CallStarted, Event, RequestSent, RoundFinished, RunFinished
 from unbroken.messages import Assistant, Request
-from unbroken.models.script import Answer, Call, Say
+from unbroken.models.script import Answer, Call, Pause, Say, Uses
 from unbroken.testing import run_virtual
 from unbroken.trajectory.recording import read_recording
 
@@ -130,9 +130,9 @@ def test_killed_again_while_it_goes_on_it_goes_on_again(tmp_path: Path) -> None:
     done, record = tmp_path / "done", tmp_path / "run.jsonl"
     assert in_a_child(lambda: play(done, record, sinks=[kill_at(9)])) == signal.SIGKILL
     times = 0
-    for number in (3, 5, 7, 4):
+    for number in (0, 3, 0, 5, 7, 4):
         times += in_a_child(lambda: resume(done, record, sinks=[kill_at(number)])) == signal.SIGKILL  # noqa: B023
-    assert times == 4
+    assert times == 6
     finished = Counter(line["key"] for line in read_recording(record).of("result"))
     result = resume(done, record)
     assert result.text == ANSWER
@@ -268,7 +268,7 @@ def test_after_a_failure_that_ends_the_run_the_final_request_stays_final(tmp_pat
 
 def test_a_run_that_has_ended_cannot_go_on(tmp_path: Path) -> None:
     play(tmp_path / "done", tmp_path / "run.jsonl")
-    with pytest.raises(UserError, match=r"run\.jsonl: the run does not wait for anybody \(answered\)"):
+    with pytest.raises(UserError, match=r"run\.jsonl: the run has ended \(answered\); there is nothing"):
         resume(tmp_path / "done", tmp_path / "run.jsonl")
 
 
@@ -283,3 +283,214 @@ def test_a_changed_agent_is_asked_anew(tmp_path: Path, caplog: pytest.LogCapture
 
     assert run_virtual(main).text == ANSWER
     assert "is asked anew, because it is another one now" in caplog.text
+
+
+# What must not happen on the way
+
+
+def test_a_call_that_was_masked_is_asked_for_anew_and_its_finished_twin_is_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "hunter2-hunter2")
+    ran: list[tuple[str, int]] = []
+    record = tmp_path / "run.jsonl"
+
+    @tool
+    async def login(password: str, context: CallContext[Any]) -> str:
+        ran.append((password, context.attempt))
+        return "in"
+
+    @tool
+    async def work(context: CallContext[Any]) -> str:
+        ran.append(("work", context.attempt))
+        if not context.attempt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "done"
+
+    def answers(request: Request) -> Answer:
+        asked = any(isinstance(message, Assistant) for message in request.messages)
+        return "Done." if asked else [Call("login", password="hunter2-hunter2"), Call("work")]
+
+    def go() -> Result:
+        asked = Agent(ScriptedModel(answers), [login, work], record=record, schedule="sequential")
+        return run_virtual(lambda: asked.run("Go.", run_id="r"))
+
+    assert in_a_child(go) == signal.SIGKILL
+    assert b"hunter2" not in record.read_bytes()
+    asked = Agent(ScriptedModel(answers), [login, work], schedule="sequential")
+    assert run_virtual(lambda: asked.resume(record)).text == "Done."
+    assert ran == [("work", 1)]  # the login had finished, and nothing was done with ***
+
+
+def waiting_agent(done: Path, **options: Any) -> Agent:
+    def note(what: str) -> None:
+        with done.open("a") as file:
+            file.write(f"{what}\n")
+
+    @tool
+    async def put(what: str) -> str:
+        note(f"put {what}")
+        return "put"
+
+    @tool(approve=True)
+    async def pay(amount: int, context: CallContext[Any]) -> str:
+        note(f"pay {amount} {context.attempt}")
+        if not context.attempt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "paid"
+
+    def answers(request: Request) -> Answer:
+        note("asked")
+        if any(isinstance(message, Assistant) for message in request.messages):
+            return "All done."
+        return [Call("put", what="x"), Call("pay", amount=5), Call("browse", url="u")]
+
+    browse = client_tool("browse", "Looks at a page.", {"type": "object", "properties": {"url": {"type": "string"}}})
+    return Agent(ScriptedModel(answers), [put, pay, browse], on_approval=lambda call: Wait(), **options)
+
+
+def test_killed_after_it_had_waited_it_goes_on_with_what_was_answered(tmp_path: Path) -> None:
+    done, record = tmp_path / "done", tmp_path / "run.jsonl"
+    waits = run_virtual(lambda: waiting_agent(done, record=record).run("Go."))
+    pay, browse = waits.pending
+    answers: dict[str, Any] = {pay.id: Allow(), browse.id: "the page"}
+
+    def go_on() -> Result:
+        return run_virtual(lambda: waiting_agent(done, record=record).resume(record, answers))
+
+    assert in_a_child(go_on) == signal.SIGKILL
+    result = run_virtual(lambda: waiting_agent(done).resume(record))
+    assert (result.text, result.stop_reason) == ("All done.", "answered")
+    assert done.read_text().splitlines() == ["asked", "put x", "pay 5 0", "pay 5 1", "asked"]
+    assert sorted(record.result.text for record in result.calls) == ["paid", "put", "the page"]
+    resumed = [line for line in read_recording(record).lines if line["line"] == "resumed"]
+    assert len(resumed) == 2  # one for each time that it went on
+
+
+def test_a_waiting_run_goes_on_from_its_path_and_is_recorded_once(tmp_path: Path) -> None:
+    done, record = tmp_path / "done", tmp_path / "run.jsonl"
+    waits = run_virtual(lambda: waiting_agent(done, record=record).run("Go."))
+    pay, browse = waits.pending
+    answers: dict[str, Any] = {pay.id: Deny("no"), browse.id: "the page"}
+    result = run_virtual(lambda: waiting_agent(done, record=record).resume(record, answers))
+    assert [record.result.text for record in result.calls][2] == "the page"
+    events = read_recording(record).events
+    assert [type(event).__name__ for event in events].count("RunFinished") == 2
+    assert [event.seq for event in events] == list(range(len(events)))
+
+
+def test_secrets_of_the_recorder_stay_hidden_when_it_goes_on(tmp_path: Path) -> None:
+    record, secret = tmp_path / "run.jsonl", "a-very-own-secret"
+
+    def fail(request: Request) -> Answer:
+        raise UserError("not now")
+
+    recorder = Recorder(record, secrets=[secret])
+    with pytest.raises(UserError):
+        run_virtual(lambda: Agent(ScriptedModel(fail), record=recorder).run(f"Use {secret}."))
+    run_virtual(
+        lambda: Agent(ScriptedModel(f"It is {secret}."), record=Recorder(tmp_path / "o", secrets=[secret])).resume(
+            record
+        )
+    )
+    assert secret.encode() not in record.read_bytes()
+
+
+def test_an_approval_counts_for_the_call_that_it_was_given_for_and_no_other(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    ran: list[str] = []
+
+    @tool(approve=True)
+    async def delete(path: str, context: CallContext[Any]) -> str:
+        if path == "/tmp/x":
+            os.kill(os.getpid(), signal.SIGKILL)
+        ran.append(path)
+        return "gone"
+
+    def agent_that(deletes: str, allows: bool, **options: Any) -> Agent:
+        def answers(request: Request) -> Answer:
+            asked = any(isinstance(message, Assistant) for message in request.messages)
+            return "Done." if asked else [Call("delete", path=deletes, id="same")]
+
+        return Agent(
+            ScriptedModel(answers), [delete], on_approval=lambda call: Allow() if allows else Deny("never"), **options
+        )
+
+    assert in_a_child(lambda: run_virtual(lambda: agent_that("/tmp/x", True, record=record).run("Go.")))
+    other = agent_that("/home/everything", False, instructions="Delete more.")
+    assert run_virtual(lambda: other.resume(record)).text == "Done."
+    assert ran == []
+
+
+def test_the_time_in_which_nobody_was_there_does_not_count(tmp_path: Path) -> None:
+    done, record = tmp_path / "done", tmp_path / "run.jsonl"
+
+    def at(hour: float, work: Callable[[], Any]) -> Any:
+        return run_virtual(work, start=hour * 3600)
+
+    limits = Limits(seconds=5)
+    in_a_child(lambda: at(1, lambda: agent(done, record=record).run(QUESTION, limits=limits, sinks=[kill_at(9)])))
+    for hour in (2, 3):
+        in_a_child(lambda: at(hour, lambda: agent(done).resume(record, sinks=[kill_at(6)])))  # noqa: B023
+    result = at(4, lambda: agent(done).resume(record))
+    assert (result.text, result.stop_reason) == (ANSWER, "answered")
+    assert result.seconds < 5
+
+
+def test_the_result_of_a_resumed_run_has_all_its_calls(tmp_path: Path) -> None:
+    done, record = tmp_path / "done", tmp_path / "run.jsonl"
+    whole = play(tmp_path / "other", tmp_path / "whole.jsonl")
+    last = max(n for n, event in enumerate(events_of_a_run(tmp_path / "e")) if isinstance(event, RequestSent))
+    in_a_child(lambda: play(done, record, sinks=[kill_at(last)]))
+    result = resume(done, record)
+    assert [(each.id, each.result, each.turn) for each in result.calls] == [
+        (each.id, each.result, each.turn) for each in whole.calls
+    ]
+    ending = read_recording(record).ending
+    assert isinstance(ending, RunFinished)
+    assert ending.calls == len(whole.calls)
+
+
+def test_what_an_agent_used_as_a_tool_counts_again(tmp_path: Path) -> None:
+    def helper() -> Any:
+        return Agent(ScriptedModel(["Found.", Uses(1000, 100)], loop_last=True)).as_tool("find", "Finds things.")
+
+    def script(request: Request) -> Answer:
+        rounds = sum(isinstance(message, Assistant) for message in request.messages)
+        return ([Call("find", task="it"), Uses(10, 1)], ["Here.", Uses(20, 2)])[rounds]
+
+    def asked(**options: Any) -> Agent:
+        return Agent(ScriptedModel(script), [helper()], **options)
+
+    record = tmp_path / "run.jsonl"
+    whole = run_virtual(lambda: asked(record=record).run("Go."))
+    assert whole.usage.input_tokens == 1030
+    assert asked().replay(record).usage == whole.usage
+    lines = record.read_bytes().splitlines(keepends=True)
+    result = next(n for n, line in enumerate(lines) if line.startswith(b'{"line":"result"'))
+    record.write_bytes(b"".join(lines[: result + 1]))
+    assert run_virtual(lambda: asked().resume(record)).usage == whole.usage
+
+
+def test_a_read_that_was_in_flight_is_told_though_the_model_was_asked_again(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    seen: list[int] = []
+
+    @tool(effect="read")
+    async def look(what: str, context: CallContext[Any]) -> str:
+        seen.append(context.attempt)
+        await asyncio.sleep(1)
+        if not context.attempt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "seen"
+
+    def script(name: str) -> Callable[[Request], Answer]:
+        def answer(request: Request) -> Answer:
+            asked = any(isinstance(message, Assistant) for message in request.messages)
+            return "Seen." if asked else [Call("look", what="x", id=name), Pause(5)]
+
+        return answer
+
+    in_a_child(lambda: run_virtual(lambda: Agent(ScriptedModel(script("a")), [look], record=record).run("Go.")))
+    assert run_virtual(lambda: Agent(ScriptedModel(script("b")), [look]).resume(record)).text == "Seen."
+    assert seen == [1]

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from unbroken.agent.background import BACKGROUND
 from unbroken.agent.inputs import Prompt, to_user
@@ -20,13 +20,13 @@ from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
 from unbroken.agent.prompts import Language, guidance_text, language_of
 from unbroken.agent.replaying import play_again
 from unbroken.agent.result import Result
-from unbroken.agent.resuming import waiting_result
+from unbroken.agent.resuming import records_of, verdicts_of, waiting_result
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, CallStarted, Event, RunFailed, Sink
-from unbroken.messages import Choice, Effort, Message, OneTool, Sampling, System, ToolMessage, ToolResult
+from unbroken.events import CallFinished, CallStarted, Event, Sink
+from unbroken.messages import Choice, Effort, Json, Message, OneTool, Sampling, System, ToolMessage, ToolResult
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
@@ -38,7 +38,7 @@ from unbroken.tools.tool import Effect, Tool, tool
 from unbroken.trajectory.record import Recorder
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import PlayedClock, PlayedTools, replay
-from unbroken.trajectory.resuming import Continuation, Interrupted, find_interruption
+from unbroken.trajectory.resuming import Continuation, find_interruption
 from unbroken.transcript import NO_RESULT, Transcript, repair
 from unbroken.wires.status import validate_tool_chain
 
@@ -215,7 +215,11 @@ class Agent:
                 "open_calls": "execute",
             }
             question = playback.question
-            return self.prepare(None if question is None else question.parts, given)
+            performance = self.prepare(None if question is None else question.parts, given)
+            # What is only played again is no new run: it is recorded if the replay itself is told to.
+            mine = [sink for sink in self._sinks if isinstance(sink, Recorder)]
+            performance.sinks = tuple(sink for sink in performance.sinks if sink not in mine)
+            return performance
 
         return play_again(playback, prepare)
 
@@ -271,16 +275,16 @@ class Agent:
 
     def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
         """The rest of a run that waits, or was cut off, ready to go."""
-        if (recording := _recording(saved)) is not None:
-            if recording.ending is None or isinstance(recording.ending, RunFailed):
-                return self._prepare_interrupted(find_interruption(recording), options)
-            saved = waiting_result(recording)
-            options = {**options, "sinks": (*options.get("sinks", ()), Recorder(recording.path))}
-        result = saved if isinstance(saved, Result) else Result.from_json(saved)
+        recording = _recording(saved)
+        if recording is not None:
+            return self._prepare_recorded(recording, answers, options)
+        result = saved if isinstance(saved, Result) else Result.from_json(cast("Json", saved))
+        return self._prepare_waiting(result, answers, options)
+
+    def _prepare_waiting(self, result: Result, answers: Answers, options: ResumeOptions) -> Performance:
         if result.stop_reason != "waiting":
             raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; go on with history=")
-        if result.structured and options.get("output") is None:
-            raise UserError("resume: the run was asked for an answer of a type; give it again with output=")
+        _refuse_untyped(result.structured, options)
         transcript = result.transcript()
         limits = options.get("limits") or self.limits
         account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
@@ -289,15 +293,31 @@ class Agent:
         performance.before = result
         return performance
 
-    def _prepare_interrupted(self, cut: Interrupted, options: ResumeOptions) -> Performance:
-        if cut.recording.settings.get("output") is not None and options.get("output") is None:
-            raise UserError("resume: the run was asked for an answer of a type; give it again with output=")
-        account = Account(options.get("limits") or limits_of(cut.recording), seconds=cut.seconds)
-        performance = self._performance(cut.recording.run, Transcript(cut.messages), account, options)
-        heard_by = [sink for sink in performance.sinks if not isinstance(sink, Recorder)]
-        performance.sinks = (*heard_by, Recorder(cut.recording.path), Continuation(cut))
-        performance.question, performance.state, performance.next_seq = cut.question, cut.state, cut.next_seq
-        performance.goes_on = True
+    def _prepare_recorded(self, recording: Recording, answers: Answers, options: ResumeOptions) -> Performance:
+        """It goes on where its recording ends, and is recorded on there."""
+        cut = find_interruption(recording)
+        continuation = Continuation(cut)
+        waiting = waiting_result(recording)
+        if waiting is not None:
+            asked = {call.id for call in waiting.transcript().open}
+            said = {id: each for id, each in cut.decisions.items() if id in asked}
+            given: ResumeOptions = {"limits": limits_of(recording), **options}
+            performance = self._prepare_waiting(waiting, {**said, **answers}, given)
+            continuation.goes_on_with_same_calls()
+            performance.account.seconds = cut.seconds
+        else:
+            if answers:
+                raise UserError(f"{recording.path}: the run does not wait for anybody, so there is nothing to answer")
+            _refuse_untyped(recording.settings.get("output") is not None, options)
+            account = Account(options.get("limits") or limits_of(recording), seconds=cut.seconds)
+            performance = self._performance(recording.run, Transcript(cut.messages), account, options)
+            performance.question, performance.state = cut.question, cut.state
+            performance.records, performance.verdicts = records_of(recording, cut.messages), verdicts_of(recording)
+        own = [sink for sink in performance.sinks if isinstance(sink, Recorder)]
+        secrets = frozenset[str]().union(*(recorder.secrets for recorder in own))
+        heard_by = [sink for sink in performance.sinks if sink not in own]
+        performance.sinks = (*heard_by, Recorder(recording.path, secrets=secrets), continuation)
+        performance.next_seq, performance.goes_on = cut.next_seq, True
         return performance
 
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:
@@ -343,6 +363,11 @@ class Agent:
             nudge=self._nudge,
             continue_prompt=self._continue_prompt,
         )
+
+
+def _refuse_untyped(structured: bool, options: ResumeOptions) -> None:
+    if structured and options.get("output") is None:
+        raise UserError("resume: the run was asked for an answer of a type; give it again with output=")
 
 
 def _recording(saved: Saved) -> Recording | None:

@@ -12,7 +12,7 @@ from unbroken.agent.loop import Decisions, play
 from unbroken.agent.notes import Notes
 from unbroken.agent.plan import Plan, settings_of
 from unbroken.agent.result import Result, usage_to_json, verdict_to_json
-from unbroken.agent.run import Ending, Run
+from unbroken.agent.run import CallRecord, Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.agent.voice import Voice
 from unbroken.clock import Clock, current_clock
@@ -22,6 +22,7 @@ from unbroken.messages import Message, User
 from unbroken.tools.calling import in_words
 from unbroken.trajectory.companion import Accompanying, Companion, RunHead, wrap_approval, wrap_model
 from unbroken.transcript import Transcript, repair, to_json
+from unbroken.verdicts import Verdict
 
 LOG = logging.getLogger("unbroken.chain")
 
@@ -41,6 +42,9 @@ class Performance:
     """Of the agent."""
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What an earlier part of the run had noted, whose process died."""
+    records: tuple[CallRecord, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    """Its calls, and what was wrong with answers, up to then."""
     goes_on: bool = False
     """It was begun by another process."""
     next_seq: int = 0
@@ -62,6 +66,8 @@ class Performance:
         run = Run(self.id, plan, self.transcript, self.account, voice, question=self.question)
         if self.state:
             run.recall(self.state)
+        run.records.extend(self.records)
+        run.verdicts.extend(self.verdicts)
         if self.before is not None:
             _recall(run, self.before)
         companions = self._accompany(run)

@@ -13,9 +13,10 @@ from typing import Any, cast
 from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
 from unbroken.agent.output import ANSWER, OutputType
+from unbroken.agent.plan import Trim
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
-from unbroken.messages import Request, System, ToolCall, ToolSpec
+from unbroken.messages import Message, Request, System, ToolCall, ToolSpec
 from unbroken.tools.approval import Allow, Approval
 from unbroken.tools.calling import fingerprint
 from unbroken.tools.schema import ArgumentsDoNotFit, Signature
@@ -42,7 +43,9 @@ def agent_of(recording: Recording, tools: Sequence[Source] | None = None) -> Age
     """`tools`: the real ones, where they are at hand."""
     settings = recording.settings
     if "schedule" not in settings:
-        raise UserError(f"{recording.path} has no agent that could be played again: it is a recording of a gateway")
+        raise UserError(
+            f"{recording.path} has no agent that could be played again: it was made by a gateway, or by a test"
+        )
     return Agent(
         _Nobody(recording.model),
         _tools(recording) if tools is None else tools,
@@ -60,6 +63,7 @@ def agent_of(recording: Recording, tools: Sequence[Source] | None = None) -> Age
         reasoning=settings.get("reasoning"),
         cache=settings.get("cache", False),
         result_limit=settings.get("result_limit", 50_000),
+        history=_trim(recording),
         share_all=settings.get("share_all", False),
         nudge=settings.get("nudge", False),
         continue_prompt=settings.get("continue_prompt", ""),
@@ -69,6 +73,28 @@ def agent_of(recording: Recording, tools: Sequence[Source] | None = None) -> Age
 def _system(recording: Recording) -> str:
     first = from_json(list(recording.requests[0].messages[:1])) if recording.requests else ()
     return first[0].text if first and isinstance(first[0], System) else ""
+
+
+def _trim(recording: Recording) -> Trim | None:
+    """What was sent of the history, request by request, where that was not all of it."""
+    sent: list[tuple[Message, ...] | None] = []
+    history: list[Line] = []
+    known = False
+    for line in recording.lines:
+        if line["line"] == "history":
+            history, known = [*history[: line["keep"]], *line["messages"]], True
+        elif line["line"] == "request":
+            request = recording.requests[len(sent)]
+            messages = [message for message in request.messages if message.get("role") != "system"]
+            state: Line = line.get("state") or {}
+            if state.get("nudge"):
+                messages = messages[:-1]
+            sent.append(from_json(messages) if known and messages != history else None)
+            known = False
+    if not any(sent):
+        return None
+    coming = iter(sent)
+    return lambda messages: next(coming, None) or messages
 
 
 def output_of(recording: Recording) -> OutputType[Any] | None:

@@ -21,8 +21,8 @@ def play_again(playback: Playback, prepare: Callable[[], Performance]) -> Result
 
     async def play() -> Result:
         result = await prepare()()
-        if playback.departed is not None:
-            raise playback.departed
+        if (stopped := playback.departed or playback.ended) is not None:
+            raise stopped
         if playback.left:
             raise Departed(
                 f"the run departs from its recording: it ended, and {playback.left} inputs were still to come"

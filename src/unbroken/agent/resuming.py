@@ -1,44 +1,52 @@
-"""A recorded run that waits for somebody, as the result that it was: `agent.resume` goes on with it."""
+"""What a recording knows of a run that goes on: the result of one that waits, and the calls that were made before."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unbroken.agent.result import Result
-from unbroken.errors import UserError
+from unbroken.agent.run import CallRecord
 from unbroken.events import CallFinished, RunFinished
-from unbroken.messages import Assistant, ToolResult, Usage
-from unbroken.trajectory.lines import Line, read_approval
+from unbroken.messages import Assistant, Message, ToolMessage, ToolResult, Usage, User
+from unbroken.trajectory.lines import Line, read_approval, read_verdict
 from unbroken.trajectory.recording import Recording
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
+from unbroken.verdicts import Verdict
 
 
-def waiting_result(recording: Recording) -> Result:
-    """What a recorded run came to that waits for somebody."""
-    ending = recording.ending
-    if not isinstance(ending, RunFinished) or ending.stop_reason != "waiting":
-        why = ending.stop_reason if isinstance(ending, RunFinished) else "it did not end"
-        raise UserError(f"{recording.path}: the run does not wait for anybody ({why}); go on with history=")
+def waiting_result(recording: Recording) -> Result | None:
+    """The run as it waited for somebody, if it does, or did when it was last heard of; with what came after that."""
+    waited = [event for event in recording.events if isinstance(event, RunFinished) and event.stop_reason == "waiting"]
+    if not waited or any(line["turn"] > waited[-1].turn for line in recording.of("request")):
+        return None
+    ending = waited[-1]
     messages = from_json(ending.messages)
-    last = messages[-1]
+    last = messages[-1] if messages else None
     calls = {call.id: call for call in last.calls} if isinstance(last, Assistant) else {}
     given = {line["call_id"]: read_result(line["result"]) for line in recording.of("result")}
-    answered = tuple(
-        given.get(event.call_id) or ToolResult.of(calls[event.call_id], event.text, error=event.error)
+    finished = {
+        event.call_id: given.get(event.call_id) or ToolResult.of(calls[event.call_id], event.text, error=event.error)
         for event in recording.events
         if isinstance(event, CallFinished) and event.call_id in calls and event.turn == ending.turn
-    )
+    }
+    seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
     waiting = {call["id"] for call in ending.pending}
     states: list[Line] = [line["state"] for line in recording.of("request") if "state" in line]
     return Result(
         text=ending.text,
         stop_reason="waiting",
         messages=messages,
+        calls=(
+            *records_of(recording, messages),
+            *(CallRecord(calls[id], result, ending.turn, seconds[id]) for id, result in finished.items()),
+        ),
         rounds=ending.rounds,
         requests=ending.requests,
         usage=Usage(**ending.usage),
         seconds=ending.seconds,
         pending=tuple(call for call in calls.values() if call.id in waiting),
-        answered=answered,
+        answered=tuple(finished.values()),
         decided={
             line["call_id"]: read_approval(line)
             for line in recording.of("approval")
@@ -49,4 +57,37 @@ def waiting_result(recording: Recording) -> Result:
         call_count=(states[-1]["calls"] if states else 0) + len(calls),
         attempts=ending.attempts,
         fallback_used=ending.fallback_used,
+        verdicts=verdicts_of(recording),
+        question=_question(recording),
     )
+
+
+def records_of(recording: Recording, messages: tuple[Message, ...]) -> tuple[CallRecord, ...]:
+    """The calls of the run that have their results in these messages."""
+    ends = {event.call_id: event for event in recording.events if isinstance(event, CallFinished)}
+    found: list[CallRecord] = []
+    before = len(recording.head.get("messages", ()))
+    for asked, told in zip(messages[before:], messages[before + 1 :], strict=False):
+        if isinstance(asked, Assistant) and isinstance(told, ToolMessage):
+            for call, result in zip(asked.calls, told.results, strict=False):
+                end = ends.get(call.id)
+                found.append(CallRecord(call, result, end.turn if end else 0, end.seconds if end else 0.0))
+    return tuple(found)
+
+
+def verdicts_of(recording: Recording) -> tuple[Verdict, ...]:
+    """What was wrong with each answer that was not whole."""
+    return tuple(
+        replace(read_verdict(line["verdict"]), turn=line["turn"])
+        for line in recording.of("delta")
+        if line["delta"] == "attempt_failed" or (line["delta"] == "ended" and line["verdict"]["kind"] != "whole")
+    )
+
+
+def _question(recording: Recording) -> User | None:
+    """What is still to be asked, once calls have run in which the history ended."""
+    saved = recording.head.get("question")
+    if not saved or recording.requests:
+        return None
+    message = from_json([saved])[0]
+    return message if isinstance(message, User) else None

@@ -44,15 +44,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-FAILED = pytest.StashKey[bool]()
-"""Did the test fail? Then what it left unasked is no failure of its own."""
+PASSED = pytest.StashKey[bool]()
+"""Did the test come to its end? If not, what it left unasked is no failure of its own."""
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     outcome = yield
     if call.when == "call":
-        item.stash[FAILED] = outcome.get_result().failed
+        item.stash[PASSED] = outcome.get_result().passed
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def recorded(request: pytest.FixtureRequest) -> Generator[Recorded]:
         return made
 
     yield make
-    failed = request.node.stash.get(FAILED, False)
+    passed = request.node.stash.get(PASSED, False)
     for model in models:
-        model.end(complete=not failed)
+        model.end(complete=passed)
 
 
 @pytest.fixture

@@ -2,19 +2,20 @@
 
 Recorded is what the model was asked and said; the tools of the test run each time. A request is answered by what was
 recorded for an equal one, so runs may go on beside each other; one that has no equal departs from the recording, and is
-told with the difference. What is recorded with an error in it is not kept.
+told with the difference. What is recorded with an error in it, or by a test that fails, is not kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeAlias, cast
 
 from unbroken.clock import current_clock
-from unbroken.deltas import Delta
+from unbroken.deltas import Delta, Ended
 from unbroken.errors import MissingKey, UserError
 from unbroken.messages import Request
 from unbroken.models.connect import connect
@@ -42,7 +43,8 @@ class RecordedModel:
         self._recorder: RunRecorder | None = None
         self._new = path.with_suffix(".new.jsonl")
         self._number = 0
-        self._failed = False
+        self._unfinished = 0
+        """Answers that failed, broke off, or were not heard to their end."""
         self.records = rerecord or not path.exists()
         self._left: list[Exchange] = [] if self.records else read_tape(read_recording(path))[0]
         self.name = model if isinstance(model, str) else getattr(model, "name", "recorded")
@@ -53,27 +55,27 @@ class RecordedModel:
             yield delta
 
     def end(self, complete: bool = True) -> None:
-        """The test is over: what was recorded is kept, if all of it is good. `complete`: then all of it was to be
-        asked for again."""
+        """The test is over. `complete`: it did not fail; then what was recorded is kept, if all of it is good, and all
+        that was to be played was to be asked for."""
         if self._recorder is not None:
             self._recorder.end()
-            if self._failed:
+            if self._unfinished or not complete:
                 self._new.unlink()
             else:
                 os.replace(self._new, self.path)
         elif self._left and complete:
-            raise Departed(f"{self.path} has {len(self._left)} requests more than the test has made: {AGAIN}")
+            left = "1 request" if len(self._left) == 1 else f"{len(self._left)} requests"
+            raise Departed(f"{self.path} has {left} more than the test has made: {AGAIN}")
 
     async def _record(self, request: Request) -> AsyncIterator[Delta]:
         model, recorder = self._open()
         recorder.turn = self._number
         self._number += 1
-        try:
-            async for delta in recorder.model(model).stream(request):
-                yield delta
-        except Exception:
-            self._failed = True
-            raise
+        self._unfinished += 1
+        async for delta in recorder.model(model).stream(request):
+            if isinstance(delta, Ended) and delta.verdict.whole:
+                self._unfinished -= 1
+            yield delta
 
     def _open(self) -> tuple[Model, RunRecorder]:
         if self._model is None:
@@ -103,12 +105,14 @@ class RecordedModel:
 
     async def _play(self, request: Request) -> AsyncIterator[Delta]:
         exchange = self._find(request)
+        if not exchange.whole:
+            raise Departed(f"{self.path} is cut: it has only a part of the answer to this request; {AGAIN}")
         hearing = Hearing()
         for each in exchange.inputs:
             await asyncio.sleep(0)  # as between the pieces of a real stream, others get their turn
             if each.line["line"] == "failed":
                 raise read_error(each.line)
-            delta = read_delta(each.line, hearing.message)
+            delta = read_delta(each.line, hearing)
             hearing.feed(delta)
             yield delta
 
@@ -127,6 +131,8 @@ class RecordedModel:
 def file_of(folder: Path, test: str, number: int) -> Path:
     """`recordings/test_weather/test_it_is_told[Oslo].jsonl`, beside the test; a second model has a number."""
     module, _, name = test.partition("::")
-    kept = "".join(letter if letter.isalnum() or letter in "-_.[]" else "_" for letter in name.replace("::", "."))
+    kept = "".join(letter if letter.isalnum() or letter in "-_.[]" else "_" for letter in name.replace("::", "."))[:100]
+    if kept != name:  # two names may be alike now
+        kept += "-" + hashlib.sha1(test.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:8]
     ending = f"-{number}" if number > 1 else ""
-    return folder / "recordings" / Path(module).stem / f"{kept[:150]}{ending}.jsonl"
+    return folder / "recordings" / Path(module).stem / f"{kept}{ending}.jsonl"

@@ -14,7 +14,8 @@ from unbroken.events import KINDS, NAMES
 from unbroken.trajectory.lines import Line
 
 Check = Callable[[Any], bool]
-LARGEST = 1e15
+LARGEST = 1e12
+"""Nothing that is counted or timed in a run is as much."""
 
 
 def number(value: object) -> float:
@@ -87,13 +88,23 @@ def _is_call(value: object) -> bool:
     return isinstance(call.get("name"), str) and (call.get("arguments") is None or _is_object(call["arguments"]))
 
 
+def _is_usage(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, bool) or _is_count(each) for name, each in cast("Line", value).items() if name != "raw"
+    )
+
+
+def _is_duration(value: object) -> bool:
+    return is_number(value) and cast("float", value) >= 0
+
+
 def _maybe(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
 _NEEDS: dict[str, dict[str, Check]] = {
     "tools": {"tools": _are_named},
-    "history": {"messages": _are_objects},
+    "history": {"keep": _is_count, "messages": _are_objects},
     "request": {"keep": _is_count, "messages": _are_objects},
     "delta": {"delta": _is_text},
     "failed": {"error": _is_text, "message": _is_text},
@@ -103,7 +114,7 @@ _NEEDS: dict[str, dict[str, Check]] = {
 }
 _MAY_HAVE: dict[str, dict[str, Check]] = {
     "request": {"system": _maybe(_is_object), "tools": _are_named, "state": _is_object},
-    "delta": {"text": _is_text, "index": _is_count, "call": _is_object, "usage": _is_object, "verdict": _is_verdict},
+    "delta": {"text": _is_text, "index": _is_count, "call": _is_object, "usage": _is_usage, "verdict": _is_verdict},
     "event": {"keep": _is_count},
 }
 _DELTAS: dict[str, tuple[str, ...]] = {
@@ -130,9 +141,12 @@ _BY_TYPE: dict[str, Check] = {
     "dict[str, Json]": _is_object,
     "list[dict[str, Json]]": _are_objects,
 }
+
+
+_BY_NAME: dict[str, Check] = {"usage": _is_usage, "seconds": _is_duration, "wait": _is_duration}
 _EVENTS: dict[str, tuple[dict[str, Check], frozenset[str]]] = {
     NAMES[kind]: (
-        {each.name: _BY_TYPE[str(each.type)] for each in fields(kind)},
+        {each.name: _BY_NAME.get(each.name) or _BY_TYPE[str(each.type)] for each in fields(kind)},
         frozenset(each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING),
     )
     for kind in KINDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from difflib import unified_diff
 from typing import Any
@@ -12,6 +11,7 @@ from unbroken.errors import UserError
 from unbroken.messages import Json, Request, ToolCall
 from unbroken.models.secrets import MASK
 from unbroken.tools.context import CallContext
+from unbroken.trajectory.hiding import Hiding, secrets_in_environment
 from unbroken.trajectory.lines import Line, request_fields, spec_fields
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.transcript import to_json
@@ -29,7 +29,7 @@ def compare_requests(recorded: RecordedRequest, request: Request, place: int) ->
     """What is other about the request, in words; nothing if it is the same."""
     messages = to_json(request.messages)
     for number, (before, now) in enumerate(zip(recorded.messages, messages, strict=False)):
-        if not _same(before, now):
+        if not _same(before, now, recorded.masked):
             return _words(f"request {place}, message {number} ({now.get('role')})", before, now)
     if len(recorded.messages) != len(messages):
         more = "more" if len(messages) > len(recorded.messages) else "fewer"
@@ -39,11 +39,11 @@ def compare_requests(recorded: RecordedRequest, request: Request, place: int) ->
         before, now = ({}, first) if more == "more" else (first, {})
         return _words(f"request {place} has {counts}; the first that is {more}", before, now)
     tools = [spec_fields(spec) for spec in request.tools]
-    if not _same(list(recorded.tools), tools):
-        return _words(f"request {place}, its tools", _by_name(recorded.tools), _by_name(tools))
+    if not _same(list(recorded.tools), tools, recorded.masked):
+        return _words(f"request {place}, what its tools are,", _by_name(recorded.tools), _by_name(tools))
     fields = request_fields(request)
-    if not _same(recorded.fields, fields):
-        return _words(f"request {place}, its settings", recorded.fields, fields)
+    if not _same(recorded.fields, fields, recorded.masked):
+        return _words(f"request {place}, how it is asked,", recorded.fields, fields)
     return ""
 
 
@@ -63,16 +63,26 @@ def _by_name(tools: Iterable[Line]) -> Line:
     return {str(tool.get("name")): tool for tool in tools}
 
 
-def _same(recorded: Json, now: Json) -> bool:
+def _same(recorded: Json, now: Json, masked: bool) -> bool:
     """Equal, but for what was masked when it was recorded."""
     if recorded == now:
         return True
     before, after = _text(recorded), _text(now)
-    if before == after:
-        return True
-    if MASK not in before:
+    return before == after or (masked and _fits(before.split(MASK), after))
+
+
+def _fits(pieces: list[str], text: str) -> bool:
+    """Do they stand in the text in their order, the first at its beginning and the last at its end?"""
+    first, *others = pieces
+    if not text.startswith(first) or not others:
         return False
-    return re.fullmatch(".*?".join(map(re.escape, before.split(MASK))), after, re.DOTALL) is not None
+    at = len(first)
+    for piece in others[:-1]:
+        at = text.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return len(text) - len(others[-1]) >= at and text.endswith(others[-1])
 
 
 def _words(where: str, recorded: Json, now: Json) -> str:
@@ -82,7 +92,8 @@ def _words(where: str, recorded: Json, now: Json) -> str:
     shown = [line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…" for line in lines[:_LONGEST]]
     if len(lines) > _LONGEST:
         shown.append(f"… and {len(lines) - _LONGEST} lines more")
-    return f"the run departs from its recording: {where} is another one\n" + "\n".join(shown)
+    words = f"the run departs from its recording: {where} is another one\n" + "\n".join(shown)
+    return Hiding(secrets_in_environment()).text(words)  # what was masked there is not told here
 
 
 def _text(value: Json) -> str:

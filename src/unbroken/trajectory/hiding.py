@@ -19,6 +19,8 @@ from unbroken.wires.jsontext import loads_faithful
 
 _NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 _SHORTEST = 8
+_SHORTEST_CUT = 6
+"""Characters of a secret that say something of it, where a text ends in the middle of one."""
 _OWN_FIELDS = frozenset({"line", "event", "delta", "schema", "at", "turn", "seq", "time", "kind"})
 
 
@@ -37,8 +39,9 @@ class Hiding:
         spelled = sorted({each for secret in self.secrets for each in _spellings(secret)}, key=lambda each: -len(each))
         self._text = re.compile("|".join(map(re.escape, spelled)) or "(?!)")
         self._bytes = re.compile(b"|".join(re.escape(each.encode("utf-8", "replace")) for each in spelled) or b"(?!)")
-        self._begins = re.compile("|".join({re.escape(secret[0]) for secret in self.secrets}) or "(?!)")
-        self._longest = max(map(len, self.secrets), default=0)
+        self._said = tuple({each for secret in self.secrets for each in _once(secret)})
+        self._begins = re.compile("|".join({re.escape(each[0]) for each in self._said}) or "(?!)")
+        self._longest = max(map(len, self._said), default=0)
 
     def __bool__(self) -> bool:
         return bool(self.secrets)
@@ -61,7 +64,7 @@ class Hiding:
             return data
         fields = cast("dict[str, Any]", loads_faithful(data))
         shown = {name: value if name in _OWN_FIELDS else self._value(value) for name, value in fields.items()}
-        return json.dumps(shown, separators=(",", ":")).encode()
+        return json.dumps({**shown, "masked": True}, separators=(",", ":")).encode()
 
     def _value(self, value: Json) -> Json:
         if isinstance(value, str):
@@ -74,39 +77,80 @@ class Hiding:
             return MASK
         return value
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where secrets stand in it."""
+        return [found.span() for found in self._text.finditer(text)]
+
+    def is_clear(self, text: str) -> bool:
+        """No secret is in it, and none can begin at its end."""
+        return self._text.search(text) is None and self.cut(text) == len(text)
+
     def cut(self, text: str) -> int:
         """Where the end of the text may be the beginning of a secret; its length, if it is not."""
         for begin in self._begins.finditer(text, max(0, len(text) - self._longest + 1)):
             tail = text[begin.start() :]
-            if any(len(tail) < len(secret) and secret.startswith(tail) for secret in self.secrets):
+            if any(len(tail) < len(each) and each.startswith(tail) for each in self._said):
                 return begin.start()
         return len(text)
 
 
-class Stream:
-    """A text that comes in pieces. What may be the beginning of a secret is held back until it is known."""
+class Pieces:
+    """The pieces of one text, in which a secret may stand in parts. `feed` and `end` give those whose words are final,
+    in their order: as they came, but for a secret, which becomes *** in the piece in which it begins; and whether there
+    was one in the piece."""
 
     __slots__ = ("_held", "_hiding")
 
     def __init__(self, hiding: Hiding) -> None:
         self._hiding = hiding
-        self._held = ""
+        self._held: list[str] = []
 
-    def feed(self, piece: str) -> str:
-        text = self._hiding.text(self._held + piece) if self._held else self._hiding.text(piece)
+    def feed(self, piece: str) -> list[tuple[str, bool]]:
+        if not self._held and self._hiding.is_clear(piece):
+            return [(piece, False)]
+        self._held.append(piece)
+        text = "".join(self._held)
+        return self._settle(text, self._hiding.cut(text), ())
+
+    def end(self) -> list[tuple[str, bool]]:
+        """No more will come: what is left of a secret is shown, unless it is much of it."""
+        text = "".join(self._held)
         cut = self._hiding.cut(text)
-        self._held = text[cut:]
-        return text[:cut]
+        return self._settle(text, len(text), ((cut, len(text)),) if len(text) - cut >= _SHORTEST_CUT else ())
 
-    def end(self) -> str:
-        """What was held back, and is no secret after all; half of a long one is still too much of it."""
-        held, self._held = self._held, ""
-        return MASK if len(held) >= _SHORTEST else held
+    def _settle(self, text: str, sure: int, more: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
+        hidden = [*(span for span in self._hiding.spans(text) if span[0] < sure), *more]
+        settled: list[tuple[str, bool]] = []
+        at = 0
+        while self._held and at + len(self._held[0]) <= sure:
+            piece = self._held.pop(0)
+            end = at + len(piece)
+            shown, place, masked = "", at, False
+            for begin, stop in hidden:
+                if stop > at and begin < end:
+                    shown += text[place : max(begin, place)] + (MASK if begin >= at else "")
+                    place, masked = min(stop, end), True
+            settled.append((shown + text[place:end], masked))
+            at = end
+        for begin, stop in hidden:  # of a secret that reaches into what is held nothing more is shown
+            if begin < at < stop:
+                self._drop(stop - at)
+        return settled
+
+    def _drop(self, count: int) -> None:
+        for place, piece in enumerate(self._held):
+            taken = min(count, len(piece))
+            self._held[place] = piece[taken:]
+            count -= taken
+
+
+def _once(secret: str) -> set[str]:
+    """As it is, and as JSON has it inside of a text."""
+    spelled = {json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
+    return {secret, *spelled, *(each.replace("/", "\\/") for each in spelled)}
 
 
 def _spellings(secret: str) -> set[str]:
-    """As it is, as JSON has it inside of a text, and as that stands inside of a text of JSON once more."""
-    once = {json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)}
-    once |= {each.replace("/", "\\/") for each in once}
-    twice = {json.dumps(each, ensure_ascii=ascii)[1:-1] for each in once for ascii in (True, False)}
-    return {secret, *once, *twice}
+    """The same, and as that stands inside of a text of JSON once more."""
+    once = _once(secret)
+    return {*once, *(json.dumps(each, ensure_ascii=ascii)[1:-1] for each in once for ascii in (True, False))}

@@ -81,18 +81,25 @@ def encode(line: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(line)
     except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
-        return json.dumps(line, separators=(",", ":"), default=_fields).encode()
+        return exact(line)
+
+
+def exact(line: Any) -> bytes:
+    """The same for what the fast encoder refuses, or bends: it writes a number beyond all floats as null."""
+    return json.dumps(line, separators=(",", ":"), default=_fields).encode()
+
+
+def plain(value: Any, exactly: bool = False) -> bytes:
+    """A dataclass as it is, its fields in their order."""
+    if exactly:
+        return exact(value)
+    try:
+        return orjson.dumps(value)
+    except (TypeError, ValueError):
+        return exact(value)
 
 
 # Deltas
-
-
-def plain(value: Any) -> bytes:
-    """A dataclass as it is, its fields in their order."""
-    try:
-        return orjson.dumps(value)
-    except (TypeError, ValueError):  # as in `encode`
-        return json.dumps(value, separators=(",", ":"), default=_fields).encode()
 
 
 def ended_fields(ended: Ended, heard: Assistant) -> Line:
@@ -111,8 +118,8 @@ def _ending(said: Assistant | None, heard: Assistant) -> Line:
     return {"message": to_json([said])[0]}
 
 
-def read_delta(line: Line, heard: Assistant) -> Delta:
-    """The delta again. `heard` is what the deltas before it came to."""
+def read_delta(line: Line, hearing: Hearing) -> Delta:
+    """The delta again. `hearing` knows what the deltas before it came to."""
     match line["delta"]:
         case "text":
             return TextDelta(line["text"])
@@ -133,7 +140,7 @@ def read_delta(line: Line, heard: Assistant) -> Delta:
         case "usage":
             return UsageReported(_known(Usage, line["usage"]))
         case "ended":
-            return Ended(read_verdict(line["verdict"]), _read_message(line, heard))
+            return Ended(read_verdict(line["verdict"]), _read_message(line, hearing))
         case "attempt_failed":
             return AttemptFailed(read_verdict(line["verdict"]), line["wait"], line["elsewhere"])
         case "restarted":
@@ -142,11 +149,11 @@ def read_delta(line: Line, heard: Assistant) -> Delta:
             raise UserError(f"{other!r} is no delta that this version knows")
 
 
-def _read_message(line: Line, heard: Assistant) -> Assistant | None:
+def _read_message(line: Line, hearing: Hearing) -> Assistant | None:
     if line.get("as_heard"):
         saved: Line = {"role": "assistant", "content": ""}
         native = from_json([saved | ({"native": line["native"]} if "native" in line else {})])[0]
-        return replace(heard, native=cast("Assistant", native).native)
+        return replace(hearing.message, native=cast("Assistant", native).native)
     if "message" not in line:
         return None
     return cast("Assistant", from_json([line["message"]])[0])
@@ -183,6 +190,10 @@ class Hearing:
         return Assistant("".join(self.text), calls, "".join(self.reasoning))
 
 
+def read_usage(saved: Line | None) -> Usage | None:
+    return None if saved is None else cast("Usage", _known(Usage, saved))
+
+
 def read_verdict(saved: Line) -> Verdict:
     return _known(Verdict, {**saved, "open_calls": tuple(saved.get("open_calls", ()))})
 
@@ -209,12 +220,16 @@ def request_fields(request: Request) -> Line:
     for name, usual in (("parallel", None), ("final", False), ("stream", True), ("reasoning", None), ("cache", False)):
         if (value := getattr(request, name)) != usual:
             line[name] = value
-    if sampling := {name: value for name, value in _fields(request.sampling).items() if value not in (None, (), [])}:
-        line["sampling"] = sampling
+    if request.sampling != _USUAL:
+        sampling = _fields(request.sampling)
+        line["sampling"] = {name: value for name, value in sampling.items() if value not in (None, (), [])}
     for name in ("extra", "model", "wire"):
         if value := getattr(request, name):
             line[name] = value
     return line
+
+
+_USUAL = Sampling()
 
 
 def spec_fields(spec: ToolSpec) -> Line:

@@ -4,28 +4,24 @@ What goes into a run is recorded where it goes in: requests and deltas at the mo
 decisions where they are made; what it says is recorded as its events. `lines` has the schema. A recorder never breaks a
 run: what it cannot write it says once in the log, and the run goes on without it.
 
-Lines are written a few at a time, at the latest after a twentieth of a second. What must not be lost is written at
-once: that a tool begins which changes something, and what it gave.
+Lines are written a few at a time (`scribe`). What must not be lost is written at once: that a tool begins which changes
+something, and what it gave.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import count
 from operator import is_not
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from unbroken.clock import VirtualClock
-from unbroken.deadlines import deadline
-from unbroken.deltas import AttemptFailed, Delta, Ended, ReasoningDelta, Received, Restarted, TextDelta
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, Received, Restarted, TextDelta
 from unbroken.errors import UserError
-from unbroken.events import NAMES as EVENT_NAMES
 from unbroken.events import (
     Event,
     RoundFinished,
@@ -34,7 +30,7 @@ from unbroken.events import (
     ToolCallsDetected,
     event_to_json,
 )
-from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult
+from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult, Usage
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval, ask
 from unbroken.tools.calling import Caller, failure, in_words
@@ -42,7 +38,7 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.companion import Companion, RunHead
-from unbroken.trajectory.hiding import Hiding, Stream, secrets_in_environment
+from unbroken.trajectory.hiding import Hiding, secrets_in_environment
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
     NAMES,
@@ -50,22 +46,17 @@ from unbroken.trajectory.lines import (
     Hearing,
     Line,
     approval_fields,
-    encode,
     ended_fields,
     error_fields,
-    plain,
     request_fields,
     spec_fields,
     tool_fields,
 )
-from unbroken.trajectory.recording import SUFFIX, run_of
+from unbroken.trajectory.recording import SUFFIX, run_of, summarize
+from unbroken.trajectory.references import refer
+from unbroken.trajectory.scribe import Scribe
 from unbroken.transcript import to_json
 from unbroken.transcript.saved import write_result
-
-LOG = logging.getLogger("unbroken.trajectory")
-
-DELAY = 0.05
-"""Seconds after which a line is in the file at the latest."""
 
 
 class Recorder:
@@ -82,6 +73,8 @@ class Recorder:
         self._secrets = frozenset((*given, *secrets_in_environment()))
         self._hiding = Hiding(self._secrets)
         try:
+            if "\0" in str(self.path):
+                raise ValueError("no name has a zero byte in it")
             self._one_file = self.path.suffix == SUFFIX and not self.path.is_dir()
             self._folder = self.path.parent if self._one_file else self.path
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -90,6 +83,11 @@ class Recorder:
 
     def __repr__(self) -> str:
         return f"Recorder({str(self.path)!r})"
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What it hides in any case."""
+        return self._secrets
 
     def __call__(self, event: Event) -> None:
         """Events alone make no recording: an agent asks for a companion at the start of each run (`accompany`)."""
@@ -114,7 +112,7 @@ class Recorder:
             return path, os.open(path, _FLAGS)
         name = _ODD.sub("_", head.run)[:80] or "run"
         if head.goes_on:
-            begun = [file for file in self.path.glob(f"*{name}*{SUFFIX}") if run_of(file) == head.run]
+            begun = [file for file in self.path.glob(f"*{name}*{SUFFIX}") if _goes_on(file, head.run)]
             if begun:
                 path = str(max(begun, key=lambda file: file.name))
                 return path, os.open(path, _FLAGS)
@@ -143,36 +141,44 @@ class RunRecorder(Companion):
 
     def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding) -> None:
         """`file` is open, and is closed at the end."""
-        self._path = path
-        self.broken = False
-        """It could not be written to its end."""
+        self.turn = 0
+        """The number of the request that is asked now."""
+        self._scribe = Scribe(path, file, hiding)
+        self._put = self._scribe.put
+        self._hiding = hiding
         self._head = head
         self._clock = head.clock
         self._elapsed = head.clock.elapsed
         self._began = head.clock.elapsed()
-        self.turn = 0
-        """The number of the request that is asked now."""
-        self._hiding = hiding
-        self._streams: dict[type[Any], Stream] = {}
-        self._lines: list[bytes] = []
-        self._flushing = False
         self._system: System | None = None
         self._sent: tuple[Message, ...] = head.messages
         """Without the system's message, which stands beside them."""
+        self._history: tuple[Message, ...] = ()
+        """As it was written where a request had not just that."""
+        self._answer: Assistant | None = None
+        self._given: dict[str, ToolResult] = {}
+        """What the model said, and what the tools gave, since the last request: it stands in the file."""
         self._tools: tuple[Tool, ...] = ()
         self._reads: set[str] = set()
         self._several: dict[int, list[str]] = {}
         """The names of several calls in one answer that have not ended, by their turn."""
-        self._fd = file
-        if head.goes_on and os.fstat(self._fd).st_size:
+        size = os.fstat(file).st_size if head.goes_on else 0
+        if size:
+            if os.pread(file, 1, size - 1) != b"\n":  # whoever wrote it was killed
+                os.write(file, b"\n")
             self._write_resumed()
         else:
             self._write_head()
-        self._flush()
+        self._scribe.flush()
+
+    @property
+    def broken(self) -> bool:
+        """It could not be written to its end."""
+        return self._scribe.broken
 
     @property
     def path(self) -> Path:
-        return Path(self._path)
+        return Path(self._scribe.path)
 
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
@@ -190,9 +196,6 @@ class RunRecorder(Companion):
     def _write_resumed(self) -> None:
         head = self._head
         self._sent = ()
-        size = os.fstat(self._fd).st_size
-        if os.pread(self._fd, 1, size - 1) != b"\n":  # whoever wrote it was killed
-            self._lines.append(b"")
         self._put({"line": "resumed", "time": self._clock.now(), "model": head.model})
         last = head.messages[-1] if head.messages else None
         if isinstance(last, Assistant) and len(last.calls) > 1:
@@ -223,102 +226,93 @@ class RunRecorder(Companion):
             self._put(self._line("note", text=f"a request could not be written: {in_words(error)}"[:500]))
 
     def _put_request(self, request: Request) -> None:
-        if not self._hiding.covers(self._head.secrets()):  # a key that a function gives may change
-            self._hiding = Hiding((*self._hiding.given, *self._head.secrets()))
+        self._look_for_secrets()
         messages = request.messages
         system = messages[0] if messages and isinstance(messages[0], System) else None
         said = messages if system is None else messages[1:]
-        keep = 0
-        for before, now in zip(self._sent, said, strict=False):
-            if before is not now:
-                break
-            keep += 1
+        keep = _alike(self._sent, said)
         history = self._head.history()
         if len(said) != len(history) or any(map(is_not, said, history)):
-            self._put(self._line("history", messages=to_json(history)))
-        line = self._line("request", keep=keep, messages=to_json(said[keep:]))
+            known = _alike(self._history, history)
+            self._put(self._line("history", keep=known, messages=refer(history[known:], self._answer, self._given)))
+            self._history = history
+        line = self._line("request", keep=keep, messages=refer(said[keep:], self._answer, self._given))
         if system is not self._system:
             self._system, line["system"] = system, to_json([system])[0] if system is not None else None
         if len(request.tools) != len(self._tools) or any(
             spec is not tool.spec for spec, tool in zip(request.tools, self._tools, strict=True)
         ):
             line["tools"] = [spec_fields(spec) for spec in request.tools]
-        self._sent = said
-        self._streams = {}
+        self._sent, self._answer, self._given = said, None, {}
         self._put(line | request_fields(request) | {"state": self._head.state()})
+
+    def _look_for_secrets(self) -> None:
+        """A key that a function gives is known when it was asked for one, and may change."""
+        if not self._hiding.covers(self._head.secrets()):
+            self._hiding = Hiding((*self._hiding.given, *self._head.secrets()))
+            self._scribe.hide(self._hiding)
 
     def received(self, delta: Delta, hearing: Hearing) -> None:
         kind = delta.__class__
+        at = round(self._elapsed() - self._began, 9)
         if kind is TextDelta or kind is ReasoningDelta:
             text = cast("TextDelta", delta).text
             (hearing.text if kind is TextDelta else hearing.reasoning).append(text)
-            if self._hiding.secrets:
-                text = self._shown(kind, text)
-                delta = TextDelta(text)
-        elif kind is Received:
+            self._scribe.put_piece(at, self.turn, NAMES[kind], text)
             return
-        else:
-            if self._streams and kind in _BREAKS:
-                self._show_the_rest()
-            hearing.feed(delta)
-            if kind is Ended:
-                ended = cast("Ended", delta)
-                self._put({**self._line("delta", delta="ended"), **ended_fields(ended, hearing.message)})
-                return
-        self._put_delta(kind, delta)
+        if kind is Received:
+            return
+        if kind in _BREAKS:
+            self._scribe.settle()
+        hearing.feed(delta)
+        if kind is Ended:
+            ended = cast("Ended", delta)
+            self._answer = ended.message
+            fields = ended_fields(ended, hearing.message)
+            self._put({"line": "delta", "at": at, "turn": self.turn, "delta": "ended", **fields})
+            return
+        if kind is CallReady and _HUGE.search(cast("CallReady", delta).call.raw):
+            self._scribe.exact = True
+        self._put((at, self.turn, delta))
 
-    def _put_delta(self, kind: type[Any], delta: Delta, more: bytes = b"") -> None:
-        """Deltas are as they stand in the file: nothing has to be made of them first."""
-        at = round(self._elapsed() - self._began, 9)
-        self._lines.append(
-            b'{"line":"delta","at":%r,"turn":%d,%b%b' % (at, self.turn, _DELTAS[kind] + more, plain(delta)[1:])
-        )
-        if not self._flushing:
-            self._flush_soon()
-
-    def _shown(self, kind: type[Any], text: str) -> str:
-        stream = self._streams.get(kind)
-        if stream is None:
-            stream = self._streams[kind] = Stream(self._hiding)
-        return stream.feed(text)
-
-    def _show_the_rest(self) -> None:
-        """What was held back of a stream because it might have become a secret."""
-        for kind, stream in self._streams.items():
-            if rest := stream.end():
-                self._put_delta(kind, TextDelta(rest), b'"held":true,')
+    def answering(self) -> None:
+        """The answer begins."""
+        self._look_for_secrets()
 
     def failed(self, error: BaseException) -> None:
-        self._show_the_rest()
+        self._scribe.settle()
         self._put(self._line("failed", **error_fields(error)))
 
     def left(self) -> None:
         """Nobody reads the answer any more."""
-        self._show_the_rest()
+        self._scribe.settle()
 
     def caller(self, caller: Caller) -> Caller:
         async def recorded(call: ToolCall, context: CallContext[Any]) -> ToolResult:
             changes = call.name not in self._reads
+            spent = _Spent(context)
             if changes:  # by now it is said that it starts: that must be known, if it is never heard of again
-                self._flush()
+                self._scribe.flush()
             try:
                 result = await caller(call, context)
             except Exception as error:
-                self._keep_result(call, context, failure(call, in_words(error)))
+                self._keep_result(call, context, failure(call, in_words(error)), spent)
                 raise
-            self._keep_result(call, context, result)
+            self._keep_result(call, context, result, spent)
             if changes:
-                self._flush()
+                self._scribe.flush()
             return result
 
         return recorded
 
-    def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult) -> None:
+    def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult, spent: _Spent) -> None:
         try:
             saved = write_result(result)
         except Exception:  # noqa: BLE001 - a foreign `Caller` may give anything; whoever gets it will say so
             return
-        self._put(self._line("result", call_id=call.id, key=context.key, result=saved))
+        self._given[call.id] = result
+        line = self._line("result", call_id=call.id, key=context.key, result=saved)
+        self._put(line if spent.usage is None else {**line, "usage": spent.usage})
 
     def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
         if on_approval is None:
@@ -327,7 +321,7 @@ class RunRecorder(Companion):
         async def recorded(call: ToolCall) -> Approval:
             decision = await ask(on_approval, call)
             self._put(self._line("approval", call_id=call.id, name=call.name, **approval_fields(decision)))
-            self._flush()
+            self._scribe.flush()
             return decision
 
         return recorded
@@ -342,23 +336,16 @@ class RunRecorder(Companion):
         elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
             self._put({**self._line("event"), **event_to_json(event)})
         else:
-            self._put_event(event)
+            self._put(event)
         if kind in _STAGES:
             self._note_stage(event)
 
-    def _put_event(self, event: Event) -> None:
-        self._lines.append(_EVENTS[event.__class__] + plain(event)[1:])
-        if not self._flushing:
-            self._flush_soon()
-
     def _finished_line(self, event: RunFinished) -> Line:
         """The history stands in the requests: only what they had not is written once more."""
-        history, keep = self._head.history(), 0
-        for before, now in zip(self._sent, history, strict=False):
-            if before is not now:
-                break
-            keep += 1
-        return {"line": "event", **event_to_json(event), "messages": to_json(history[keep:]), "keep": keep}
+        history = self._head.history()
+        keep = _alike(self._sent, history)
+        messages = refer(history[keep:], self._answer, self._given)
+        return {"line": "event", **event_to_json(event), "messages": messages, "keep": keep}
 
     def _note_stage(self, event: Event) -> None:
         match event:
@@ -378,53 +365,42 @@ class RunRecorder(Companion):
         what = {"stage": "multi_tool_call", "agent_name": self._head.agent, "status": status}
         self._put(self._line("stage", **what, tool_count=len(names), tool_names=names))
 
-    # Writing
-
     def end(self) -> None:
-        self._flush()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._scribe.end()
 
     def _line(self, kind: str, **fields: Any) -> Line:
         return {"line": kind, "at": round(self._elapsed() - self._began, 9), "turn": self.turn, **fields}
 
-    def _put(self, line: Line) -> None:
-        try:
-            data = encode(line)
-        except Exception as error:  # noqa: BLE001 - a user's value that is no JSON
-            what = f"a line `{line['line']}` could not be written: {error}"
-            data = encode({"line": "note", "text": what[:500]})
-        self._lines.append(data)
-        self._flush_soon()
-
-    def _flush_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            deadline(asyncio.get_running_loop(), DELAY, self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if not self._lines:
-            return
-        lines, self._lines = self._lines, []
-        if self.broken or self._fd < 0:
-            return
-        data = self._hiding.lines(lines)
-        try:
-            while data:  # at once, unless the disk is full
-                data = data[os.write(self._fd, data) :]
-        except OSError as error:
-            self.broken = True
-            LOG.warning("the recording %s is not written any more: %s", self._path, error.strerror or error)
-
 
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
 _BREAKS = (Ended, Restarted, AttemptFailed)
-_EVENTS = {kind: b'{"line":"event","event":"%s",' % name.encode() for kind, name in EVENT_NAMES.items()}
-_DELTAS = {kind: b'"delta":"%s",' % name.encode() for kind, name in NAMES.items()}
+_HUGE = re.compile(r"\d[eE]\+?\d{3}")
+"""A number beyond all floats."""
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _ODD = re.compile(r"[^\w.-]")
+
+
+def _alike(before: Sequence[Message], now: Sequence[Message]) -> int:
+    """How many at the beginning are the same."""
+    count = 0
+    for one, other in zip(before, now, strict=False):
+        if one is not other:
+            break
+        count += 1
+    return count
+
+
+class _Spent:
+    """What a call uses itself (an agent as a tool): it counts for the run, and is heard on its way there."""
+
+    def __init__(self, context: CallContext[Any]) -> None:
+        self.usage: Usage | None = None
+        self._spend = context.spend
+        context.spend = self
+
+    def __call__(self, usage: Usage) -> None:
+        self.usage = usage if self.usage is None else self.usage + usage
+        self._spend(usage)
 
 
 class _Recorded:
@@ -444,10 +420,13 @@ class _Recorded:
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
         recorder, hearing = self._recorder, Hearing()
         recorder.requested(request)
-        received = recorder.received
+        received, fresh = recorder.received, True
         try:
             async with closing(self._model.stream(request)) as deltas:
                 async for delta in deltas:
+                    if fresh:
+                        fresh = False
+                        recorder.answering()
                     received(delta, hearing)
                     yield delta
         except Exception as error:
@@ -455,6 +434,12 @@ class _Recorded:
             raise
         finally:
             recorder.left()
+
+
+def _goes_on(file: Path, run: str) -> bool:
+    """Is it the recording of the run, and has that not come to its end?"""
+    found = summarize(file)
+    return found.run == run and not found.problem and found.stop_reason in ("", "waiting", "failed")
 
 
 def _path(path: object) -> Path:

@@ -18,6 +18,7 @@ from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextA
 from unbroken.messages import Json
 from unbroken.trajectory.checking import count, is_line, number, objects, texts
 from unbroken.trajectory.lines import SCHEMA, Line
+from unbroken.trajectory.references import Expander
 from unbroken.wires.jsontext import loads_faithful
 
 SUFFIX = ".jsonl"
@@ -37,6 +38,8 @@ class RecordedRequest:
     tools: tuple[Line, ...]
     fields: Line
     """The rest: choice, sampling and so on, as far as it is not as usual."""
+    masked: bool = False
+    """A secret was masked in the recording: *** stands for anything."""
 
 
 @dataclass
@@ -76,6 +79,11 @@ class Recording:
         clock = _object(self.head.get("virtual"))
         return {name: number(clock.get(name)) for name in ("start", "elapsed")} if clock else None
 
+    @cached_property
+    def masked(self) -> bool:
+        """Secrets stood where *** stands now."""
+        return any(line.get("masked") for line in (self.head, *self.lines))
+
     def time_at(self, at: float) -> float:
         """The time of day, so many seconds after the beginning: to the bit what a virtual clock said."""
         clock = self.virtual
@@ -99,7 +107,8 @@ class Recording:
                     system = objects([line["system"]])
                 tools = line.get("tools", offered)
                 rest = {name: value for name, value in line.items() if name not in _OF_REQUESTS}
-                found.append(RecordedRequest(line["turn"], line["at"], (*system, *said), tuple(tools), rest))
+                all_said = (*system, *said)
+                found.append(RecordedRequest(line["turn"], line["at"], all_said, tuple(tools), rest, self.masked))
         return found
 
     @cached_property
@@ -109,14 +118,16 @@ class Recording:
         said: list[Line] = objects(self.head.get("messages"))
         pieces: list[Event] = []
         """Of the stream: an event was said of each, which is told by its number that no other has."""
-        next_seq = 0
+        next_seq, silent = 0, False
         for line in self.lines:
             match line["line"]:
                 case "resumed":
                     said = []
                 case "request":
-                    said = [*said[: line["keep"]], *line["messages"]]
-                case "delta" if line["delta"] in _PIECES and not line.get("held"):
+                    said, silent = [*said[: line["keep"]], *line["messages"]], False
+                case "delta" if line["delta"] == "restarted":
+                    silent = True  # the second answer is said when it is whole, as far as it is another one
+                case "delta" if line["delta"] in _PIECES and not silent:
                     kind = _PIECES[line["delta"]]
                     pieces.append(kind(self.run, line["turn"], 0, self.time_at(line["at"]), line["text"]))
                 case "event":
@@ -133,7 +144,9 @@ class Recording:
                     found.append(event)
                 case _:
                     pass
-        return found
+        for piece in pieces:  # its process died while it was said
+            piece.seq, next_seq = next_seq, next_seq + 1
+        return [*found, *pieces]
 
     @cached_property
     def ending(self) -> RunFinished | RunFailed | None:
@@ -152,7 +165,7 @@ class Recording:
         return (line for line in self.lines if line["line"] == kind)
 
 
-_OF_REQUESTS = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state"})
+_OF_REQUESTS = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state", "masked"})
 _OF_SPECS = ("name", "description", "parameters", "strict")
 _PIECES: dict[str, type[TextAdded] | type[ReasoningAdded]] = {"text": TextAdded, "reasoning": ReasoningAdded}
 
@@ -171,6 +184,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     lines: list[Line] = []
     head: Line | None = None
     offset = 0.0
+    expander = Expander()
     with _open(file) as data:
         for place, raw in enumerate(data, start=1):
             if head is None:
@@ -181,6 +195,8 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
                 if raw.strip():
                     problems.append(_unreadable(place, raw))
                 continue
+            if not expander.feed(line):
+                problems.append(f"line {place} refers to lines that are not there")
             if line["line"] == "resumed":
                 offset = max(number(line.get("time")) - number(head.get("time")), 0.0)
                 line["at"] = offset

@@ -24,9 +24,9 @@ from unbroken.tools.calling import Caller, failure
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.departure import Departed, compare_requests, describe_call
-from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Hearing, Line, read_approval, read_delta, read_error
+from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Hearing, Line, read_approval, read_delta, read_error, read_usage
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.tape import Exchange, Tape, read_tape
+from unbroken.trajectory.tape import Exchange, Input, Tape, read_tape
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 from unbroken.virtual import VirtualLoop
@@ -69,6 +69,8 @@ class Playback(Companion):
         self.tools: PlayedTools = tools
         self.departed: Departed | None = None
         """Where the run went another way, if it did."""
+        self.ended: RecordingEnded | None = None
+        """Where the recording ended before the run, if it did."""
         self._exchanges, self._executions, self._approvals = read_tape(recording)
         output: Line = recording.settings.get("output") or {}
         self._live_name: str = output.get("tool", "")
@@ -128,8 +130,8 @@ class Playback(Companion):
         return _PlayedModel(self)
 
     def next_exchange(self, request: Request) -> Exchange:
-        if self.departed is not None:
-            raise self.departed
+        if self.departed is not None or self.ended is not None:
+            raise self.departed or self.ended or AssertionError
         place, self._asked = self._asked, self._asked + 1
         if place >= len(self._exchanges):
             if self.recording.ending is None:
@@ -151,7 +153,7 @@ class Playback(Companion):
             await self._tape.take(each)
             if each.line["line"] == "failed":
                 raise read_error(each.line)
-            delta = read_delta(each.line, hearing.message)
+            delta = read_delta(each.line, hearing)
             hearing.feed(delta)
             yield delta
         if not exchange.whole:
@@ -177,15 +179,27 @@ class Playback(Companion):
             self._depart(describe_call(call, context, self.recording))
             return failure(call, "this call is not in the recording")
         execution = executions.pop(0) if len(executions) > 1 else executions[0]
-        for each in execution.inputs:
+        for place, each in enumerate(execution.inputs):
             await self._tape.take(each)
             if each.line["line"] == "result":
+                for late in execution.inputs[place + 1 :]:
+                    asyncio.get_running_loop().call_soon(self._say, late, context)
                 if live is not None and call.name == self._live_name:
                     return await live(call, context)
+                if (usage := read_usage(each.line.get("usage"))) is not None:
+                    context.spend(usage)
                 return replace(read_result(each.line["result"]), call_id=call.id)
-            event = event_from_json(each.line)
-            context.say(type(event), *(getattr(event, field.name) for field in fields(event)[4:]))
+            self._say(each, context)
+        if self.recording.ending is None:
+            self.ended = RecordingEnded(f"{self.recording.path} ends while `{call.name}` runs; `agent.resume` goes on")
+            return failure(call, "the recording ends here")
         return await asyncio.get_running_loop().create_future()  # it was cancelled, and will be again
+
+    def _say(self, each: Input, context: CallContext[Any]) -> None:
+        """What the tool said; a thread of its own may have said it when the tool was done."""
+        self._tape.pass_by(each)
+        event = event_from_json(each.line)
+        context.say(type(event), *(getattr(event, field.name) for field in fields(event)[4:]))
 
     # In place of who approves
 

@@ -2,7 +2,10 @@
 
 The last request is asked once more, and answered from the recording if its answer was whole. Calls that had finished
 get what they gave, by their idempotency keys; calls that were in flight run again, and are told that they do
-(`CallContext.attempt`). What was decided about a call is not asked again. From there on the world is asked.
+(`CallContext.attempt`). What was decided about a call is not asked again, as long as it is that very call. From there
+on the world is asked.
+
+What was masked when it was recorded is never done: an answer with such a call in it is asked for anew.
 """
 
 from __future__ import annotations
@@ -16,14 +19,15 @@ from typing import Any
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
 from unbroken.events import RunFinished
-from unbroken.messages import Message, Request, ToolCall, ToolResult, User
+from unbroken.messages import Message, Request, ToolCall, ToolResult, Usage, User
 from unbroken.models.model import Model
+from unbroken.models.secrets import MASK
 from unbroken.tools.approval import Approval, OnApproval, Wait, ask
-from unbroken.tools.calling import Caller
+from unbroken.tools.calling import Caller, fingerprint
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.departure import compare_requests
-from unbroken.trajectory.lines import Hearing, Line, read_approval, read_delta
+from unbroken.trajectory.lines import Hearing, Line, encode, read_approval, read_delta, read_usage
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
@@ -48,59 +52,86 @@ class Interrupted:
     request: RecordedRequest | None = None
     answer: list[Line] = field(default_factory=list[Line])
     """The deltas that came, if the answer was whole."""
-    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
-    """What calls gave, by their keys."""
-    attempts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
+    results: dict[str, tuple[ToolResult, Usage | None]] = field(
+        default_factory=dict[str, "tuple[ToolResult, Usage | None]"]
+    )
+    """What calls gave, by their keys, and what they used."""
+    begun: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
     """How often each call was begun, by its turn and its id."""
-    decisions: dict[str, Approval] = field(default_factory=dict[str, Approval])
+    alike: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    """Calls that were begun, by their turn and what they are."""
+    decisions: dict[str, Approval | ToolResult] = field(default_factory=dict[str, "Approval | ToolResult"])
+    """What was decided about calls of the last answer, and what the client gave for them, by their ids."""
 
 
 def find_interruption(recording: Recording) -> Interrupted:
     """Raises `UserError` for a run that came to its end."""
     ending = recording.ending
-    if isinstance(ending, RunFinished):
+    if isinstance(ending, RunFinished) and ending.stop_reason != "waiting":
         raise UserError(f"{recording.path}: the run has ended ({ending.stop_reason}); there is nothing to go on with")
     saved = recording.head.get("question")
     question = from_json([saved])[0] if saved else None
     found = Interrupted(
         recording,
-        from_json(recording.head.get("messages", [])),
+        (),
         question if isinstance(question, User) else None,
         {},
-        max((line.get("at", 0.0) for line in recording.lines), default=0.0),
+        _seconds(recording),
         max((event.seq for event in recording.events), default=-1) + 1,
     )
     requests = iter(recording.requests)
     history: list[Line] = recording.head.get("messages", [])
     known: list[Line] | None = None
+    noted: list[Line] = []
+    coming: list[Line] = []
+    whole: dict[int, list[Line]] = {}
     for line in recording.lines:
         match line["line"]:
             case "history":
-                known = line["messages"]
+                noted = known = [*noted[: line["keep"]], *line["messages"]]
             case "request":
-                found.request, found.state = next(requests), line.get("state", {})
+                before, found.request = found.request, next(requests)
+                found.state = line.get("state", {})
                 sent = found.request.messages
                 is_system = bool(sent) and sent[0].get("role") == "system"
                 history = known if known is not None else list(sent[1:] if is_system else sent)
-                known = None
-                found.answer = []
-                found.question = None
+                known, coming, found.question = None, [], None
+                if before is None or before.turn != found.request.turn:
+                    found.decisions = {}
             case "delta":
-                found.answer.append(line)
-            case "failed" | "resumed":
-                found.answer = []
+                coming.append(line)
+                if line["delta"] == "ended" and line["verdict"]["kind"] == "whole":
+                    whole[line["turn"]] = coming
             case "event" if line["event"] == "call_started":
-                found.attempts[line["turn"], line["call_id"]] += 1
+                found.begun[line["turn"], line["call_id"]] += 1
+                found.alike.add((line["turn"], fingerprint(ToolCall("", line["name"], line["arguments"]))))
+            case "result" if not line["key"]:  # the client's own
+                found.decisions[line["call_id"]] = read_result(line["result"])
             case "result":
-                found.results[line["key"]] = read_result(line["result"])
+                found.results[line["key"]] = read_result(line["result"]), read_usage(line.get("usage"))
             case "approval" if line["decision"] != "wait":
                 found.decisions[line["call_id"]] = read_approval(line)
             case _:
                 pass
     found.messages = from_json(history)
-    if not found.answer or found.answer[-1]["delta"] != "ended" or found.answer[-1]["verdict"]["kind"] != "whole":
-        found.answer = []
+    if found.request is not None:
+        found.answer = whole.get(found.request.turn, [])
+    if recording.masked and any(
+        line["delta"] == "call_ready" and MASK.encode() in encode(line["call"]) for line in found.answer
+    ):
+        LOG.warning("a call of the last answer was masked when it was recorded: the model is asked for it anew")
+        found.answer, found.decisions = [], {}
     return found
+
+
+def _seconds(recording: Recording) -> float:
+    """How long it has been going, without the time that nobody was there."""
+    total = began = last = 0.0
+    for line in recording.lines:
+        if line["line"] == "resumed":
+            total, began = total + last - began, line["at"]
+        last = max(line.get("at", 0.0), began) if line["line"] == "resumed" else max(line.get("at", 0.0), last)
+    return round(total + last - began, 9)
 
 
 class Continuation(Companion):
@@ -109,6 +140,8 @@ class Continuation(Companion):
     def __init__(self, interrupted: Interrupted) -> None:
         self._interrupted = interrupted
         self._answer = interrupted.answer
+        self._same = False
+        """The calls are those of the recording."""
 
     def accompany(self, head: RunHead) -> Companion:
         return self
@@ -122,19 +155,30 @@ class Continuation(Companion):
         recorded = self._interrupted.request
         if answer and recorded is not None and (words := compare_requests(recorded, request, recorded.turn)):
             LOG.warning("the last request of the recording is asked anew, because it is another one now: %s", words)
-            return []
+            answer = []
+        self._same = bool(answer)
         return answer
+
+    def goes_on_with_same_calls(self) -> None:
+        """The calls are those of the recording, though no answer is played: the run waited in the middle of them."""
+        self._same = True
 
     def caller(self, caller: Caller) -> Caller:
         async def resumed(call: ToolCall, context: CallContext[Any]) -> ToolResult:
-            key = context.key
-            result = self._interrupted.results.get(key)
+            result, usage = self._interrupted.results.get(context.key, (None, None))
             if result is not None and call.name not in self._live:
+                if usage is not None:
+                    context.spend(usage)
                 return replace(result, call_id=call.id)
-            context.attempt += self._interrupted.attempts[context.turn, call.id]
+            context.attempt += self._attempts(call, context)
             return await caller(call, context)
 
         return resumed
+
+    def _attempts(self, call: ToolCall, context: CallContext[Any]) -> int:
+        if self._same:
+            return self._interrupted.begun[context.turn, call.id]
+        return int((context.turn, context.fingerprint) in self._interrupted.alike)
 
     @property
     def _live(self) -> tuple[str, ...]:
@@ -148,8 +192,8 @@ class Continuation(Companion):
             return on_approval
 
         async def resumed(call: ToolCall) -> Approval:
-            decision = decisions.pop(call.id, None)
-            if decision is not None:
+            decision = decisions.pop(call.id, None) if self._same else None
+            if decision is not None and not isinstance(decision, ToolResult):
                 return decision
             return Wait() if on_approval is None else await ask(on_approval, call)
 
@@ -176,6 +220,6 @@ class _Continued:
 async def _play(answer: list[Line]) -> AsyncIterator[Delta]:
     hearing = Hearing()
     for line in answer:
-        delta = read_delta(line, hearing.message)
+        delta = read_delta(line, hearing)
         hearing.feed(delta)
         yield delta

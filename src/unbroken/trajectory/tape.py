@@ -63,6 +63,8 @@ class Tape:
         self._next = 0
         self._said = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._woken = 0
+        """Who has been given something and has not gone on yet: nobody overtakes them."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -97,7 +99,7 @@ class Tape:
         if each.place < self._next:  # it was passed over
             await self._wait_until(self._due(each))
             return
-        if each.place == self._next and self._may(each):
+        if each.place == self._next and self._may(each) and not self._woken:
             self._next += 1
             self._give()
             return
@@ -107,6 +109,13 @@ class Tape:
             await future
         finally:
             self._waiting.pop(each.place, None)
+            self._woken -= future.done() and not future.cancelled()
+
+    def pass_by(self, each: Input) -> None:
+        """It is taken, and nobody waits for it."""
+        if each.place == self._next:
+            self._next += 1
+            self._give()
 
     async def _wait_until(self, due: float) -> None:
         assert self._loop is not None
@@ -135,6 +144,7 @@ class Tape:
             future = self._waiting[each.place]
             if not future.done():
                 future.set_result(None)
+                self._woken += 1
 
     def _look_at(self, each: Input) -> None:
         """Look again when its time has come."""

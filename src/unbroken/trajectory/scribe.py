@@ -1,0 +1,155 @@
+"""Writes the lines of one recording: a few at a time, in their order, without secrets. What they say is `record`.
+
+What is put here is encoded when it is written, at the latest after `DELAY`. A piece of a text that may be the beginning
+of a secret waits, and all that follows it, until that is known. If the file cannot be written, one warning says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from typing import Any, TypeAlias
+
+from unbroken.deadlines import Deadline, deadline
+from unbroken.deltas import Delta
+from unbroken.events import NAMES as EVENT_NAMES
+from unbroken.events import Event
+from unbroken.trajectory.hiding import Hiding, Pieces
+from unbroken.trajectory.lines import NAMES, Line, encode, exact, plain
+
+LOG = logging.getLogger("unbroken.trajectory")
+
+DELAY = 0.05
+"""Seconds after which a line is in the file at the latest."""
+
+
+class _Piece:
+    """Of a text that is streamed; `text` is None until its words are final."""
+
+    __slots__ = ("at", "masked", "name", "text", "turn")
+
+    def __init__(self, at: float, turn: int, name: str, text: str | None) -> None:
+        self.at = at
+        self.turn = turn
+        self.name = name
+        self.text = text
+        self.masked = False
+
+
+_Item: TypeAlias = "Line | Event | _Piece | tuple[float, int, Delta]"
+
+
+class Scribe:
+    """`file` is open, and is closed at the end."""
+
+    def __init__(self, path: str, file: int, hiding: Hiding) -> None:
+        self.path = path
+        self.broken = False
+        self.exact = False
+        """A number is in it that the fast encoder would bend."""
+        self._file = file
+        self._hiding = hiding
+        self._items: list[_Item] = []
+        self._timer: Deadline | None = None
+        self._streams: dict[str, tuple[Pieces, deque[_Piece]]] = {}
+
+    def hide(self, hiding: Hiding) -> None:
+        """From now on this must not be shown."""
+        self.settle()
+        self._hiding = hiding
+
+    def put(self, item: Line | Event | tuple[float, int, Delta]) -> None:
+        self._items.append(item)
+        if self._timer is None:
+            self._timer = deadline(asyncio.get_running_loop(), DELAY, self._ring)
+
+    def put_piece(self, at: float, turn: int, name: str, text: str) -> None:
+        if not self._hiding.secrets:
+            piece = _Piece(at, turn, name, text)
+        else:
+            piece = _Piece(at, turn, name, None)
+            if name not in self._streams:
+                self._streams[name] = (Pieces(self._hiding), deque())
+            pieces, waiting = self._streams[name]
+            waiting.append(piece)
+            _settle(waiting, pieces.feed(text))
+        self._items.append(piece)
+        if self._timer is None:
+            self._timer = deadline(asyncio.get_running_loop(), DELAY, self._ring)
+
+    def settle(self) -> None:
+        """No more will come of the texts that are streamed: their words are final."""
+        for pieces, waiting in self._streams.values():
+            _settle(waiting, pieces.end())
+        self._streams.clear()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._write()
+
+    def flush(self) -> None:
+        """Now, and all of it."""
+        if self._items:
+            self.settle()
+            self._write()
+
+    def end(self) -> None:
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self) -> None:
+        items, self._items = self._items, []
+        lines: list[bytes] = []
+        for place, item in enumerate(items):
+            if item.__class__ is _Piece and item.text is None:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+                self._items = items[place:]
+                break
+            lines.append(self._line(item))
+        if self.broken or self._file < 0 or not lines:
+            return
+        data = self._hiding.lines(lines)
+        try:
+            while data:  # at once, unless the disk is full
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self.broken = True
+            LOG.warning("the recording %s is not written any more: %s", self.path, error.strerror or error)
+
+    def _line(self, item: _Item) -> bytes:
+        try:
+            return self._encoded(item)
+        except Exception as error:  # noqa: BLE001 - a user's value that is no JSON
+            what = item["line"] if isinstance(item, dict) else type(item).__name__
+            return encode({"line": "note", "text": f"a line `{what}` could not be written: {error}"[:500]})
+
+    def _encoded(self, item: _Item) -> bytes:
+        write = exact if self.exact else encode
+        match item:
+            case _Piece():
+                line: Line = {"line": "delta", "at": item.at, "turn": item.turn, "delta": item.name, "text": item.text}
+                return encode(line if not item.masked else {**line, "masked": True})
+            case tuple():
+                at, turn, delta = item
+                beginning = encode({"line": "delta", "at": at, "turn": turn, "delta": NAMES[type(delta)]})
+                return beginning[:-1] + b"," + plain(delta, self.exact)[1:]
+            case dict():
+                return write(item)
+            case _:
+                return _EVENTS[type(item)] + plain(item, self.exact)[1:]
+
+
+def _settle(waiting: deque[_Piece], texts: list[tuple[str, bool]]) -> None:
+    for text, masked in texts:
+        piece = waiting.popleft()
+        piece.text, piece.masked = text, masked
+
+
+_EVENTS: dict[type[Any], bytes] = {
+    kind: b'{"line":"event","event":"%s",' % name.encode() for kind, name in EVENT_NAMES.items()
+}
