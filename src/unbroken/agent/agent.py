@@ -20,7 +20,7 @@ from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
 from unbroken.agent.prompts import Language, guidance_text, language_of
 from unbroken.agent.replaying import play_again
 from unbroken.agent.result import Result
-from unbroken.agent.resuming import records_of, verdicts_of, waiting_result
+from unbroken.agent.resuming import reading, records_of, verdicts_of, waiting_result
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
 from unbroken.clock import Clock
@@ -203,18 +203,20 @@ class Agent:
         """A recorded run once more, with this agent: its model, and with `tools="recorded"` its tools too, are not
         asked. Raises `Departed` where the run goes another way than it went. Options as for `run`; the limits are
         those of the recorded run, if none are given."""
-        playback = replay(recording, clock=clock, tools=tools, speed=speed)
+        recorded = recording if isinstance(recording, Recording) else read_recording(recording)
+        with reading(recorded):
+            playback = replay(recorded, clock=clock, tools=tools, speed=speed)
+            messages, question, limits = playback.messages, playback.question, limits_of(recorded)
 
         def prepare() -> Performance:
             given: Options = {
-                "limits": limits_of(playback.recording),
+                "limits": limits,
                 **options,
-                "history": playback.messages,
+                "history": messages,
                 "run_id": playback.run,
                 "sinks": (*options.get("sinks", ()), playback),
                 "open_calls": "execute",
             }
-            question = playback.question
             performance = self.prepare(None if question is None else question.parts, given)
             # What is only played again is no new run: it is recorded if the replay itself is told to.
             mine = [sink for sink in self._sinks if isinstance(sink, Recorder)]
@@ -277,7 +279,8 @@ class Agent:
         """The rest of a run that waits, or was cut off, ready to go."""
         recording = _recording(saved)
         if recording is not None:
-            return self._prepare_recorded(recording, answers, options)
+            with reading(recording):
+                return self._prepare_recorded(recording, answers, options)
         result = saved if isinstance(saved, Result) else Result.from_json(cast("Json", saved))
         return self._prepare_waiting(result, answers, options)
 
@@ -316,7 +319,7 @@ class Agent:
         own = [sink for sink in performance.sinks if isinstance(sink, Recorder)]
         secrets = frozenset[str]().union(*(recorder.secrets for recorder in own))
         heard_by = [sink for sink in performance.sinks if sink not in own]
-        performance.sinks = (*heard_by, Recorder(recording.path, secrets=secrets), continuation)
+        performance.sinks = (*heard_by, Recorder.of(recording, secrets), continuation)
         performance.next_seq, performance.goes_on = cut.next_seq, True
         return performance
 

@@ -115,10 +115,10 @@ class Account:
 
 def limits_of(recording: Recording) -> Limits:
     """The limits that a recorded run had."""
-    saved: dict[str, Any] = {"rounds": None, **(recording.settings.get("limits") or {})}
-    if (prices := saved.get("prices")) is not None:
-        saved["prices"] = Prices(**prices)
     try:
+        saved: dict[str, Any] = {"rounds": None, **(recording.settings.get("limits") or {})}
+        if (prices := saved.get("prices")) is not None:
+            saved["prices"] = Prices(**prices)
         return Limits(**saved)
     except TypeError as error:
         raise UserError(f"the limits of {recording.path} cannot be read: {error}") from None

@@ -14,6 +14,7 @@ from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.plan import Trim
+from unbroken.agent.resuming import reading
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
 from unbroken.messages import Message, Request, System, ToolCall, ToolSpec
@@ -98,8 +99,9 @@ def _trim(recording: Recording) -> Trim | None:
 
 
 def output_of(recording: Recording) -> OutputType[Any] | None:
-    saved = cast("Line | None", recording.settings.get("output"))
-    return None if saved is None else OutputType.of_schema(saved["schema"])
+    with reading(recording):
+        saved = cast("Line | None", recording.settings.get("output"))
+        return None if saved is None else OutputType.of_schema(saved["schema"])
 
 
 def _allow(call: ToolCall) -> Approval:

@@ -10,7 +10,8 @@ from typing import TypeVar
 from unbroken.agent.performing import Performance
 from unbroken.agent.result import Result
 from unbroken.trajectory.departure import Departed
-from unbroken.trajectory.replay import Playback
+from unbroken.trajectory.replay import Playback, RecordingEnded
+from unbroken.virtual import Deadlock
 
 T = TypeVar("T")
 
@@ -31,7 +32,11 @@ def play_again(playback: Playback, prepare: Callable[[], Performance]) -> Result
 
     def run() -> Result:
         with asyncio.Runner(loop_factory=playback.loop) as runner:
-            return runner.run(play())
+            try:
+                return runner.run(play())
+            except Deadlock:  # lines of the recording are missing
+                path = playback.recording.path
+                raise RecordingEnded(f"{path} does not say how the run went on: lines are missing in it") from None
 
     return _aside(run) if _in_a_loop() else run()
 

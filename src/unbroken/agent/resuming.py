@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
+from unbroken.errors import UserError
 from unbroken.events import CallFinished, RunFinished
 from unbroken.messages import Assistant, Message, ToolMessage, ToolResult, Usage, User
 from unbroken.trajectory.lines import Line, read_approval, read_verdict
@@ -13,6 +16,21 @@ from unbroken.trajectory.recording import Recording
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 from unbroken.verdicts import Verdict
+
+
+@contextmanager
+def reading(recording: Recording) -> Generator[None]:
+    """Whatever stands in it that no recorder has written becomes an error of ours. What has no agent is refused."""
+    if "schedule" not in recording.settings:
+        raise UserError(f"{recording.path} has no agent that could go on: it was made by a gateway, or by a test")
+    try:
+        yield
+    except UserError as error:
+        told = str(error)
+        raise (error if str(recording.path) in told else UserError(f"{recording.path}: {told}")) from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{recording.path} is damaged and cannot be played or gone on with ({what})") from error
 
 
 def waiting_result(recording: Recording) -> Result | None:

@@ -157,12 +157,14 @@ class Run:
     def recall(self, state: Mapping[str, Any]) -> None:
         """As it was before the last request, which is asked once more."""
         account = self.account
-        account.rounds, account.requests, account.calls = state["rounds"], state["requests"] - 1, state["calls"]
-        account.usage = Usage(**state["usage"])
-        self.attempts, self.fallback_used = state["attempts"] - 1, state["fallback_used"]
-        self.nudge, self.nudges, self.pauses = state["nudge"], state["nudges"], state["pauses"]
-        self.corrections, self.stop = state["corrections"], state["stop"]
-        self.repetition.recall(state["streaks"])
+        account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
+        account.requests = max(state.get("requests", 1) - 1, 0)
+        account.usage = Usage(**state.get("usage", {}))
+        self.attempts, self.fallback_used = max(state.get("attempts", 1) - 1, 0), state.get("fallback_used", False)
+        self.nudge, self.nudges = state.get("nudge", False), state.get("nudges", 0)
+        self.pauses, self.corrections = state.get("pauses", 0), state.get("corrections", 0)
+        self.stop = state.get("stop")
+        self.repetition.recall(state.get("streaks", {}))
 
     @property
     def may_nudge(self) -> bool:

@@ -17,12 +17,15 @@ from rich.console import Console
 
 from unbroken.cli.exits import tell
 from unbroken.errors import UserError
-from unbroken.viewer.listing import Shelf
+from unbroken.viewer.listing import Shelf, recordings_below
 from unbroken.viewer.page import whole_page
 from unbroken.viewer.picture import picture_json
 from unbroken.viewer.plain import list_lines, picture_lines
 from unbroken.viewer.ruler import COARSE, FINE
 from unbroken.viewer.server import serving
+
+_NAMED = 5
+"""So many folders are named where recordings could be."""
 
 
 def view_command(
@@ -44,6 +47,8 @@ def view_command(
     if sum((bool(html), plain, json)) > 1:
         raise UserError("--html, --plain and --json cannot be used together: choose one of them")
     shelf = Shelf(path)
+    if not shelf.one and not shelf.rows():
+        raise UserError(f"no recording is in {path}: {_instead(path)}")
     if html:
         _write(shelf, html)
     elif plain:
@@ -56,6 +61,14 @@ def view_command(
             asyncio.run(_serve(shelf, port, not no_open and _has_display()))
         except KeyboardInterrupt:
             typer.echo("", err=True)  # behind the ^C
+
+
+def _instead(folder: Path) -> str:
+    below = recordings_below(folder)
+    if not below:
+        return "Agent(record=…) and unbroken run --record write some"
+    named = ", ".join(map(str, below[:_NAMED])) + (f" and {len(below) - _NAMED} more" if len(below) > _NAMED else "")
+    return f"some are in {named}; name that folder" if len(below) == 1 else f"some are in {named}; name one of them"
 
 
 async def _serve(shelf: Shelf, port: int, opens: bool) -> None:
@@ -93,8 +106,6 @@ def _print(shelf: Shelf) -> None:
     rows = shelf.rows()
     if not shelf.one:
         lines = list_lines(rows, console.width)
-        if not rows:
-            raise UserError(f"no recording is in {shelf.path}: Agent(record=…) and unbroken run --record write some")
     else:
         lines = picture_lines(shelf.draw(shelf.path.name), console.width, glyphs)
     for line in lines:

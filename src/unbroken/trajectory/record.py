@@ -52,11 +52,16 @@ from unbroken.trajectory.lines import (
     spec_fields,
     tool_fields,
 )
-from unbroken.trajectory.recording import SUFFIX, run_of, summarize
+from unbroken.trajectory.recording import SUFFIX, Recording, run_of, summarize
 from unbroken.trajectory.references import refer
-from unbroken.trajectory.scribe import Scribe
+from unbroken.trajectory.scribe import LOG, NOWHERE, Scribe
 from unbroken.transcript import to_json
 from unbroken.transcript.saved import write_result
+
+try:
+    import fcntl
+except ImportError:  # Windows: there it is not seen that a run still goes on
+    fcntl = None
 
 
 class Recorder:
@@ -71,6 +76,7 @@ class Recorder:
         self.path = _path(path)
         given = (secrets,) if isinstance(secrets, str) else tuple(secrets)
         self._secrets = frozenset((*given, *secrets_in_environment()))
+        self._told = False
         self._hiding = Hiding(self._secrets)
         try:
             if "\0" in str(self.path):
@@ -97,9 +103,21 @@ class Recorder:
             self._hiding = Hiding((*self._hiding.given, *head.secrets()))
         try:
             path, file = self._open(head)
-        except OSError as error:
-            raise _unwritable(self.path, error) from None
+        except OSError as error:  # no run fails because it cannot be recorded
+            if not self._told:
+                self._told = True
+                LOG.warning("recording to %s failed, and runs go on without: %s", self.path, error.strerror or error)
+            path, file = str(self.path), NOWHERE
+        else:
+            self._told = False
         return RunRecorder(path, file, head, self._hiding)
+
+    @classmethod
+    def of(cls, recording: Recording, secrets: Iterable[str] = ()) -> Recorder:
+        """One that goes on with a recording, whatever its file is called."""
+        recorder = cls(recording.path.parent, secrets=secrets)
+        recorder.path, recorder._one_file = recording.path, True
+        return recorder
 
     def _open(self, head: RunHead) -> tuple[str, int]:
         """The file of the run: one that goes on, or a new one."""
@@ -109,13 +127,13 @@ class Recorder:
                 return path, self._create(path)
             if not (head.goes_on and run_of(self.path) == head.run):
                 raise UserError(f"{path} is there already, and is of another run: name another file, or a folder")
-            return path, os.open(path, _FLAGS)
+            return path, _go_on(path)
         name = _ODD.sub("_", head.run)[:80] or "run"
         if head.goes_on:
             begun = [file for file in self.path.glob(f"*{name}*{SUFFIX}") if _goes_on(file, head.run)]
             if begun:
                 path = str(max(begun, key=lambda file: file.name))
-                return path, os.open(path, _FLAGS)
+                return path, _go_on(path)
         at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(head.clock.now()))
         stem = f"{self._folder}{os.sep}{at}-{name}"
         for number in count(2):
@@ -128,10 +146,12 @@ class Recorder:
 
     def _create(self, path: str) -> int:
         try:
-            return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+            file = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except FileNotFoundError:  # the folder was there when the recorder was made
             self._folder.mkdir(parents=True, exist_ok=True)
-            return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+            file = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        _lock(file)
+        return file
 
 
 class RunRecorder(Companion):
@@ -162,7 +182,7 @@ class RunRecorder(Companion):
         self._reads: set[str] = set()
         self._several: dict[int, list[str]] = {}
         """The names of several calls in one answer that have not ended, by their turn."""
-        size = os.fstat(file).st_size if head.goes_on else 0
+        size = os.fstat(file).st_size if head.goes_on and file != NOWHERE else 0
         if size:
             if os.pread(file, 1, size - 1) != b"\n":  # whoever wrote it was killed
                 os.write(file, b"\n")
@@ -377,7 +397,26 @@ _BREAKS = (Ended, Restarted, AttemptFailed)
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 """A number beyond all floats."""
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
-_ODD = re.compile(r"[^\w.-]")
+_ODD = re.compile(r"[^\w.-]", re.ASCII)
+
+
+def _lock(file: int) -> bool:
+    """Held as long as the file is open, and gone with the process: who goes on with a run sees that it still goes."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _go_on(path: str) -> int:
+    file = os.open(path, _FLAGS)
+    if not _lock(file):
+        os.close(file)
+        raise UserError(f"{path}: the run still goes on, in this process or another; end that first")
+    return file
 
 
 def _alike(before: Sequence[Message], now: Sequence[Message]) -> int:

@@ -179,7 +179,9 @@ def _event(line: Line) -> Event | None:
 
 def read_recording(path: str | os.PathLike[str]) -> Recording:
     """All of it. Raises `UserError` for what is no recording."""
-    file = Path(path)
+    if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        raise UserError(f"{path!r} is no recording: give the name of its file")
+    file = Path(path).expanduser()
     problems: list[str] = []
     lines: list[Line] = []
     head: Line | None = None

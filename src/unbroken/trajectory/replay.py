@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
-from unbroken.events import Event, event_from_json
+from unbroken.events import Event, RunFailed, RunFinished, event_from_json
 from unbroken.messages import Message, Request, ToolCall, ToolResult, User
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
@@ -134,8 +134,8 @@ class Playback(Companion):
             raise self.departed or self.ended or AssertionError
         place, self._asked = self._asked, self._asked + 1
         if place >= len(self._exchanges):
-            if self.recording.ending is None:
-                raise RecordingEnded(f"{self.recording.path} ends here: its run was cut off; `agent.resume` goes on")
+            if not isinstance(self.recording.ending, RunFinished):
+                raise self._end("here")
             raise self._depart(f"request {place} is not in the recording, which has {len(self._exchanges)}")
         exchange = self._exchanges[place]
         if words := compare_requests(exchange.request, request, place):
@@ -145,6 +145,13 @@ class Playback(Companion):
     def _depart(self, words: str) -> Departed:
         self.departed = self.departed or Departed(words)
         return self.departed
+
+    def _end(self, where: str) -> RecordingEnded:
+        ending = self.recording.ending
+        why = f"the run failed there ({ending.error})" if isinstance(ending, RunFailed) else "its run was cut off"
+        words = f"{self.recording.path} ends {where}: {why}; `agent.resume` goes on"
+        self.ended = self.ended or RecordingEnded(words)
+        return self.ended
 
     async def play_exchange(self, exchange: Exchange) -> AsyncIterator[Delta]:
         self._begin_alone()
@@ -157,9 +164,10 @@ class Playback(Companion):
             hearing.feed(delta)
             yield delta
         if not exchange.whole:
-            if self.recording.ending is None:
-                raise RecordingEnded(f"{self.recording.path} ends in the middle of an answer; `agent.resume` goes on")
-            await asyncio.get_running_loop().create_future()  # it was left there: somebody will cancel it again
+            if not isinstance(self.recording.ending, RunFinished):
+                raise self._end("in the middle of an answer")
+            await self._tape.until_its_end()  # it was left there: somebody will cancel it again
+            raise self._end("in the middle of an answer, and nobody leaves it as it was left then")
 
     # In place of the tools
 
@@ -190,10 +198,10 @@ class Playback(Companion):
                     context.spend(usage)
                 return replace(read_result(each.line["result"]), call_id=call.id)
             self._say(each, context)
-        if self.recording.ending is None:
-            self.ended = RecordingEnded(f"{self.recording.path} ends while `{call.name}` runs; `agent.resume` goes on")
-            return failure(call, "the recording ends here")
-        return await asyncio.get_running_loop().create_future()  # it was cancelled, and will be again
+        if isinstance(self.recording.ending, RunFinished):
+            await self._tape.until_its_end()  # it was cancelled, and will be again
+        self._end(f"while `{call.name}` runs")
+        return failure(call, "the recording ends here")
 
     def _say(self, each: Input, context: CallContext[Any]) -> None:
         """What the tool said; a thread of its own may have said it when the tool was done."""

@@ -21,6 +21,8 @@ from unbroken.trajectory.lines import NAMES, Line, encode, exact, plain
 
 LOG = logging.getLogger("unbroken.trajectory")
 
+NOWHERE = -1
+"""In place of a file that could not be opened."""
 DELAY = 0.05
 """Seconds after which a line is in the file at the latest."""
 
@@ -46,7 +48,7 @@ class Scribe:
 
     def __init__(self, path: str, file: int, hiding: Hiding) -> None:
         self.path = path
-        self.broken = False
+        self.broken = file == NOWHERE
         self.exact = False
         """A number is in it that the fast encoder would bend."""
         self._file = file

@@ -16,6 +16,8 @@ from unbroken.virtual import VirtualLoop
 
 _CAUSED_BY_TOOLS = [NAMES[kind] for kind in CAUSED_BY_TOOLS]
 _NEAR = 1e-9
+AFTER = 60.0
+"""Seconds after its last input in which a run ends what it does not wait for any longer."""
 PATIENCE = 0.25
 """Seconds of real time after which an input is given although less was said before it than then."""
 
@@ -110,6 +112,12 @@ class Tape:
         finally:
             self._waiting.pop(each.place, None)
             self._woken -= future.done() and not future.cancelled()
+
+    async def until_its_end(self) -> None:
+        """Until nothing more can come."""
+        assert self._loop is not None
+        last = max((each.at for each in self._inputs), default=0.0)
+        await self._wait_until(self._began + last / self._speed + AFTER)
 
     def pass_by(self, each: Input) -> None:
         """It is taken, and nobody waits for it."""

@@ -48,6 +48,22 @@ def from_json(saved: Json) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+def read_call(saved: Json) -> ToolCall:
+    """One call of a saved message."""
+    try:
+        return _read_call(_object(saved))
+    except (_Unreadable, ValueError) as error:
+        raise UserError(f"a saved call cannot be read: {error}") from None
+
+
+def read_result(saved: Json) -> ToolResult:
+    """One result of a saved message."""
+    try:
+        return _read_result(_object(saved))
+    except (_Unreadable, ValueError) as error:
+        raise UserError(f"a saved result cannot be read: {error}") from None
+
+
 def _write_message(message: Message) -> Object:
     match message:
         case System():
@@ -113,10 +129,10 @@ def _read_message(saved: Object) -> Message:
     if role == "user":
         return User(_read_parts(saved))
     if role == "assistant":
-        calls = tuple(read_call(_object(call)) for call in _get(saved, "calls", list[Json]()))
+        calls = tuple(_read_call(_object(call)) for call in _get(saved, "calls", list[Json]()))
         return Assistant(_get(saved, "content", ""), calls, _get(saved, "reasoning", ""), _read_native(saved))
     if role == "tool":
-        return ToolMessage(tuple(read_result(_object(result)) for result in _need(saved, "results", list[Json]())))
+        return ToolMessage(tuple(_read_result(_object(result)) for result in _need(saved, "results", list[Json]())))
     raise _Unreadable(f"its role is {role!r}, not system, user, assistant or tool")
 
 
@@ -134,7 +150,7 @@ def _read_part(saved: Object) -> Part:
     raise _Unreadable(f"the type of a part is {kind!r}, not text or media")
 
 
-def read_call(saved: Object) -> ToolCall:
+def _read_call(saved: Object) -> ToolCall:
     arguments = saved.get("arguments")
     return ToolCall(
         id=_need(saved, "id", ""),
@@ -150,7 +166,7 @@ def read_call(saved: Object) -> ToolCall:
     )
 
 
-def read_result(saved: Object) -> ToolResult:
+def _read_result(saved: Object) -> ToolResult:
     return ToolResult(
         call_id=_need(saved, "call_id", ""),
         content=_read_parts(saved),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice
 
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
 from unbroken.viewer.clips import Clip, Clipper
-from unbroken.viewer.fields import as_list, as_object, flag, inner, objects, text
+from unbroken.viewer.fields import as_list, as_object, count, flag, inner, objects, text
 from unbroken.viewer.folding import media
 
 
@@ -42,23 +43,71 @@ class AskedRequest:
     """The rest: choice, sampling and so on, as far as it is not as usual. JSON."""
 
 
-def requests_of(recording: Recording, clips: Clipper) -> tuple[AskedRequest, ...]:
+_SAID_ELSEWHERE = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state", "masked"})
+
+
+def requests_of(recording: Recording, clips: Clipper, times: Sequence[float]) -> tuple[AskedRequest, ...]:
+    """`Recording.requests` has each of them whole; here each message is looked at once. `times` are of all lines."""
     found: list[AskedRequest] = []
-    before: tuple[Line, ...] = ()
-    for one in recording.requests:
-        # A message that was there before is the same object.
-        same = (there is here for there, here in zip(before, one.messages, strict=False))
-        keep = sum(1 for _ in takewhile(bool, same))
-        new = tuple(_said(message, clips) for message in one.messages[keep:])
-        tools = tuple(text(tool, "name") for tool in one.tools)
-        found.append(AskedRequest(one.turn, round(one.at, 6), keep, new, tools, clips.json(one.fields)))
-        before = one.messages
+    history = _History(objects(recording.head, "messages"))
+    offered: tuple[str, ...] = ()
+    for at, line in zip(times, recording.lines, strict=True):
+        match line["line"]:
+            case "resumed":
+                history.is_written_again = True
+            case "tools":
+                offered = _names(line)
+            case "request":
+                keep, new = history.ask(line)
+                said = tuple(_said(message, clips) for message in new)
+                rest = {name: value for name, value in line.items() if name not in _SAID_ELSEWHERE}
+                tools = _names(line) if "tools" in line else offered
+                found.append(AskedRequest(count(line, "turn"), at, keep, said, tools, clips.json(rest)))
+            case _:
+                pass
     return tuple(found)
 
 
-def prompt_of(head: Line) -> str:
+class _History:
+    def __init__(self, messages: list[Line]) -> None:
+        self.is_written_again = False
+        self._said = messages
+        self._system: Line | None = None
+        self._asked = False
+
+    def ask(self, line: Line) -> tuple[int, list[Line]]:
+        """How many of its first messages the request before had, and those that come then."""
+        new, keep = objects(line, "messages"), min(count(line, "keep"), len(self._said))
+        if self.is_written_again:
+            keep, self.is_written_again = _alike(self._said, new), False
+            new = new[keep:]
+        del self._said[keep:]
+        self._said += new
+        before, asked = self._system, self._asked
+        if "system" in line:
+            self._system = inner(line, "system") or None
+        self._asked = True
+        if asked and self._system == before:
+            return keep + (before is not None), new
+        return 0, [*filter(None, (self._system,)), *self._said]
+
+
+def _alike(before: Sequence[Line], now: Sequence[Line]) -> int:
+    """How many of the first ones are the same."""
+    places = enumerate(zip(before, now, strict=False))
+    return next((place for place, (one, other) in places if one != other), min(len(before), len(now)))
+
+
+def _names(line: Line) -> tuple[str, ...]:
+    return tuple(text(tool, "name") for tool in objects(line, "tools"))
+
+
+def prompt_of(recording: Recording) -> str:
     """What was asked, in words, short."""
+    head = recording.head
     asked = [head["question"]] if isinstance(head.get("question"), dict) else as_list(head.get("messages"))
+    if not asked:  # what a model said in a test: there is no run around it
+        asked = [message for line in islice(recording.of("request"), 1) for message in as_list(line.get("messages"))]
     for message in map(as_object, reversed(asked)):
         if message.get("role") == "user":
             return "".join(text(part, "text") for part in objects(message, "content"))[:500]

@@ -1,27 +1,32 @@
 """What happened when, read off the lines of a recording: each turn with the model's answer and its calls.
 
-A fold over the lines in their order, in seconds from the start of the run. An answer that breaks off and comes again is
-one turn with two attempts, and a call that is taken over by the second is one lane, from its first byte to its end. The
-same is drawn of a live run by `cli.timeline`, which sees events and deltas and no lines.
+A fold over the lines in their order, in seconds from the start of the run; the time in which nobody was there, before a
+run was resumed, is left out. An answer that breaks off and comes again is one turn with two attempts, and a call that
+is taken over by the second is one lane, from its first byte to its end. So is a call of a run that goes on: what it did
+before its process died, and after. The same is drawn of a live run by `cli.timeline`, which sees events and deltas and
+no lines.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from unbroken.trajectory.lines import Line
-from unbroken.viewer.clips import Clipper
+from unbroken.viewer.clips import Clip, Clipper
 from unbroken.viewer.fields import as_list, count, flag, inner, number, objects, text
+from unbroken.viewer.known import KnownCalls
 from unbroken.viewer.lanes import Attempt, CallLane, Mark, Piece, State, Turn
 
 QUIET = 0.5
 """Seconds without a delta after which an answer is drawn with a gap."""
+DIED = "its process died"
 
 
 class Lanes:
-    """`read` takes every line, once."""
+    """`read` takes every line, once. A `tape` is what a model said, without the run around it."""
 
-    def __init__(self, clips: Clipper, began: float) -> None:
+    def __init__(self, clips: Clipper, began: float, tape: bool = False) -> None:
         self.turns: list[Turn] = []
         self.marks: list[Mark] = []
         self.now = 0.0
@@ -29,23 +34,37 @@ class Lanes:
         """Of every line."""
         self.end: Line | None = None
         """The event in which the run ended."""
+        self._tape = tape
         self._clips = clips
         self._began = began
-        self._before = 0.0
-        self._by_id: dict[str, list[CallLane]] = {}
+        self._away = 0.0
+        """Seconds in which nobody was there."""
+        self._by_number: dict[int, Turn] = {}
+        self._known = KnownCalls()
         self._open: dict[int, CallLane] = {}
         """Of the answer that is being heard, by index."""
-        self._lost: list[CallLane] = []
-        """Of answers that broke off: those that had started, and are not taken over."""
         self._begun_by: set[str] = set()
         self._said: list[str] = []
         self._reasoned: list[str] = []
+        self._coming: list[Line] = []
+        """The deltas of the answer that is being heard."""
+        self._whole: list[Line] = []
+        """The same of the last one that was whole, as long as its turn is the last."""
+        self._again: Turn | None = None
+        """The run was resumed: this turn's request is the next one once more."""
+        self._played: deque[Line] | None = None
+        """What is still to come of an answer that is said again, out of the recording."""
+        self._replayed: list[Line] = []
+        self._died: dict[tuple[str, Clip | None], list[tuple[CallLane, State]]] = {}
+        """Calls of an answer that was lost with its process: those that come again go on."""
 
     def read(self, lines: Iterable[Line]) -> None:
         for line in lines:
-            self.times.append(self.when(line))
-            self._before, self.now = self.now, max(self.now, self.times[-1])
             kind = line["line"]
+            if kind == "resumed":
+                self._resume(line)
+            self.times.append(self.when(line))
+            self.now = max(self.now, self.times[-1])
             if kind == "event":
                 self._event(text(line, "event"), line)
             elif kind == "delta":
@@ -56,31 +75,44 @@ class Lanes:
 
     def when(self, line: Line) -> float:
         """Seconds from the start of the run."""
+        at = self._at(line)
+        return self.now if at is None else max(round(at - self._away, 6), 0.0)  # a time of day is no finer than that
+
+    def _at(self, line: Line) -> float | None:
         at = number(line, "at")
-        if at is None:
-            time = number(line, "time")
-            at = self.now if time is None else time - self._began
-        return max(round(at, 6), 0.0)  # a time since the epoch is no finer than that
+        if at is None and (time := number(line, "time")) is not None:
+            at = time - self._began
+        return at
 
     # Turns
 
     def _begin(self, line: Line, by: str) -> Turn:
         """A turn begins with an event and with a request, in either order; without both where something was lost."""
         turn, known = count(line, "turn"), self.turns[-1] if self.turns else None
-        if known is not None and known.number == turn and by not in self._begun_by:
-            self._begun_by.add(by)
-            return known
+        if known is not None and known.number == turn:
+            if self._again is known:
+                self._again, self._begun_by = None, {by}
+                self._ask_again(known, self.when(line))
+                return known
+            if by not in self._begun_by:
+                self._begun_by.add(by)
+                return known
         self._end_answer(self.now)
         known = Turn(turn, self.when(line))
         known.attempts.append(Attempt(known.asked))
         self.turns.append(known)
-        self._begun_by = {by}
-        self._open, self._lost, self._said, self._reasoned = {}, [], [], []
+        self._by_number[turn] = known
+        self._begun_by, self._again, self._played, self._whole = {by}, None, None, []
+        self._known.forget_lost()
+        self._died.clear()
+        self._hear_anew()
         return known
 
+    def _hear_anew(self) -> None:
+        self._open, self._said, self._reasoned, self._coming = {}, [], [], []
+
     def _turn(self, line: Line) -> Turn:
-        wanted = count(line, "turn")
-        return next((turn for turn in reversed(self.turns) if turn.number == wanted), None) or self._begin(line, "line")
+        return self._by_number.get(count(line, "turn")) or self._begin(line, "line")
 
     def _end_answer(self, at: float) -> None:
         if not self.turns or self.turns[-1].ended is not None:
@@ -88,6 +120,75 @@ class Lanes:
         turn = self.turns[-1]
         last = turn.attempts[-1]
         last.ended = turn.ended = max(at, last.asked)
+
+    # A run that goes on
+
+    def _resume(self, line: Line) -> None:
+        died, at = self.now, self._at(line)
+        if at is not None:
+            away, self._away = at - self._away - died, at - died
+            self.marks.append(Mark(died, "resumed", f"the run goes on here, {_span(max(away, 0.0))} later"))
+        else:
+            self.marks.append(Mark(died, "resumed", "the run goes on here"))
+        self.end = None
+        if not self.turns:
+            return
+        self._again = turn = self.turns[-1]
+        if turn.ended is None:
+            turn.attempts[-1].broken = DIED
+            self._end_answer(died)
+        self._take_over()
+        for call in turn.calls:
+            if call.ended is not None:
+                call.settled = True  # what is told of it again is what it gave before
+            elif call.started is not None:
+                call.died.append((call.started, max(call.started, died)))
+                call.started, call.early = None, False
+
+    def _ask_again(self, turn: Turn, at: float) -> None:
+        """An answer that was whole is said again as it was, unless it is asked for anew: then something differs."""
+        turn.asked_again = at
+        self._replayed = []
+        if self._whole:
+            self._played = deque(self._whole)
+        else:
+            self._ask_anew(turn)
+
+    def _is_played(self, line: Line) -> bool:
+        if self._played is None:
+            return False
+        if self._played and {**self._played[0], "at": 0} == {**line, "at": 0}:
+            self._replayed.append(self._played.popleft() | {"at": line.get("at")})
+            if not self._played:
+                self._played = None
+            return True
+        self._stop_playing(self._turn(line))
+        return False
+
+    def _stop_playing(self, turn: Turn) -> None:
+        if self._played is not None:
+            self._played = None
+            self._ask_anew(turn)
+            for line in self._replayed:
+                self._delta(text(line, "delta"), line)
+
+    def _ask_anew(self, turn: Turn) -> None:
+        turn.attempts[-1].broken = turn.attempts[-1].broken or "it was asked for anew"
+        turn.attempts.append(Attempt(turn.asked_again or self.now))
+        turn.ended, turn.verdict, turn.finish, self._whole = None, "", "", []
+        for call in turn.calls:
+            if call.state != "withdrawn":
+                self._died.setdefault((call.name, call.arguments), []).append((call, call.state))
+                self._lose(call)
+        self._hear_anew()
+
+    def _lose(self, call: CallLane) -> None:
+        """Its answer is void. What had started has to be seen."""
+        if call.started is not None or call.ended is not None or call.died:
+            call.state = "dropped"
+            self._known.lose(call)
+        else:
+            call.state, call.void = "withdrawn", True
 
     # Lines that are neither deltas nor events
 
@@ -98,42 +199,29 @@ class Lanes:
                 self._begin(line, "request")
             case "failed":
                 turn = self._turn(line)
+                self._stop_playing(turn)
                 turn.failed = turn.attempts[-1].broken = f"{text(line, 'error')}: {text(line, 'message')}"
                 self._end_answer(at)
             case "result":
                 call = self._find(line)
-                call.key, call.result = text(line, "key"), self._clips.text("".join(_parts(inner(line, "result"))))
+                if not call.settled:
+                    call.key, call.result = text(line, "key"), self._clips.text("".join(_parts(inner(line, "result"))))
             case "approval":
                 call = self._find(line)
                 call.decided = at
                 call.decision = ": ".join(filter(None, (text(line, "decision"), text(line, "reason"))))
-            case "resumed":
-                self._resume(at)
             case "note":
                 self.marks.append(Mark(at, "note", text(line, "text")))
             case _:
                 pass
 
-    def _resume(self, at: float) -> None:
-        before = self._before
-        self.end = None
-        self.marks.append(Mark(at, "resumed", "the run goes on here"))
-        if self.turns and self.turns[-1].ended is None:
-            self.turns[-1].attempts[-1].broken = "its process died"
-            self._end_answer(before)
-        if self.turns:
-            self._take_over()
-        for call in self.calls():
-            if call.ended is None and call.state == "waiting":
-                call.state = "dropped"  # unless it is begun again
-                if call.started is not None:
-                    call.died.append((call.started, max(call.started, before)))
-                    call.started, call.early = None, False
-
     # Deltas
 
     def _delta(self, kind: str, line: Line) -> None:
         turn, at = self._turn(line), self.when(line)
+        if self._is_played(line):
+            return
+        self._coming.append(line)
         attempt = turn.attempts[-1]
         if kind in ("attempt_failed", "restarted"):
             self._broken(turn, kind, line, at)
@@ -170,6 +258,8 @@ class Lanes:
                 turn.verdict, turn.finish = text(verdict, "kind"), text(verdict, "finish")
                 self._heard(turn)
                 self._end_answer(at)
+                if turn is self.turns[-1]:
+                    self._whole, self._coming = (self._coming if turn.verdict == "whole" else []), []
             case _:
                 pass
 
@@ -185,15 +275,12 @@ class Lanes:
         if call is None:
             call = self._open[index] = CallLane(turn.number, index, name, id, opened=at)
             turn.calls.append(call)
+            self._known.add(call)
+        elif id and id != call.id:
+            call.id = id
+            self._known.add(call)
         call.name = name or call.name
-        self._name(call, id)
         return call
-
-    def _name(self, call: CallLane, id: str) -> None:
-        call.id = id or call.id
-        known = self._by_id.setdefault(call.id, [])
-        if not any(call is other for other in known):
-            known.append(call)
 
     def _written(self, call: CallLane, saved: Line, at: float) -> None:
         call.written = at
@@ -201,6 +288,10 @@ class Lanes:
         call.notes = [note for note in as_list(saved.get("notes")) if isinstance(note, str)]
         arguments = saved.get("arguments")
         call.arguments = self._clips.text(text(saved, "raw")) if arguments is None else self._clips.json(arguments)
+        if self._died and (before := self._died.get((call.name, call.arguments))):
+            lost, state = before.pop(0)
+            self._go_on(lost, call)
+            lost.state, lost.void = state, False
 
     def _heard(self, turn: Turn) -> None:
         if self._said:
@@ -218,12 +309,7 @@ class Lanes:
             turn.attempts.append(Attempt(round(at + last.wait, 6)))
             return
         for call in self._open.values():
-            if call.started is not None:
-                call.state = "dropped"
-                self._lost.append(call)
-            else:
-                call.state = "withdrawn"
-                _take_out(turn.calls, call)
+            self._lose(call)
         self._open, self._said, self._reasoned = {}, [], []
 
     # Events
@@ -237,6 +323,8 @@ class Lanes:
                 turn.final = flag(line, "final")
             case "call_started":
                 call = self._find(line)
+                if call.settled:
+                    return
                 call.started, call.early, call.ended, call.state = at, flag(line, "early"), None, "waiting"
                 if call.arguments is None:
                     call.arguments = self._clips.json(inner(line, "arguments"))
@@ -264,8 +352,10 @@ class Lanes:
         dropped, adopted = flag(line, "dropped"), text(line, "adopted_from")
         if adopted:
             self._adopt(line, adopted)
-        lost = next((call for call in self._lost if call.id == text(line, "call_id")), None) if dropped else None
+        lost = self._known.lost(text(line, "call_id")) if dropped else None
         call = lost or self._find(line)
+        if call.settled:
+            return
         call.error, call.seconds = flag(line, "error"), number(line, "seconds")
         if call.ended is None or not adopted:  # one that is taken over may have ended before
             call.ended = at
@@ -276,44 +366,40 @@ class Lanes:
 
     def _adopt(self, line: Line, adopted_from: str) -> None:
         """The call goes on as one of an answer that broke off."""
-        lost = next((call for call in self._lost if call.id == adopted_from), None)
-        call = self._find(line)
+        lost, call = self._known.lost(adopted_from), self._find(line)
         if lost is not None and call is not lost:
-            self._go_on(self._turn(line).calls, lost, call)
+            self._go_on(lost, call)
 
-    def _go_on(self, calls: list[CallLane], lost: CallLane, call: CallLane) -> None:
-        if not any(other is call for other in calls):
-            return
-        lost.index, lost.arguments, lost.notes = call.index, call.arguments, call.notes
-        call.state = "withdrawn"
-        self._name(lost, call.id)
-        self._lost.remove(lost)
-        _take_out(calls, lost)
-        calls[next(place for place, other in enumerate(calls) if other is call)] = lost
+    def _go_on(self, lost: CallLane, call: CallLane) -> None:
+        self._known.find_again(lost)
+        lost.index, lost.id, lost.arguments, lost.notes = call.index, call.id, call.arguments, call.notes
+        call.state, call.void = "withdrawn", True
+        self._known.add(lost)
         self._open[lost.index] = lost
 
     def _take_over(self) -> None:
         """A run that has no end had no time to say which calls went on as others."""
-        for lost in [call for call in self._lost if call.ended is None]:
-            calls = self.turns[-1].calls
-            again = next((call for call in calls if _is_again(call, lost)), None)
-            if again is not None:
-                self._go_on(calls, lost, again)
+        if not self.turns or not self._known.has_lost:
+            return
+        again: dict[tuple[str, Clip | None], list[CallLane]] = {}
+        for call in reversed(self.turns[-1].calls):
+            if call.started is None and call.ended is None and call.state != "withdrawn":
+                again.setdefault((call.name, call.arguments), []).append(call)
+        for lost in self._known.all_lost():
+            if lost.ended is None and (calls := again.get((lost.name, lost.arguments))):
+                self._go_on(lost, calls.pop())
                 lost.state = "waiting"
 
     def _find(self, line: Line) -> CallLane:
         """The call that a line is about. A run that goes on begins with calls that nobody saw being written."""
         id, turn = text(line, "call_id"), self._turn(line)
-        known = [call for call in self._by_id.get(id, ()) if call.state != "withdrawn" and not self._is_lost(call)]
-        if known:
-            return next((call for call in reversed(known) if call.turn == turn.number), known[-1])
+        known = self._known.find(id, turn.number)
+        if known is not None:
+            return known
         call = CallLane(turn.number, len(turn.calls), text(line, "name"), id)
-        self._name(call, id)
+        self._known.add(call)
         turn.calls.append(call)
         return call
-
-    def _is_lost(self, call: CallLane) -> bool:
-        return any(call is lost for lost in self._lost)
 
     def calls(self) -> Iterator[CallLane]:
         return (call for turn in self.turns for call in turn.calls)
@@ -326,23 +412,24 @@ class Lanes:
             self._end_answer(self.now)
         else:
             self._take_over()
-        for call in self.calls():
-            if call.ended is None and call.state == "waiting":
-                call.state = "running" if call.started is not None else "waiting" if self.end is None else "handed"
+        over = self.end is not None or self._tape
         rounds = 0
         for turn in self.turns:
+            turn.calls = [call for call in turn.calls if not call.void]
+            for call in turn.calls:
+                if call.ended is None and call.state == "waiting":
+                    call.state = _unended(call, over)
             turn.calls.sort(key=lambda call: (call.state != "dropped", call.index))
             if any(call.state not in ("dropped", "withdrawn") for call in turn.calls):
                 turn.round = rounds = rounds + 1
 
 
-def _is_again(call: CallLane, lost: CallLane) -> bool:
-    return call is not lost and call.started is None and (call.name, call.arguments) == (lost.name, lost.arguments)
-
-
-def _take_out(calls: list[CallLane], call: CallLane) -> None:
-    """This very one: two may be equal."""
-    calls[:] = [other for other in calls if other is not call]
+def _unended(call: CallLane, over: bool) -> State:
+    if call.started is not None:
+        return "running"
+    if over:
+        return "dropped" if call.died else "handed"
+    return "waiting"
 
 
 def _state(call: CallLane, dropped: bool, executed: bool) -> State:
@@ -368,3 +455,10 @@ def media(part: Line) -> str:
     size = len(text(part, "data")) * 3 // 4
     what = ", ".join(filter(None, (text(part, "name"), text(part, "mime"), text(part, "url")[:200])))
     return f"[{what or 'a file'}{f', {size:,} bytes' if size else ''}]"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.2f} s"

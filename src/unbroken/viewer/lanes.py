@@ -62,6 +62,10 @@ class CallLane:
     """As its tool ran, by the event that says so."""
     died: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """When it ran and was lost with its process."""
+    settled: bool = False
+    """It had ended before its process died: the run that goes on takes what it gave."""
+    void: bool = False
+    """It is none any more, and is not drawn."""
     state: State = "waiting"
     error: bool = False
     duplicate_of: str = ""
@@ -92,6 +96,8 @@ class Turn:
     """Its answer was whole, or given up."""
     finished: float | None = None
     """Its calls had their results."""
+    asked_again: float | None = None
+    """The run was resumed here; its answer was said again, if it had been whole."""
     failed: str = ""
     verdict: str = ""
     finish: str = ""

@@ -5,13 +5,19 @@ A name is looked up among those of the folder and never becomes a path: nothing 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from unbroken.errors import UserError
-from unbroken.trajectory.recording import Summary, is_recording, list_recordings, read_recording, summarize
-from unbroken.viewer.picture import Picture, draw
+from unbroken.errors import StreamError, UserError
+from unbroken.trajectory.recording import SUFFIX, Summary, is_recording, list_recordings, read_recording, summarize
+from unbroken.viewer.fields import as_object
+from unbroken.viewer.picture import RECORDED, Picture, draw
+from unbroken.wires.jsontext import loads
 
+_LOOKED_INTO = 1000
+"""So many folders, and files in each, are looked at to find where recordings are."""
 SEARCHED = 512 * 1024 * 1024
 """Bytes that are read to count failed calls; of what is beyond that the number is not known."""
 
@@ -28,8 +34,9 @@ class Row:
     time: float = 0.0
     prompt: str = ""
     state: str = ""
-    rounds: int = 0
-    calls: int = 0
+    rounds: int | None = None
+    calls: int | None = None
+    """Not known of a run that has no end."""
     failed: int | None = None
     seconds: float = 0.0
     tokens: int = 0
@@ -42,6 +49,8 @@ class Shelf:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.one = not path.is_dir()
+        if self.one and path.exists() and not path.is_file():
+            raise UserError(f"{path} is no file, but a pipe or a device: name a recording, or a folder of recordings")
         if self.one and (problem := summarize(path).problem):
             raise UserError(problem)
         self._failed: dict[tuple[str, int], int] = {}
@@ -79,14 +88,33 @@ class Shelf:
 
 
 def count_failed(path: Path) -> int:
-    """Calls that were answered with an error. The lines are not parsed: within a text of theirs a quotation mark is
-    never without a backslash, so what is looked for is found only where it is meant."""
-    failed = 0
+    """Calls that were answered with an error. Other lines are not parsed: within a text of theirs a quotation mark is
+    never without a backslash, so what is looked for is found only where it is meant. A run that goes on tells again
+    of some calls."""
+    failed: set[bytes | tuple[str, str]] = set()
     with path.open("rb") as file:
         for line in file:
             if b'"event":"call_finished"' in line[:64] and b'"error":true' in line and b'"dropped":true' not in line:
-                failed += 1
-    return failed
+                failed.add(_call_of(line) or line)
+    return len(failed)
+
+
+def _call_of(line: bytes) -> tuple[str, str] | None:
+    try:
+        event = as_object(loads(line))
+    except StreamError:
+        return None
+    return str(event.get("turn")), str(event.get("call_id"))
+
+
+def recordings_below(folder: Path) -> list[Path]:
+    """Folders in this one that have recordings, however deep: for somebody who named the wrong one."""
+    found: list[Path] = []
+    for here, _, names in islice(os.walk(folder), _LOOKED_INTO):
+        path = Path(here)
+        if path != folder and any(name.endswith(SUFFIX) and is_recording(path / name) for name in names[:_LOOKED_INTO]):
+            found.append(path)
+    return sorted(found)
 
 
 def _row(summary: Summary, failed: int | None) -> Row:
@@ -98,9 +126,11 @@ def _row(summary: Summary, failed: int | None) -> Row:
         summary.model,
         summary.time,
         summary.prompt,
-        summary.stop_reason or ("" if summary.problem else "unfinished"),
-        summary.rounds,
-        summary.calls,
+        ""
+        if summary.problem
+        else summary.stop_reason or (RECORDED if summary.agent_name == RECORDED else "unfinished"),
+        summary.rounds if summary.stop_reason else None,
+        summary.calls if summary.stop_reason else None,
         None if summary.problem else failed,
         summary.seconds,
         summary.tokens,

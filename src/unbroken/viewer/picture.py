@@ -20,6 +20,9 @@ from unbroken.viewer.fields import count, flag, inner, number, text
 from unbroken.viewer.folding import Lanes
 from unbroken.viewer.lanes import CallLane, Mark, Turn
 
+RECORDED = "recorded"
+"""The agent's name, and the state, of what the fixture `recorded` keeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -58,10 +61,11 @@ class Picture:
     """Its clock was a virtual one."""
     prompt: str
     state: str
-    """Its stop reason; `failed`, or `unfinished` if it has no end."""
+    """Its stop reason; `failed`; `unfinished` if it has no end; `recorded` if it is no run, but what a model said."""
     answer: Clip
     """What it came to: the text, or the error."""
     seconds: float
+    """Without the time in which nobody was there, before it was resumed."""
     banners: tuple[str, ...]
     """What somebody should know who looks at it, in words."""
     totals: Totals
@@ -73,7 +77,8 @@ class Picture:
 
 def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
     clips = clips or Clipper()
-    lanes = Lanes(clips, _began(recording))
+    tape = is_tape(recording)
+    lanes = Lanes(clips, _began(recording), tape)
     lanes.read(recording.lines)
     end = lanes.end or {}
     return Picture(
@@ -84,15 +89,15 @@ def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
         _began(recording),
         text(inner(recording.head, "settings"), "schedule"),
         bool(recording.head.get("virtual")),
-        prompt_of(recording.head),
-        _state(lanes.end),
+        prompt_of(recording),
+        RECORDED if tape else _state(lanes.end),
         clips.text(_answer(end)),
         _seconds(lanes),
-        tuple(_banners(recording, lanes)),
+        tuple(_banners(recording, lanes, tape)),
         _totals(lanes, end),
         tuple(lanes.turns),
         tuple(lanes.marks),
-        requests_of(recording, clips),
+        requests_of(recording, clips, lanes.times),
         entries_of(recording, lanes.times),
     )
 
@@ -128,9 +133,18 @@ def _seconds(lanes: Lanes) -> float:
     return max([lanes.now, *(call.ended or 0.0 for call in lanes.calls())])
 
 
-def _banners(recording: Recording, lanes: Lanes) -> list[str]:
+def is_tape(recording: Recording) -> bool:
+    """Only what a model was asked and said, in a test: the run around it is not recorded."""
+    return text(recording.head, "agent_name") == RECORDED and next(recording.of("event"), None) is None
+
+
+def _banners(recording: Recording, lanes: Lanes, tape: bool) -> list[str]:
     said: list[str] = []
-    if lanes.end is None:
+    if tape:
+        said.append(
+            "This is what a model said in a test (the fixture `recorded`). The tools ran there, and are not in it."
+        )
+    elif lanes.end is None:
         said.append("This run has no end: its process died, or it still goes on. What there is of it is shown.")
     elif text(lanes.end, "event") == "run_failed":
         said.append(f"The run failed. {_answer(lanes.end)[:1000]}")
@@ -158,7 +172,7 @@ def _totals(lanes: Lanes, end: Line) -> Totals:
         duplicates=sum(call.state == "shared" for call in calls),
         adopted=sum(bool(call.adopted_from) for call in calls),
         refused=sum(call.state in ("refused", "spoiled") for call in calls),
-        restarts=attempts - len(turns),
+        restarts=sum(bool(attempt.kind) for turn in turns for attempt in turn.attempts),
         input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),
         output_tokens=count(usage, "output_tokens") or sum(turn.output_tokens for turn in turns),
         estimated=flag(usage, "estimated"),

@@ -5,6 +5,7 @@ What a page can open by a click stands here in one line: the marks after a call 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -14,9 +15,9 @@ from rich.text import Text
 from unbroken.errors import StreamError
 from unbroken.viewer.clips import Clip
 from unbroken.viewer.fields import as_object
-from unbroken.viewer.lanes import CallLane, Turn
+from unbroken.viewer.lanes import CallLane, Mark, Turn
 from unbroken.viewer.listing import Row
-from unbroken.viewer.picture import Picture
+from unbroken.viewer.picture import RECORDED, Picture
 from unbroken.viewer.ruler import (
     EARLY,
     FAILED,
@@ -34,7 +35,9 @@ from unbroken.wires.jsontext import loads
 
 _TOOK = 9
 """Columns for seconds, at the right edge."""
-_NARROWEST = 40
+_NARROWEST = 20
+_PROMPT = 20
+"""Columns that a prompt needs, to stand in the line of its run."""
 
 
 def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterator[Text]:
@@ -50,7 +53,10 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
     yield Text("")
     head = _line(picture.schedule).upper() or "RUN"
     yield Text.assemble((_fit(head, label), "bold"), (ruler.axis(), "dim"), _seconds(picture.seconds).rjust(_TOOK))
+    marks = deque(mark for mark in picture.marks if mark.kind != "note")  # notes are among the banners
     for turn in picture.turns:
+        while marks and marks[0].at < turn.asked:
+            yield _mark(marks.popleft(), width, glyphs)
         bar = ruler.bar(_heard(turn, glyphs, picture.seconds))
         took = "" if turn.ended is None else _seconds(turn.ended - turn.asked)
         yield Text.assemble((_fit(_title(turn), label), "dim"), bar, (took.rjust(_TOOK), "dim"))
@@ -60,6 +66,8 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
         for call in turn.calls:
             if call.state != "withdrawn":
                 yield _call(call, ruler, label, glyphs, picture.seconds)
+    for mark in marks:
+        yield _mark(mark, width, glyphs)
     yield Text("")
     yield from _legend(picture, width, glyphs)
     if picture.answer.text:
@@ -68,40 +76,75 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
 
 
 def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
-    """The list of runs; what is none comes last."""
+    """The list of runs; what is none comes last. The name of the file stands in the line of a run if there is room for
+    it, else below: it is what `unbroken view` and `unbroken replay` want to know."""
     width = max(width, _NARROWEST)
     runs = [row for row in rows if not row.problem]
-    room = max(width - 19 - 12 - 7 - 8 - 9 - 5, 8)
-    if runs:
-        titles = (f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>9}  ", "prompt")
-        yield Text("".join(titles)[:width], "dim")
+    head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}  "
+    longest = max((cell_len(_line(row.name)) for row in runs), default=0)
+    wide = width >= len(head) + _PROMPT + 2 + longest
+    room = width - len(head) - (longest + 2 if wide else 0)
+    if runs and room >= _PROMPT:
+        yield Text(f"{head}{_fit('prompt', room)}{'  file' if wide else ''}".rstrip(), "dim")
     for row in runs:
-        style = "green" if row.state == "answered" else "red" if row.state in ("failed", "unfinished") else "yellow"
+        prompt = _line(row.prompt)
+        if room < _PROMPT:
+            yield from _wrapped(_in_short(row), width, _tone(row))
+            yield from _wrapped(f"  {prompt}", width, "") if prompt else ()
+            yield from _wrapped(f"  {_line(row.name)}", width, "dim")
+            continue
         failed = "?" if row.failed is None else str(row.failed)
-        yield Text.assemble(
+        line = Text.assemble(
             (f"{_day(row.time):<19} ", "dim"),
-            (_fit(row.state.replace("_", " "), 12), style),
-            f"{row.calls:>7}",
+            (_fit(_line(row.state).replace("_", " "), 12), _tone(row)),
+            f"{'-' if row.calls is None else row.calls:>7}",
             (f"{failed:>8}", FAILED if row.failed else ""),
-            f"{_seconds(row.seconds):>9}  ",
-            _fit(_line(row.prompt) or row.name, room).rstrip(),
+            f"{_seconds(row.seconds):>10}  ",
+            _fit(prompt, room) if wide else _fit(prompt, room).rstrip(),
+            (f"  {_line(row.name)}" if wide else "", "dim"),
         )
+        yield line
+        if not wide:
+            yield from _wrapped(f"  {_line(row.name)}", width, "dim")
     for row in rows:
         if row.problem:
             yield from _wrapped(f"! {_line(row.problem)}", width, "yellow")
 
 
+def _tone(row: Row) -> str:
+    if row.state in ("answered", RECORDED):
+        return "green"
+    return "red" if row.state in ("failed", "unfinished") else "yellow"
+
+
+def _in_short(row: Row) -> str:
+    told = [
+        _day(row.time),
+        _line(row.state).replace("_", " "),
+        _count(row.calls, "call") if row.calls is not None else "",
+        f"{row.failed} failed" if row.failed else "",
+        _seconds(row.seconds),
+    ]
+    return " · ".join(filter(None, told))
+
+
+def _mark(mark: Mark, width: int, glyphs: Glyphs) -> Text:
+    return Text(_fit(f"  {glyphs.mark} {_seconds(mark.at)}: {_line(mark.text)}", width).rstrip(), "yellow")
+
+
 def _facts(picture: Picture) -> str:
     totals = picture.totals
     told = [
-        picture.state.replace("_", " "),
+        _line(picture.state).replace("_", " "),
         _count(totals.rounds, "round"),
         _count(totals.calls, "call"),
         f"{totals.failed} failed" if totals.failed else "",
         f"{totals.early} started early" if totals.early else "",
         f"{totals.duplicates} shared" if totals.duplicates else "",
         _count(totals.restarts, "restart") if totals.restarts else "",
-        f"{'about ' if totals.estimated else ''}{totals.input_tokens:,} tokens in, {totals.output_tokens:,} out",
+        f"{'about ' if totals.estimated else ''}{totals.input_tokens:,} tokens in, {totals.output_tokens:,} out"
+        if totals.input_tokens or totals.output_tokens
+        else "",
         _seconds(picture.seconds),
         _line(picture.model),
     ]
@@ -129,7 +172,9 @@ def _call(call: CallLane, ruler: Ruler, label: int, glyphs: Glyphs, now: float) 
     name = f"  {_line(call.name)} {_line(_values(call.arguments))}"
     text = Text.assemble(_fit(name, label), ruler.bar(_stretches(call, glyphs, now)))
     took = "" if call.started is None else _seconds((now if call.ended is None else call.ended) - call.started)
-    text.append((took or _MARKS.get(call.state, "")).rjust(_TOOK), FAILED if call.error else "dim")
+    text.append(
+        (took or ("died" if call.died else _MARKS.get(call.state, ""))).rjust(_TOOK), FAILED if call.error else "dim"
+    )
     return text
 
 
@@ -148,15 +193,17 @@ _MARKS = {"shared": "shared", "refused": "refused", "spoiled": "not whole", "han
 
 
 def _stretches(call: CallLane, glyphs: Glyphs, now: float) -> list[Stretch]:
-    parts: list[Stretch] = [(start, end, glyphs.broken, FAILED) for start, end in call.died]
+    parts: list[Stretch] = []
     written = call.opened if call.written is None else call.written
     ended = call.ended if call.ended is not None else now
-    if written is not None and not call.died:
+    begun = call.died[0][0] if call.died else call.started
+    if written is not None:
         parts.append((written if call.opened is None else call.opened, written, glyphs.writing, WRITING))
         if call.state == "shared":
             parts.append((written, ended, glyphs.waiting, SHARED))
-        elif call.started is not None or call.ended is not None:
-            parts.append((written, ended if call.started is None else call.started, glyphs.waiting, WAITING))
+        elif begun is not None or call.ended is not None:
+            parts.append((written, ended if begun is None else begun, glyphs.waiting, WAITING))
+    parts += [(start, end, glyphs.broken, FAILED) for start, end in call.died]
     if call.started is not None:
         sign, style = (glyphs.early, EARLY) if call.early else (glyphs.running, RUNNING)
         if call.error or call.state == "dropped":
@@ -175,6 +222,8 @@ def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
         signs.append((glyphs.failed, FAILED, "it failed"))
     if any(attempt.broken for turn in picture.turns for attempt in turn.attempts):
         signs.append((glyphs.broken, FAILED, "the answer broke off"))
+    if any(call.died for call in calls):
+        signs.append((glyphs.broken, FAILED, "its process died"))
     line = Text()
     for sign, style, words in signs:
         if line and cell_len(line.plain) + len(words) + 6 > width:
@@ -221,7 +270,12 @@ def _count(number: int, what: str) -> str:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s" if value < 10_000 else f"{value:.0f} s"
+    """In no more than nine columns."""
+    if 0 < value < 0.01:
+        return f"{value * 1000:.1f} ms" if value >= 0.001 else f"{value * 1000:.2f} ms"
+    if value < 10:
+        return f"{value:.2f} s"
+    return f"{value:.1f} s" if value < 10_000 else f"{value:.0f} s" if value < 1e7 else f"{value:.1e} s"
 
 
 def _day(time: float) -> str:

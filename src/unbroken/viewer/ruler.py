@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from math import ceil, log10
 from typing import TypeAlias
 
 from rich.text import Text
@@ -25,10 +27,11 @@ class Glyphs:
     failed: str
     grid: str
     broken: str
+    mark: str
 
 
-FINE = Glyphs("─", "▒", "·", "█", "▓", "╱", "┊", "╳")
-COARSE = Glyphs("-", "~", ".", "#", "%", "/", " ", "x")
+FINE = Glyphs("─", "▒", "·", "█", "▓", "╱", "┊", "╳", "▸")
+COARSE = Glyphs("-", "~", ".", "#", "%", "/", " ", "x", ">")
 """For a terminal that has no more than ASCII."""
 
 MODEL, WRITING, WAITING, RUNNING, EARLY, FAILED, SHARED = "blue", "cyan", "dim", "blue", "green", "red", "magenta"
@@ -48,14 +51,16 @@ class Ruler:
             first = min(max(self.column(start), free), self.columns - 1)
             least = first if style == WAITING else first + 1
             free = min(max(self.column(end), least), self.columns)
-            for column in range(first, free):
-                cells[column] = (glyph, style)
-        return Text.assemble(*cells)
+            if style == WAITING and (end - start) / self.scale * self.columns < 0.5:
+                glyph, style = cells[first - 1] if first else (" ", "")  # a column may begin between the two
+            cells[first:free] = [(glyph, style)] * (free - first)
+        return Text.assemble(*(("".join(glyph for glyph, _ in same), style) for style, same in groupby(cells, _style)))
 
     def axis(self) -> str:
         """`0s   1    2    3`"""
         marks = [" "] * (self.columns + 1)
-        step = next((step for step in _STEPS if self.columns * step / self.scale >= 6), 86400)
+        least = 6 * self.scale / max(self.columns, 6)
+        step = next((step for step in _STEPS if step >= least), 0) or 10 ** ceil(log10(least))
         for number in range(int(self.scale / step + 1e-6) + 1):
             at = self.column(self.began + number * step)
             word = f"{number * step:g}s" if number == 0 else f"{number * step:g}"
@@ -65,6 +70,10 @@ class Ruler:
 
     def column(self, time: float) -> int:
         return int((time - self.began) / self.scale * self.columns + 1e-6)
+
+
+def _style(cell: tuple[str, str]) -> str:
+    return cell[1]
 
 
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 14400)
