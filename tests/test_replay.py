@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,106 @@ def test_a_run_in_the_middle_of_a_loops_life_has_its_times_again(tmp_path: Path)
     run_virtual(main, start=1_700_000_000.3)
     agent().replay(tmp_path / "a.jsonl", sinks=[Recorder(tmp_path / "b.jsonl")])
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
+
+
+def test_tools_that_do_several_things_in_one_instant_do_them_in_the_same_order_again(tmp_path: Path) -> None:
+    @tool(effect="read")
+    async def peek(context: CallContext[Any], what: str) -> str:
+        context.report("begin")
+        await asyncio.sleep(0)
+        context.report("half", 0.5)
+        await asyncio.sleep(0)
+        return f"saw {what}"
+
+    @tool
+    async def put(what: str) -> str:
+        await asyncio.sleep(0)
+        return f"put {what}"
+
+    @tool
+    def thread(context: CallContext[Any]) -> str:
+        reporting = threading.Thread(target=context.report, args=("from a thread of its own",))
+        reporting.start()
+        reporting.join()
+        return "done"
+
+    calls = [
+        Call("put", what="x"),
+        Call("peek", what="x"),
+        Call("put", what="y"),
+        Call("peek", what="y"),
+        Call("thread"),
+    ]
+    for number, order in enumerate([calls, calls[::-1], [calls[1], calls[3], calls[0], calls[2]]]):
+        first, second = tmp_path / f"{number}a.jsonl", tmp_path / f"{number}b.jsonl"
+        tools = [peek, put, thread]
+        run_virtual(lambda: Agent(ScriptedModel(order, "So."), tools, record=first).run("Go."))  # noqa: B023
+        Agent(ScriptedModel(), tools).replay(first, sinks=[Recorder(second)])
+        assert read_recording(second).events == read_recording(first).events
+        assert sorted(second.read_bytes().splitlines()) == sorted(first.read_bytes().splitlines())
+
+
+def test_a_trimmed_history_is_sent_again_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    script = [[Call("look", what=str(number))] for number in range(4)]
+    run_virtual(lambda: agent(ScriptedModel(*script, "So."), history=lambda said: said[-2:], record=path).run("Go."))
+    recording = read_recording(path)
+    assert agent_of(recording).replay(recording).text == "So."
+
+
+def test_a_cancelled_run_ends_its_replay_with_a_word(tmp_path: Path) -> None:
+    async def cancelled() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                script = ScriptedModel([Call("look", what="a", seconds=5)], "So.")
+                await agent(script, record=tmp_path / "a.jsonl").run("Go.")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await agent(ScriptedModel([Say("A long", over=5)]), record=tmp_path / "b.jsonl").run("Go.")
+
+    run_virtual(cancelled)
+    for name, words in (("a", "ends while `look` runs"), ("b", "ends in the middle of an answer")):
+        for clock in ("virtual", "real"):
+            with pytest.raises(RecordingEnded, match=rf"{words}: the run failed there \(CancelledError\)"):
+                agent().replay(tmp_path / f"{name}.jsonl", clock=clock, speed=10)  # type: ignore[arg-type]
+
+
+def test_a_recording_that_has_lost_a_line_does_not_hang(tmp_path: Path) -> None:
+    a_long_run.play(tmp_path / "a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
+    for place, line in enumerate(lines):
+        if line.startswith((b'{"line":"result"', b'{"line":"delta"')):
+            (tmp_path / "b.jsonl").write_bytes(b"".join([*lines[:place], *lines[place + 1 :]]))
+            with suppress(UserError, ChainBroken):
+                a_long_run.agent().replay(tmp_path / "b.jsonl")
+
+
+def test_long_answers_replay_in_linear_time(tmp_path: Path) -> None:
+    """A joined text for each of its pieces would take minutes here."""
+    text = "word " * 60_000
+    path = tmp_path / "a.jsonl"
+    run_virtual(lambda: Agent(ScriptedModel([Say(text)]), record=path).run("Go."))
+    assert Agent(ScriptedModel()).replay(path).text == text
+
+
+def test_stars_in_a_prompt_are_no_wild_cards_unless_something_was_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OF_THE_TEST_KEY", raising=False)
+    line = "*" * 60
+
+    def asked(instructions: str, **options: Any) -> Agent:
+        return Agent(ScriptedModel("So."), instructions=f"{line} {instructions} {line}", **options)
+
+    run_virtual(lambda: asked("Be nice.", record=tmp_path / "a.jsonl").run("Go."))
+    with pytest.raises(Departed):
+        asked("Be rude.").replay(tmp_path / "a.jsonl")
+    monkeypatch.setenv("OF_THE_TEST_KEY", "a-secret-of-the-test")
+    run_virtual(lambda: asked("Say a-secret-of-the-test.", record=tmp_path / "b.jsonl").run("Go."))
+    assert asked("Say a-secret-of-the-test.").replay(tmp_path / "b.jsonl").text == "So."
+    with pytest.raises(Departed) as departed:
+        asked("Whisper a-secret-of-the-test.").replay(tmp_path / "b.jsonl")
+    assert "a-secret-of-the-test" not in str(departed.value)
 
 
 def test_a_run_on_real_time_replays_equal_but_for_time_and_seconds(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ each that waits, what was told of its tokens; and of some that failed, the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from unbroken.events import (
@@ -24,6 +25,7 @@ from unbroken.events import (
     ToolCallsDetected,
 )
 from unbroken.messages import Json, Usage
+from unbroken.trajectory.checking import count
 from unbroken.trajectory.histograms import nanoseconds
 
 Fact: TypeAlias = Literal[
@@ -105,6 +107,21 @@ class Going:
     """As `early`, of a response of this turn that broke; the one that comes instead may adopt them."""
     lost_told: set[str] = field(default_factory=set[str])
 
+    def copy(self) -> Going:
+        return Going(
+            self.requests,
+            self.rounds,
+            self.turn,
+            self.final,
+            self.retried.copy(),
+            self.detected,
+            self.early.copy(),
+            self.done.copy(),
+            self.told.copy(),
+            self.lost.copy(),
+            self.lost_told.copy(),
+        )
+
     def begin(self, turn: int) -> bool:
         """False if it was begun already and its process died in the middle: what is told again of it is the same."""
         if turn == self.turn:
@@ -134,6 +151,9 @@ class Failed:
     broken: int
     going: Going
 
+    def copy(self) -> Failed:
+        return replace(self, going=self.going.copy())
+
 
 class Facts:
     def __init__(self, tell: Tell, prices: Pricing | None = None) -> None:
@@ -153,6 +173,18 @@ class Facts:
             return
         self._last = event
         take(self, event)
+
+    def only(self, runs: Iterable[str]) -> Facts:
+        """What is known of these runs."""
+        known = Facts(self._tell, self.prices)
+        for mine, theirs in (
+            (known.going, self.going),
+            (known.waiting, self.waiting),
+            (known.failed, self.failed),
+            (known.continued, self.continued),
+        ):
+            mine |= {run: theirs[run] for run in runs if run in theirs}
+        return known
 
     def _run(self, event: Event) -> Going:
         return self.going.get(event.run) or remember(self.going, event.run, Going())
@@ -271,11 +303,12 @@ class Facts:
             self._tell("chain_broken", broken, "")
 
     def _spent(self, event: RunFinished) -> Spent:
-        tokens = tuple(int(event.usage.get(f"{kind}_tokens") or 0) for kind in TOKENS)
+        # A recording may come from anywhere.
+        tokens = tuple(max(count(event.usage.get(f"{kind}_tokens")), 0) for kind in TOKENS)
         input, output, cached, written, reasoning = tokens
         usage = Usage(input, output, cached, written, reasoning, estimated=bool(event.usage.get("estimated")))
-        cost = round(self.prices.of(usage) * COST) if self.prices is not None else 0
-        return Spent(tokens, int(usage.estimated), cost, event.rounds)
+        cost = self.prices.of(usage) * COST if self.prices is not None else 0.0
+        return Spent(tokens, int(usage.estimated), round(cost) if isfinite(cost) else 0, event.rounds)
 
     def _tell_spent(self, before: Spent, now: Spent) -> None:
         for kind, told, amount in zip(TOKENS, before.tokens, now.tokens, strict=True):

@@ -18,7 +18,7 @@ _SHORTEST, _LONGEST = 10_000, 1_000_000 * NANOSECONDS
 
 
 def nanoseconds(seconds: float) -> int:
-    return round(seconds * NANOSECONDS)
+    return round(max(seconds, 0.0) * NANOSECONDS)  # a clock may have been put back
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ known in `facts`; here it is added up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Self
@@ -330,15 +329,31 @@ class Metrics:
     # All of it
 
     def __add__(self, other: Metrics) -> Metrics:
-        both = Metrics(prices=self._facts.prices or other._facts.prices)
-        for each in (self, other):
-            with each._lock:
-                both._add(each)
-        for run in {**both._facts.waiting, **both._facts.going, **both._facts.failed}:
-            for first, second in ((self, other), (other, self)):
-                if run in second._facts.continued and run not in first._facts.continued:
-                    both._go_on(run, first._facts, second._facts)
+        both = self._copy()
+        both += other
+        both._facts.prices = both._facts.prices or other._facts.prices
         return both
+
+    def __iadd__(self, other: Metrics) -> Self:
+        """Costs as much as is in the other, and no more."""
+        more = other._copy()
+        theirs = more._facts
+        runs = {**theirs.waiting, **theirs.going, **theirs.failed, **theirs.continued}
+        with self._lock:
+            before = self._facts.only(runs)
+            self._add(more)
+            for run in runs:
+                if run in self._facts.waiting or run in self._facts.going or run in self._facts.failed:
+                    for first, second in ((before, theirs), (theirs, before)):
+                        if run in second.continued and run not in first.continued:
+                            self._go_on(run, first, second)
+        return self
+
+    def _copy(self) -> Metrics:
+        copy = Metrics(prices=self._facts.prices)
+        with self._lock:
+            copy._add(self)
+        return copy
 
     def _add(self, other: Metrics) -> None:
         mine, theirs = self._facts, other._facts
@@ -358,11 +373,11 @@ class Metrics:
         for run, spent in theirs.waiting.items():
             remember(mine.waiting, run, spent)
         for run, failed in theirs.failed.items():
-            remember(mine.failed, run, deepcopy(failed), MOST_FAILED)
+            remember(mine.failed, run, failed.copy(), MOST_FAILED)
         for run in theirs.continued:
             remember(mine.continued, run, None)
         for run, going in theirs.going.items():
-            remember(mine.going, run, deepcopy(going))
+            remember(mine.going, run, going.copy())
 
     def _go_on(self, run: str, first: Facts, second: Facts) -> None:
         """One heard the beginning of a run, the other how it went on, and told the tokens of both."""

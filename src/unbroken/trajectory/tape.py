@@ -108,6 +108,8 @@ class Tape:
         self._waiting[each.place] = future = self._loop.create_future()
         self._give()
         try:
+            if future.done():  # those who were given theirs before go on first
+                await asyncio.sleep(0)
             await future
         finally:
             self._waiting.pop(each.place, None)

@@ -117,6 +117,12 @@ def recordings_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def _state(summary: Summary) -> str:
+    if summary.problem or summary.stop_reason:
+        return summary.stop_reason
+    return RECORDED if summary.agent_name == RECORDED else "unfinished"
+
+
 def _row(summary: Summary, failed: int | None) -> Row:
     return Row(
         summary.path.name,
@@ -126,9 +132,7 @@ def _row(summary: Summary, failed: int | None) -> Row:
         summary.model,
         summary.time,
         summary.prompt,
-        ""
-        if summary.problem
-        else summary.stop_reason or (RECORDED if summary.agent_name == RECORDED else "unfinished"),
+        _state(summary),
         summary.rounds if summary.stop_reason else None,
         summary.calls if summary.stop_reason else None,
         None if summary.problem else failed,

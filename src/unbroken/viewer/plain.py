@@ -82,7 +82,8 @@ def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
     runs = [row for row in rows if not row.problem]
     head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}  "
     longest = max((cell_len(_line(row.name)) for row in runs), default=0)
-    wide = width >= len(head) + _PROMPT + 2 + longest
+    asked = max((cell_len(_line(row.prompt)) for row in runs), default=0)
+    wide = width >= len(head) + max(min(asked + 1, 2 * _PROMPT), _PROMPT) + 2 + longest
     room = width - len(head) - (longest + 2 if wide else 0)
     if runs and room >= _PROMPT:
         yield Text(f"{head}{_fit('prompt', room)}{'  file' if wide else ''}".rstrip(), "dim")
