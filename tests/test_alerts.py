@@ -71,5 +71,5 @@ def test_metrics_that_listen_already_may_be_watched(caplog: pytest.LogCaptureFix
 def test_an_alert_on_what_there_is_not_is_refused() -> None:
     with pytest.raises(UserError, match="alert `slow`: there is no metric 'latency'; there are: queries, answered"):
         Alert("slow", "latency", 4.0)
-    with pytest.raises(UserError, match="alert `slow`: nothing is above NaN"):
+    with pytest.raises(UserError, match="alert `slow`: nothing is above nan"):
         Alert("slow", "avg_query_latency", float("nan"))

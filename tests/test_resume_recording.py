@@ -288,7 +288,7 @@ def test_a_changed_agent_is_asked_anew(tmp_path: Path, caplog: pytest.LogCapture
 # What must not happen on the way
 
 
-def test_a_call_that_was_masked_is_asked_for_anew_and_its_finished_twin_is_adopted(
+def test_a_masked_call_that_had_finished_is_adopted_and_one_that_had_not_is_never_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DB_PASSWORD", "hunter2-hunter2")
@@ -309,7 +309,10 @@ def test_a_call_that_was_masked_is_asked_for_anew_and_its_finished_twin_is_adopt
 
     def answers(request: Request) -> Answer:
         asked = any(isinstance(message, Assistant) for message in request.messages)
-        return "Done." if asked else [Call("login", password="hunter2-hunter2"), Call("work")]
+        secret = "hunter2-hunter2"
+        return (
+            "Done." if asked else [Call("login", password=secret), Call("work"), Call("login", password=f"2{secret}")]
+        )
 
     def go() -> Result:
         asked = Agent(ScriptedModel(answers), [login, work], record=record, schedule="sequential")
@@ -318,8 +321,13 @@ def test_a_call_that_was_masked_is_asked_for_anew_and_its_finished_twin_is_adopt
     assert in_a_child(go) == signal.SIGKILL
     assert b"hunter2" not in record.read_bytes()
     asked = Agent(ScriptedModel(answers), [login, work], schedule="sequential")
-    assert run_virtual(lambda: asked.resume(record)).text == "Done."
-    assert ran == [("work", 1)]  # the login had finished, and nothing was done with ***
+    result = run_virtual(lambda: asked.resume(record))
+    assert ran == [("work", 1)]  # the first login had finished, and nothing was done with ***
+    assert [call.result.text for call in result.calls] == [
+        "in",
+        "done",
+        "Error: not executed: its arguments were masked when the run was recorded; make the call again",
+    ]
 
 
 def waiting_agent(done: Path, **options: Any) -> Agent:
@@ -446,9 +454,24 @@ def test_the_result_of_a_resumed_run_has_all_its_calls(tmp_path: Path) -> None:
     assert [(each.id, each.result, each.turn) for each in result.calls] == [
         (each.id, each.result, each.turn) for each in whole.calls
     ]
+    assert [each.seconds for each in result.calls] == pytest.approx([each.seconds for each in whole.calls])
     ending = read_recording(record).ending
     assert isinstance(ending, RunFinished)
     assert ending.calls == len(whole.calls)
+    before, after = whole.metrics.to_json(), result.metrics.to_json()
+    same = ("queries", "requests", "tool_calls", "tool_executions", "multi_tool_call_count", "tokens")
+    assert {name: after.get(name) for name in same} == {name: before.get(name) for name in same}
+
+
+def test_a_finished_call_is_told_as_one_that_did_not_run_again(tmp_path: Path) -> None:
+    done, record = tmp_path / "done", tmp_path / "run.jsonl"
+    last = max(n for n, event in enumerate(events_of_a_run(tmp_path / "e")) if isinstance(event, RoundFinished))
+    in_a_child(lambda: play(done, record, sinks=[kill_at(last)]))
+    heard: list[Event] = []
+    resume(done, record, sinks=[heard.append])
+    again = [event for event in heard if isinstance(event, CallFinished)]
+    assert [(event.name, event.adopted_from == event.call_id) for event in again] == [("look", True), ("put", True)]
+    assert [event.seconds for event in again] == pytest.approx([0.2, 0.5])
 
 
 def test_what_an_agent_used_as_a_tool_counts_again(tmp_path: Path) -> None:

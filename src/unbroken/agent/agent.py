@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 from unbroken.agent.background import BACKGROUND
 from unbroken.agent.inputs import Prompt, to_user
 from unbroken.agent.limits import Account, Limits, limits_of
+from unbroken.agent.notes import notes_of
 from unbroken.agent.output import OutputType
 from unbroken.agent.performing import Performance
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
@@ -321,6 +322,7 @@ class Agent:
         heard_by = [sink for sink in performance.sinks if sink not in own]
         performance.sinks = (*heard_by, Recorder.of(recording, secrets), continuation)
         performance.next_seq, performance.goes_on = cut.next_seq, True
+        performance.notes = notes_of(recording.events)
         return performance
 
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:

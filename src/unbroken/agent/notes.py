@@ -58,3 +58,26 @@ def events_of(notes: Iterable[Note], run: str) -> Iterator[Event]:
             yield ToolCallsDetected(run, turn, seq, time, len(each), [call.name for call in calls], each)
         else:
             yield kind(run, turn, seq, time, *fields)
+
+
+def notes_of(events: Iterable[Event]) -> tuple[Note, ...]:
+    """What would have been noted of a run that said these events."""
+    notes = Notes()
+    for event in events:
+        match event:
+            case RequestSent():
+                notes.requested(event.turn)
+            case RequestRetried():
+                notes.taken.append((RequestRetried, event.turn, 0.0, (event.attempt, event.kind, "")))
+            case ToolCallsDetected():
+                calls = [ToolCall(str(call.get("id")), str(call.get("name")), None) for call in event.calls]
+                notes.detected(event.turn, event.time, calls)
+            case CallStarted() if event.early:
+                notes.started(event.turn, event.time, ToolCall(event.call_id, event.name, None))
+            case CallFinished():
+                told = (event.call_id, event.name, event.seconds, event.error, "", event.duplicate_of)
+                more = (event.executed, event.adopted_from, event.dropped)
+                notes.taken.append((CallFinished, event.turn, 0.0, (*told, *more)))
+            case _:
+                pass
+    return tuple(notes.taken)

@@ -27,6 +27,7 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.S)
 
 class OutputType(Generic[T]):
     def __init__(self, kind: type[T] | Any) -> None:
+        self._why_not: Callable[[dict[str, Json]], str | None] = _fits
         try:
             self._adapter: TypeAdapter[T] = TypeAdapter(kind)
             schema = self._adapter.json_schema()
@@ -48,10 +49,11 @@ class OutputType(Generic[T]):
         return cast("OutputType[Any]", kind) if isinstance(kind, OutputType) else OutputType(kind)
 
     @classmethod
-    def of_schema(cls, schema: dict[str, Any]) -> OutputType[Any]:
-        """Whatever is said to have this schema: it was checked where the type is known."""
+    def of_schema(cls, schema: dict[str, Any], why_not: Callable[[dict[str, Json]], str | None]) -> OutputType[Any]:
+        """Whatever is said to have this schema: it was checked where the type is known. `why_not` tells what did not
+        fit then."""
         output = OutputType[Any](dict[str, Any])
-        output.schema = schema
+        output.schema, output._why_not = schema, why_not
         return output
 
     def tool(self, take: Callable[[T], None]) -> Tool:
@@ -68,6 +70,8 @@ class OutputType(Generic[T]):
         return Tool(ToolSpec(ANSWER, DESCRIPTION, self.schema), answer, signature)
 
     def read(self, arguments: dict[str, Json]) -> T:
+        if (why := self._why_not(arguments)) is not None:
+            raise ArgumentsDoNotFit(why)
         try:
             return self._adapter.validate_python(arguments["value"] if self._wrapped else arguments)
         except KeyError:
@@ -91,6 +95,10 @@ class OutputType(Generic[T]):
 
     def text_of(self, value: T) -> str:
         return self._adapter.dump_json(value).decode()
+
+
+def _fits(arguments: dict[str, Json]) -> None:
+    return None
 
 
 def _in_words(error: ValidationError) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
-from unbroken.agent.notes import Notes
+from unbroken.agent.notes import Note, Notes
 from unbroken.agent.plan import Plan, settings_of
 from unbroken.agent.result import Result, usage_to_json, verdict_to_json
 from unbroken.agent.run import CallRecord, Ending, Run
@@ -45,6 +45,7 @@ class Performance:
     records: tuple[CallRecord, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     """Its calls, and what was wrong with answers, up to then."""
+    notes: tuple[Note, ...] = ()
     goes_on: bool = False
     """It was begun by another process."""
     next_seq: int = 0
@@ -67,6 +68,7 @@ class Performance:
         if self.state:
             run.recall(self.state)
         run.records.extend(self.records)
+        voice.notes.taken.extend(self.notes)
         run.verdicts.extend(self.verdicts)
         if self.before is not None:
             _recall(run, self.before)
@@ -134,7 +136,7 @@ class Performance:
 
 def _recall(run: Run, before: Result) -> None:
     run.records.extend(before.calls)
-    run.voice.notes = Notes(before.notes)
+    run.voice.notes = Notes((*run.voice.notes.taken, *before.notes))
     run.verdicts.extend(before.verdicts)
     run.attempts, run.fallback_used = before.attempts, before.fallback_used
     run.question = before.question

@@ -101,7 +101,8 @@ def _trim(recording: Recording) -> Trim | None:
 def output_of(recording: Recording) -> OutputType[Any] | None:
     with reading(recording):
         saved = cast("Line | None", recording.settings.get("output"))
-        return None if saved is None else OutputType.of_schema(saved["schema"])
+        refused = _refused(recording)
+        return None if saved is None else OutputType.of_schema(saved["schema"], lambda a: refused.get(_mark(ANSWER, a)))
 
 
 def _allow(call: ToolCall) -> Approval:

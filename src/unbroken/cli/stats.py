@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Generator, Sequence
@@ -31,14 +30,16 @@ _LONG = 0.5
 _TOLD = 20
 """So many files that are left out are named on a terminal."""
 _BY = ("model", "agent")
+_DEAREST = 1e9
+"""What a million tokens may cost, in whatever currency."""
 
 
 def stats_command(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR|FILE…", help="Recordings, or folders of them.")],
     by: Annotated[str, typer.Option(metavar="model|agent", help="One column for each, and one for all.")] = "",
     prices: Annotated[
-        str, typer.Option(metavar="IN,OUT[,CACHED]", help="What a million tokens cost, to tell the cost.")
-    ] = "",
+        str | None, typer.Option(metavar="IN,OUT[,CACHED]", help="What a million tokens cost, to tell the cost.")
+    ] = None,
     alert: Annotated[
         list[str] | None,
         typer.Option(metavar="METRIC=N", help="Warn if a metric is above this, in place of its own threshold."),
@@ -82,14 +83,14 @@ def stats_command(
     raise typer.Exit(FIRED if check and counted.fired else ANSWERED)
 
 
-def _prices(given: str) -> Prices | None:
-    if not given:
+def _prices(given: str | None) -> Prices | None:
+    if given is None:
         return None
     try:
         numbers = [float(number) for number in given.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) not in (2, 3) or not all(math.isfinite(number) and number >= 0 for number in numbers):
+    if len(numbers) not in (2, 3) or not all(0 <= number <= _DEAREST for number in numbers):
         raise UserError(f"--prices {given}: give what a million tokens cost, in and out, as in 2.50,10")
     return Prices(*numbers)
 
@@ -124,7 +125,7 @@ def _read(files: Sequence[Path], by: str, prices: Prices | None) -> _Found:
         for file in files:
             step(file)
             try:
-                recording = read_recording(file)
+                recording = _recording(file)
             except UserError as error:
                 found.left_out.append(LeftOut(file, str(error)))
                 continue
@@ -132,9 +133,15 @@ def _read(files: Sequence[Path], by: str, prices: Prices | None) -> _Found:
             found.recordings += 1
             found.all += one
             if by:
-                group = _group(recording, by)
-                found.groups[group] = found.groups.get(group, Metrics()) + one
+                group = found.groups.setdefault(_group(recording, by), Metrics(prices=prices))
+                group += one
     return found
+
+
+def _recording(file: Path) -> Recording:
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file} is no file, but a pipe or a device: it would be waited for")
+    return read_recording(file)
 
 
 def _group(recording: Recording, by: str) -> str:
@@ -149,11 +156,18 @@ def _files(paths: Sequence[Path]) -> list[Path]:
             files[path] = None
             continue
         try:
-            names = sorted(entry.name for entry in os.scandir(path) if entry.name.endswith(SUFFIX) and entry.is_file())
+            names = sorted(entry.name for entry in os.scandir(path) if entry.name.endswith(SUFFIX) and _is_file(entry))
         except OSError as error:
             raise UserError(f"{path} cannot be listed: {error.strerror or error}; name another folder") from None
         files |= dict.fromkeys(path / name for name in names)
     return list(files)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself: it is named with the reason, as what cannot be read
+        return True
 
 
 class _Step:

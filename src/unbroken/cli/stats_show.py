@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from json import dumps
@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -23,6 +24,8 @@ from unbroken.trajectory.metrics import Metrics, ToolMetrics
 _BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_NONE = "-"
+"""Of nothing there is no mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,16 @@ def _seconds(value: float) -> str:
     return f"{value:.3f} s" if value < 1 else f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}"
+def _number(value: float, among: int) -> str:
+    return f"{value:.2f}" if among else _NONE
+
+
+def _latency(metrics: Metrics, value: float) -> str:
+    return _seconds(value) if metrics.latency.count else _NONE
+
+
+def _of(count: int, all: int) -> float:
+    return count / all if all else 0.0
 
 
 def _and_share(count: int, share: float) -> str:
@@ -70,16 +81,20 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("  cancelled", lambda each: f"{each.outcomes.get('cancelled', 0):,}"),
     ("runs that wait", lambda each: f"{each.waiting:,}"),
     ("runs that did not end", lambda each: f"{each.unended:,}"),
-    ("latency, mean", lambda each: _seconds(each.avg_query_latency)),
-    ("  p50", lambda each: _seconds(each.latency.quantile(0.5))),
-    ("  p95", lambda each: _seconds(each.latency.quantile(0.95))),
-    ("  max", lambda each: _seconds(each.latency.max)),
-    ("rounds per query", lambda each: _number(each.avg_tool_rounds_per_query)),
+    ("latency, mean", lambda each: _latency(each, each.avg_query_latency)),
+    ("  p50", lambda each: _latency(each, each.latency.quantile(0.5))),
+    ("  p95", lambda each: _latency(each, each.latency.quantile(0.95))),
+    ("  max", lambda each: _latency(each, each.latency.max)),
+    ("rounds per query", lambda each: _number(each.avg_tool_rounds_per_query, each.queries)),
+    (
+        "  queries with 2 rounds",
+        lambda each: _and_share(each.rounds.get(2, 0), _of(each.rounds.get(2, 0), each.queries)),
+    ),
     ("requests", lambda each: f"{each.requests:,}"),
     ("  restarts", lambda each: f"{each.restarts:,}"),
     ("broken chains", lambda each: _and_share(each.tool_chain_broken, each.tool_chain_broken_rate)),
     ("tool calls", lambda each: f"{each.tool_calls:,}"),
-    ("  per turn with calls", lambda each: _number(each.tool_calls_per_turn)),
+    ("  per turn with calls", lambda each: _number(each.tool_calls_per_turn, each.tool_calls)),
     ("  turns with several", lambda each: f"{each.multi_tool_call_count:,}"),
     ("  duplicates shared", lambda each: f"{each.duplicates_shared:,}"),
     ("  refused", lambda each: f"{each.refused:,}"),
@@ -93,6 +108,10 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
 )
 
 _TOOL_HEAD = ("tool", "calls", "ran", "failed", "refused", "shared", "mean", "p95", "max", "total")
+_SPARED = ("shared", "refused", "total", "p95", "ran", "calls", "mean")
+"""The columns that a narrow terminal does without, in this order."""
+_NAME = 16
+"""Columns that a name has at least, before others are left out."""
 
 
 def _lost(metrics: Metrics) -> int:
@@ -120,7 +139,10 @@ def _tool_row(name: str, tool: ToolMetrics) -> list[str]:
         _and_share(tool.failures, tool.failure_rate) if tool.failures else "0",
         f"{tool.refused:,}",
         f"{tool.duplicates:,}",
-        *(_seconds(value) if took.count else "-" for value in (took.mean, took.quantile(0.95), took.max, took.seconds)),
+        *(
+            _seconds(value) if took.count else _NONE
+            for value in (took.mean, took.quantile(0.95), took.max, took.seconds)
+        ),
     ]
 
 
@@ -150,13 +172,13 @@ def _trimmed(bars: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return bars[full[0] : full[-1] + 1] if full else []
 
 
-def bar(count: int, most: int, blocks: bool) -> str:
-    """Of `_WIDTH` columns at most; what is there at all is to be seen."""
+def bar(count: int, most: int, blocks: bool, width: int = _WIDTH) -> str:
+    """Of `width` columns at most; what is there at all is to be seen."""
     if not count:
         return ""
     if not blocks:
-        return "#" * max(round(_WIDTH * count / most), 1)
-    whole, eighths = divmod(max(round(8 * _WIDTH * count / most), 1), 8)
+        return "#" * max(round(width * count / most), 1)
+    whole, eighths = divmod(max(round(8 * width * count / most), 1), 8)
     return "█" * whole + _EIGHTHS[eighths].strip()
 
 
@@ -214,27 +236,63 @@ def show_tables(counted: Counted) -> None:
     console = Console(highlight=False)
     blocks = (console.encoding or "").lower().startswith("utf")
     console.print(Text(_title(counted), "bold"))
-    table = _table(["", *(one_line(name, 40) for name in counted.columns)] if counted.by else ["", ""])
-    table.show_header = bool(counted.by)
-    for name, *values in _rows(counted):
-        table.add_row(name, *map(escape, values), style="" if not name.startswith(" ") else "dim")
-    console.print(table)
+    for table in _all_tables(counted, console.width):
+        console.print(table)
     tools = _tools(counted.all)
     if tools:
         console.print()
-        table = _table(_TOOL_HEAD)
-        for row in tools:
-            table.add_row(*map(escape, row), style="" if row[3] == "0" else "yellow")
+        chosen, room = _columns(tools, console.width)
+        table = _table([_TOOL_HEAD[place] for place in chosen])
+        for name, *values in tools:
+            told = [name if cell_len(name) <= room else f"{set_cell_size(name, room - 1).rstrip()}…", *values]
+            table.add_row(*(escape(told[place]) for place in chosen), style="" if values[2] == "0" else "yellow")
         console.print(table)
+    room = max(min(_WIDTH, console.width - 23), 1)
     for title, bars in _histograms(counted):
         console.print(Text(f"\n{title}", "bold"))
         most = max(count for _, count in bars)
         for name, count in bars:
-            console.print(Text.assemble(f"{name:>14} {count:>6,} ", (bar(count, most, blocks), "cyan")))
+            console.print(Text.assemble(f"{name:>14} {count:>6,} ", (bar(count, most, blocks, room), "cyan")))
     if counted.fired:
         console.print()
     for fired in counted.fired:
         console.print(Text(f"{'▲' if blocks else '!'} {fired}", "yellow"))
+
+
+def _all_tables(counted: Counted, width: int) -> Iterator[Table]:
+    """One, or more below each other where the columns do not fit beside each other."""
+    names, rows = [one_line(name, 40) for name in counted.columns], _rows(counted)
+    widths = [
+        max(cell_len(name) * bool(counted.by), *(cell_len(row[place]) for row in rows)) + 1
+        for place, name in enumerate(names, start=1)
+    ]
+    room = width - max(len(row[0]) for row in rows)
+    first = 0
+    while first < len(names):
+        last = first + 1
+        while last < len(names) and sum(widths[first : last + 1]) <= room:
+            last += 1
+        table = _table(["", *names[first:last]])
+        table.show_header = bool(counted.by)
+        for name, *values in rows:
+            table.add_row(name, *map(escape, values[first:last]), style="" if not name.startswith(" ") else "dim")
+        yield table
+        first = last
+
+
+def _columns(rows: Sequence[Sequence[str]], width: int) -> tuple[list[int], int]:
+    """Those that fit, and the room for names: a name may be cut, and never a number."""
+    name, *numbers = [max(map(cell_len, column)) for column in zip(_TOOL_HEAD, *rows, strict=True)]
+    chosen = list(range(len(_TOOL_HEAD)))
+
+    def room() -> int:
+        return width - sum(numbers[place - 1] + 1 for place in chosen[1:])
+
+    for spared in _SPARED:
+        if room() >= min(name, _NAME):
+            break
+        chosen.remove(_TOOL_HEAD.index(spared))
+    return chosen, max(room(), 2)
 
 
 def _table(head: Sequence[str]) -> Table:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from unbroken.cli.exits import tell
 from unbroken.errors import UserError
+from unbroken.trajectory.recording import is_recording
 from unbroken.viewer.listing import Shelf, recordings_below
 from unbroken.viewer.page import whole_page
 from unbroken.viewer.picture import picture_json
@@ -33,8 +34,9 @@ def view_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where the page is served; 0 is any free one.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
     html: Annotated[
-        str, typer.Option(metavar="OUT.html", help="Write the page as one file that needs nothing else; - prints it.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="OUT.html", help="Write the page as one file that needs nothing else; - prints it."),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="The same picture here, in the terminal.")] = False,
     json: Annotated[bool, typer.Option("--json", help="What the page draws, as JSON.")] = False,
 ) -> None:
@@ -44,17 +46,19 @@ def view_command(
 
     Exit codes: 0 shown; 2 there is no recording, or it cannot be read, or the port is taken.
     """
+    if html == "":
+        raise UserError("--html: the name of the file is empty; give one, or - to print the page")
     if sum((bool(html), plain, json)) > 1:
         raise UserError("--html, --plain and --json cannot be used together: choose one of them")
     shelf = Shelf(path)
-    if not shelf.one and not shelf.rows():
+    if not shelf.one and not shelf.rows(0):
         raise UserError(f"no recording is in {path}: {_instead(path)}")
     if html:
         _write(shelf, html)
     elif plain:
         _print(shelf)
     elif json:
-        value = shelf.draw(path.name) if shelf.one else shelf.rows()
+        value = shelf.draw(shelf.name) if shelf.one else shelf.rows()
         typer.echo(picture_json(value).decode("utf-8", "replace"))
     else:
         try:
@@ -88,6 +92,8 @@ def _has_display() -> bool:
 
 
 def _write(shelf: Shelf, out: str) -> None:
+    if out != "-" and is_recording(out):
+        raise UserError(f"{out} is a recording, and would be lost: name another file for the page")
     page, left_out = whole_page(shelf)
     for words in left_out:
         tell(words)
@@ -107,6 +113,6 @@ def _print(shelf: Shelf) -> None:
     if not shelf.one:
         lines = list_lines(rows, console.width)
     else:
-        lines = picture_lines(shelf.draw(shelf.path.name), console.width, glyphs)
+        lines = picture_lines(shelf.draw(shelf.name), console.width, glyphs)
     for line in lines:
         console.print(line, no_wrap=True, overflow="crop", soft_wrap=True)

@@ -43,6 +43,8 @@ class CallContext(Generic[Deps]):
     """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
     ended: bool = False
     """The call has its result: what a thread that is late still reports is not heard."""
+    ran_before: float | None = None
+    """Set by a `Caller` that has the result from an earlier run of the call: how many seconds it took then."""
     spend: Callable[[Usage], None] = _uncounted
     """Tokens that this call used (an agent as a tool): they count for the run."""
 

@@ -605,6 +605,8 @@ class Batch:
         entry.state = "done"
         if entry.result is None and entry.started_at is not None:  # an adopted one took the time that it took
             entry.seconds = round(self._clock.elapsed() - entry.started_at, 9)
+            if entry.context is not None and entry.context.ran_before is not None:  # it did not run again
+                entry.seconds, entry.adopted_from = entry.context.ran_before, entry.call.id
         entry.result = result
         if entry.context is not None:
             entry.context.ended = True

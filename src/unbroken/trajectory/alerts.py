@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFailed, RunFinished
-from unbroken.trajectory.metrics import NUMBERS, Metrics
+from unbroken.trajectory.metrics import NUMBERS, ROUNDS, Metrics
 
 LOG = logging.getLogger("unbroken.metrics")
 
@@ -27,17 +27,17 @@ class Alert:
 
     name: str
     metric: str
-    """One of `metrics.NUMBERS`."""
+    """One of `metrics.NUMBERS`, or `queries_with_2_rounds` with any number."""
     above: float
     words: str = ""
     """What it means, for who reads the log."""
     least: int = LEAST
 
     def __post_init__(self) -> None:
-        if self.metric not in NUMBERS:
+        if self.metric not in NUMBERS and ROUNDS.fullmatch(self.metric) is None:
             raise UserError(f"alert `{self.name}`: there is no metric {self.metric!r}; there are: {', '.join(NUMBERS)}")
-        if math.isnan(self.above):
-            raise UserError(f"alert `{self.name}`: nothing is above NaN; give a number")
+        if not isinstance(self.above, int | float) or math.isnan(self.above):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may read it from a file
+            raise UserError(f"alert `{self.name}`: nothing is above {self.above!r}; give a number")
 
 
 ALERTS = (

@@ -25,6 +25,7 @@ from unbroken.events import (
     ToolCallsDetected,
 )
 from unbroken.messages import Json, Usage
+from unbroken.tools.execution import CANCELLED
 from unbroken.trajectory.checking import count
 from unbroken.trajectory.histograms import nanoseconds
 
@@ -66,7 +67,8 @@ MOST_RUNS = 10_000
 MOST_FAILED = 100
 """So many that failed are: they may go on from their recordings."""
 
-_GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "SystemExit"})
+_GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "SystemExit", "ClientGone"})
+_CANCELLED = f"Error: cancelled: {CANCELLED}"
 
 
 class Pricing(Protocol):
@@ -191,7 +193,7 @@ class Facts:
 
     def _started(self, event: RunStarted) -> None:
         failed = self.failed.pop(event.run, None)
-        if failed is None:
+        if failed is None or event.seq == 0:  # another run of the same id
             self._run(event)
         else:
             remember(self.going, event.run, failed.going)
@@ -255,7 +257,7 @@ class Facts:
             # A call that had ended before its response broke is told once more by who adopts it.
             if not (event.adopted_from and event.adopted_from in going.lost_told):
                 self._tell("execution", took, tool)
-                if event.error:
+                if failed(event):
                     self._tell("failure", 1, tool)
             if start is not None and going.detected is not None:
                 self._saved(tool, going.detected, start, took)
@@ -263,8 +265,8 @@ class Facts:
                 going.done[event.call_id] = start, took
 
     def _start(self, going: Going, event: CallFinished) -> float | None:
-        if not event.adopted_from:
-            return going.early.pop(event.call_id, None)
+        if not event.adopted_from or (event.adopted_from == event.call_id and event.call_id not in going.lost):
+            return going.early.pop(event.call_id, None)  # from itself: it ran before its process died
         self._tell("adoption", 1, event.name)
         return going.lost.pop(event.adopted_from, None)
 
@@ -344,6 +346,12 @@ def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
     if len(kept) > most:
         del kept[next(iter(kept))]
     return found
+
+
+def failed(event: CallFinished) -> bool:
+    """Did its tool run and fail? What we ended ourselves did not."""
+    ran = event.executed and not event.dropped and not event.duplicate_of
+    return event.error and ran and not event.text.startswith(_CANCELLED)
 
 
 def _broken(going: Going, verdicts: Iterable[Mapping[str, Json]]) -> int:

@@ -17,7 +17,9 @@ from unbroken.models.masking import is_secret
 from unbroken.models.secrets import MASK, collect
 from unbroken.wires.jsontext import loads_faithful
 
-_NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
+_NAMES = re.compile(r"(?:KEYS?|TOKENS?|SECRETS?)(?:_|$)|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:PWD|PAT|PASS|AUTH)(?:_|$)")
+_IN_ADDRESS = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")
+"""The password of an address."""
 _SHORTEST = 8
 _SHORTEST_CUT = 6
 """Characters of a secret that say something of it, where a text ends in the middle of one."""
@@ -25,8 +27,9 @@ _OWN_FIELDS = frozenset({"line", "event", "delta", "schema", "at", "turn", "seq"
 
 
 def secrets_in_environment() -> tuple[str, ...]:
-    """The values of variables that are named like secrets."""
-    found = (value.strip() for name, value in os.environ.items() if _NAMES.search(name.upper()))
+    """The values of variables that are named like secrets, and passwords in addresses."""
+    found = [value.strip() for name, value in os.environ.items() if name != "PWD" and _NAMES.search(name.upper())]
+    found += [password for value in os.environ.values() for password in _IN_ADDRESS.findall(value)]
     return tuple(value for value in found if len(value) >= _SHORTEST)
 
 

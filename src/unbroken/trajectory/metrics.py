@@ -7,11 +7,13 @@ known in `facts`; here it is added up.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Self
 
+from unbroken.errors import UserError
 from unbroken.events import Event
 from unbroken.messages import Json
 from unbroken.trajectory.facts import COST, COUNTED, MOST_FAILED, TOKENS, Fact, Facts, Pricing, Spent, remember
@@ -20,6 +22,7 @@ from unbroken.trajectory.histograms import NANOSECONDS, Histogram
 MOST_TOOLS = 100
 OTHER_TOOLS = "(others)"
 """A model may call what does not exist, by any name: what comes after so many names is counted together."""
+ROUNDS = re.compile(r"queries_with_(\d{1,3})_rounds")
 MOST_ROUNDS, MOST_CALLS = 100, 1000
 """So many, or more, are counted as this many where queries are counted by their rounds and turns by their calls."""
 
@@ -104,8 +107,15 @@ class Metrics:
     def of(cls, events: Iterable[Event], *, prices: Pricing | None = None) -> Self:
         metrics = cls(prices=prices)
         for event in events:
+            if isinstance(event, Mapping):
+                raise UserError("Metrics.of(…) counts events, and this is JSON: read it with event_from_json first")
             metrics(event)
         return metrics
+
+    def __getattr__(self, name: str) -> int:
+        if (named := ROUNDS.fullmatch(name)) is None:
+            raise AttributeError(f"there is no metric {name!r}")
+        return self.rounds.get(int(named[1]), 0)
 
     def __call__(self, event: Event) -> None:
         if type(event) in COUNTED:
@@ -328,11 +338,16 @@ class Metrics:
 
     # All of it
 
-    def __add__(self, other: Metrics) -> Metrics:
+    def __add__(self, other: object) -> Metrics:
+        if not isinstance(other, Metrics):
+            return NotImplemented
         both = self._copy()
         both += other
         both._facts.prices = both._facts.prices or other._facts.prices
         return both
+
+    def __radd__(self, other: object) -> Metrics:
+        return self._copy() if other == 0 else NotImplemented  # `sum` begins with 0
 
     def __iadd__(self, other: Metrics) -> Self:
         """Costs as much as is in the other, and no more."""
@@ -414,7 +429,9 @@ class Metrics:
 
     def _to_json(self) -> dict[str, Json]:
         numbers: dict[str, Json] = {name: getattr(self, name) for name in NUMBERS}
-        rounds: dict[str, Json] = {f"queries_with_{n}_rounds": self.rounds[n] for n in sorted(self.rounds)}
+        rounds: dict[str, Json] = {
+            f"queries_with_{n}_rounds": self.rounds.get(n, 0) for n in sorted({*self.rounds, 1, 2})
+        }
         tokens: dict[str, Json] = {f"{kind}_tokens": self._tokens.get(kind, 0) for kind in TOKENS}
         return {
             **numbers,
@@ -458,7 +475,7 @@ NUMBERS = (
     "tokens",
     "cost",
 )
-"""Every metric that is one number: an alert can watch it."""
+"""Every metric that is one number: an alert can watch it. So is `queries_with_2_rounds`, and so on."""
 
 
 def _count(counts: dict[Any, int], what: object, amount: int = 1) -> None:

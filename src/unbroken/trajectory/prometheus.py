@@ -30,7 +30,7 @@ COUNTERS: dict[Fact, tuple[str, str, tuple[str, ...]]] = {
     "chain_broken": ("tool_chain_broken", "Responses that broke, and chains left without results.", ()),
     "request": ("model_requests", "Requests to models; one that is made again counts once.", ()),
     "retry": ("model_retries", "Requests that were made again.", ()),
-    "restart": ("restarts", "Requests that were made again because the response broke.", ()),
+    "restart": ("model_restarts", "Requests that were made again because the response broke.", ()),
     "call": ("tool_calls", "Calls in the messages of models.", ("tool",)),
     "failure": ("tool_failures", "Executions of tools that ended in an error.", ("tool",)),
     "refusal": ("tool_calls_refused", "Calls that were answered with an error and without a tool.", ("tool",)),
@@ -39,8 +39,8 @@ COUNTERS: dict[Fact, tuple[str, str, tuple[str, ...]]] = {
     "adoption": ("tool_calls_adopted", "Calls that took over an execution of a broken response.", ("tool",)),
     "drop": ("tool_calls_dropped", "Calls of a broken response that did not come again.", ("tool",)),
     "saved": ("early_seconds_saved", "Seconds saved because calls started early.", ("tool",)),
-    "tokens": ("tokens", "Tokens of queries with an answer, by kind.", ("kind",)),
-    "cost": ("cost", "What they cost.", ()),
+    "tokens": ("model_tokens", "Tokens of queries with an answer, by kind.", ("kind",)),
+    "cost": ("model_cost", "What they cost.", ()),
 }
 HISTOGRAMS: dict[Fact, tuple[str, str, tuple[str, ...], tuple[float, ...]]] = {
     "latency": ("query_latency_seconds", "From the start of a query to its answer.", (), LATENCY),
@@ -59,10 +59,15 @@ class PrometheusMetrics:
     def __init__(self, registry: Any = None, *, prices: Pricing | None = None) -> None:
         client = _client()
         where = {"registry": registry if registry is not None else client.REGISTRY}
-        self._metrics: dict[Fact, Any] = {
-            fact: client.Counter(f"unbroken_{name}", words, labels, **where)
-            for fact, (name, words, labels) in COUNTERS.items()
-        }
+        try:
+            self._metrics: dict[Fact, Any] = {
+                fact: client.Counter(f"unbroken_{name}", words, labels, **where)
+                for fact, (name, words, labels) in COUNTERS.items()
+            }
+        except ValueError as error:
+            raise UserError(
+                f"PrometheusMetrics: the registry has these metrics already ({error}); one sink serves all agents"
+            ) from None
         for fact, (name, words, labels, buckets) in HISTOGRAMS.items():
             self._metrics[fact] = client.Histogram(f"unbroken_{name}", words, labels, buckets=buckets, **where)
         self._multi = client.Counter(f"unbroken_{MULTI}", "Responses that had more than one call.", **where)

@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from unbroken.clock import VirtualClock
-from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, Received, Restarted, TextDelta
+from unbroken.deltas import (
+    AttemptFailed,
+    CallArguments,
+    CallReady,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    Received,
+    Restarted,
+    TextDelta,
+)
 from unbroken.errors import UserError
 from unbroken.events import (
     Event,
@@ -280,8 +290,8 @@ class RunRecorder(Companion):
             (hearing.text if kind is TextDelta else hearing.reasoning).append(text)
             self._scribe.put_piece(at, self.turn, NAMES[kind], text)
             return
-        if kind is Received:
-            return
+        if kind is Received or (kind is CallArguments and self._hiding.secrets):
+            return  # half an argument may be half a secret; the call comes whole
         if kind in _BREAKS:
             self._scribe.settle()
         hearing.feed(delta)

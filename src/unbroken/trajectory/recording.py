@@ -284,12 +284,19 @@ def list_recordings(folder: str | os.PathLike[str]) -> list[Summary]:
     """Of all recordings in a folder what they came to, the latest first. What is none of them is listed with the
     reason. Only the beginning and the end of each file are read."""
     try:
-        files = [entry for entry in os.scandir(folder) if entry.name.endswith(SUFFIX) and entry.is_file()]
+        files = [entry for entry in os.scandir(folder) if entry.name.endswith(SUFFIX) and _is_file(entry)]
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{folder} cannot be listed: {why}; name a folder of recordings") from None
     found = [summarize(Path(entry.path)) for entry in files]
     return sorted(found, key=lambda each: (-each.time, each.path.name))
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads back to itself
+        return False
 
 
 def summarize(path: Path) -> Summary:
@@ -361,6 +368,8 @@ def _prompt(head: Line) -> str:
 
 def _open(path: Path) -> BinaryIO:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is no file: a recording is read from its beginning and from its end")
         return path.open("rb")
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):

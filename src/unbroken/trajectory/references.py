@@ -33,12 +33,16 @@ def refer(messages: Sequence[Message], answer: Assistant | None, given: Mapping[
     return saved
 
 
+LOST = "(its line is not in the recording)"
+
+
 class Expander:
     """Puts back what lines refer to, in their order."""
 
     def __init__(self) -> None:
         self._deltas: list[Line] = []
         self._given: dict[str, Line] = {}
+        self._lost = False
 
     def feed(self, line: Line) -> bool:
         """False if it refers to something that is not there."""
@@ -59,22 +63,26 @@ class Expander:
         return found
 
     def _expand(self, line: Line) -> bool:
-        expanded = [self._message(message) for message in line.get("messages", ())]
-        line["messages"] = [message for message in expanded if message is not None]
-        return None not in expanded
+        found = True
+        for place, message in enumerate(cast("list[Line]", line.get("messages", []))):
+            if message.get("as_heard"):
+                heard = self._heard()
+                line["messages"][place] = heard or {"role": "assistant", "content": ""}
+                found = found and heard is not None
+            elif isinstance(message.get("results"), list):
+                line["messages"][place] = {**message, "results": [self._result(each) for each in message["results"]]}
+        found, self._lost = found and not self._lost, False
+        return found
 
-    def _message(self, saved: Line) -> Line | None:
-        if saved.get("as_heard"):
-            return self._heard()
-        results = saved.get("results")
-        if not isinstance(results, list) or not any(
-            isinstance(each, dict) and "as_given" in each for each in cast("list[Any]", results)
-        ):
-            return saved
-        whole = [
-            self._given.get(each["as_given"]) if "as_given" in each else each for each in cast("list[Line]", results)
-        ]
-        return None if None in whole else {**saved, "results": whole}
+    def _result(self, saved: Any) -> Any:
+        if not isinstance(saved, dict) or "as_given" not in saved:
+            return cast("Any", saved)
+        id = cast("Line", saved)["as_given"]
+        given = self._given.get(id) if isinstance(id, str) else None
+        if given is None:
+            self._lost = True
+            return {"call_id": str(id), "content": [{"type": "text", "text": LOST}], "metadata": {"error": True}}
+        return given
 
     def _heard(self) -> Line | None:
         hearing = Hearing()

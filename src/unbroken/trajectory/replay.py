@@ -75,6 +75,7 @@ class Playback(Companion):
         output: Line = recording.settings.get("output") or {}
         self._live_name: str = output.get("tool", "")
         self._asked = 0
+        self._last_turn = self._exchanges[-1].request.turn if self._exchanges else 0
         self._accompanies = False
         played = [each for exchange in self._exchanges for each in exchange.inputs]
         if tools == "recorded":
@@ -183,6 +184,9 @@ class Playback(Companion):
         """What the call gave, as it was recorded. `live` runs what has to run: the tool that takes a typed answer."""
         self._begin_alone()
         executions = self._executions.get((context.turn, call.id))
+        if not executions and context.turn == self._last_turn and not isinstance(self.recording.ending, RunFinished):
+            self._end(f"before `{call.name}` runs")
+            return failure(call, "the recording ends here")
         if not executions:
             self._depart(describe_call(call, context, self.recording))
             return failure(call, "this call is not in the recording")

@@ -5,7 +5,7 @@ get what they gave, by their idempotency keys; calls that were in flight run aga
 (`CallContext.attempt`). What was decided about a call is not asked again, as long as it is that very call. From there
 on the world is asked.
 
-What was masked when it was recorded is never done: an answer with such a call in it is asked for anew.
+What was masked when it was recorded is never done: such a call is answered so, and the model may make it again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from unbroken.deltas import Delta
@@ -23,7 +24,7 @@ from unbroken.messages import Message, Request, ToolCall, ToolResult, Usage, Use
 from unbroken.models.model import Model
 from unbroken.models.secrets import MASK
 from unbroken.tools.approval import Approval, OnApproval, Wait, ask
-from unbroken.tools.calling import Caller, fingerprint
+from unbroken.tools.calling import Caller, failure, fingerprint
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.departure import compare_requests
@@ -33,6 +34,17 @@ from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 
 LOG = logging.getLogger("unbroken.trajectory")
+
+MASKED = "not executed: its arguments were masked when the run was recorded; make the call again"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a call gave, what it used itself, and how long it took."""
+
+    result: ToolResult
+    usage: Usage | None
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -52,10 +64,10 @@ class Interrupted:
     request: RecordedRequest | None = None
     answer: list[Line] = field(default_factory=list[Line])
     """The deltas that came, if the answer was whole."""
-    results: dict[str, tuple[ToolResult, Usage | None]] = field(
-        default_factory=dict[str, "tuple[ToolResult, Usage | None]"]
-    )
-    """What calls gave, by their keys, and what they used."""
+    results: dict[str, Given] = field(default_factory=dict[str, "Given"])
+    """What calls gave, by their keys."""
+    by_id: dict[tuple[int, str], Given] = field(default_factory=dict[tuple[int, str], "Given"])
+    """The same, by their turns and ids."""
     begun: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
     """How often each call was begun, by its turn and its id."""
     alike: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
@@ -85,6 +97,7 @@ def find_interruption(recording: Recording) -> Interrupted:
     noted: list[Line] = []
     coming: list[Line] = []
     whole: dict[int, list[Line]] = {}
+    starts: dict[tuple[int, str], float] = {}
     for line in recording.lines:
         match line["line"]:
             case "history":
@@ -104,11 +117,15 @@ def find_interruption(recording: Recording) -> Interrupted:
                     whole[line["turn"]] = coming
             case "event" if line["event"] == "call_started":
                 found.begun[line["turn"], line["call_id"]] += 1
+                starts.setdefault((line["turn"], line["call_id"]), line["time"])
                 found.alike.add((line["turn"], fingerprint(ToolCall("", line["name"], line["arguments"]))))
             case "result" if not line["key"]:  # the client's own
                 found.decisions[line["call_id"]] = read_result(line["result"])
             case "result":
-                found.results[line["key"]] = read_result(line["result"]), read_usage(line.get("usage"))
+                took = recording.time_at(line["at"]) - starts.get((line["turn"], line["call_id"]), inf)
+                given = Given(read_result(line["result"]), read_usage(line.get("usage")), round(max(took, 0.0), 6))
+                found.results.setdefault(line["key"], given)  # the first ran, another would be only given again
+                found.by_id.setdefault((line["turn"], line["call_id"]), given)
             case "approval" if line["decision"] != "wait":
                 found.decisions[line["call_id"]] = read_approval(line)
             case _:
@@ -116,11 +133,6 @@ def find_interruption(recording: Recording) -> Interrupted:
     found.messages = from_json(history)
     if found.request is not None:
         found.answer = whole.get(found.request.turn, [])
-    if recording.masked and any(
-        line["delta"] == "call_ready" and MASK.encode() in encode(line["call"]) for line in found.answer
-    ):
-        LOG.warning("a call of the last answer was masked when it was recorded: the model is asked for it anew")
-        found.answer, found.decisions = [], {}
     return found
 
 
@@ -165,11 +177,17 @@ class Continuation(Companion):
 
     def caller(self, caller: Caller) -> Caller:
         async def resumed(call: ToolCall, context: CallContext[Any]) -> ToolResult:
-            result, usage = self._interrupted.results.get(context.key, (None, None))
-            if result is not None and call.name not in self._live:
-                if usage is not None:
-                    context.spend(usage)
-                return replace(result, call_id=call.id)
+            found = self._interrupted
+            given = found.results.get(context.key)
+            if given is None and self._same:  # its key was made of what is masked now
+                given = found.by_id.get((context.turn, call.id))
+            if given is not None and call.name not in self._live:
+                if given.usage is not None:
+                    context.spend(given.usage)
+                context.ran_before = given.seconds
+                return replace(given.result, call_id=call.id)
+            if self._same and found.recording.masked and MASK.encode() in encode(call.arguments or {}):
+                return failure(call, MASKED)
             context.attempt += self._attempts(call, context)
             return await caller(call, context)
 

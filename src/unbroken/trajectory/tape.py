@@ -189,12 +189,18 @@ def read_tape(
     running: dict[str, Execution] = {}
     approvals: dict[str, list[Input]] = {}
     requests = iter(recording.requests)
-    said = 0
+    said, died = 0, False
     for place, line in enumerate(recording.lines):
         each = Input(line.get("at", 0.0), line, said, place)
         match line["line"]:
             case "request":
-                exchanges.append(Exchange(next(requests), []))
+                request = next(requests)
+                if died and exchanges and exchanges[-1].request.turn == request.turn:
+                    # Its process died, and the last request came once more, with all that came of it.
+                    exchanges.pop()
+                    executions = {key: some for key, some in executions.items() if key[0] != request.turn}
+                died = False
+                exchanges.append(Exchange(request, []))
             case "delta" | "failed" if exchanges:
                 exchanges[-1].inputs.append(each)
                 exchanges[-1].whole = line["line"] == "failed" or line["delta"] == "ended"
@@ -214,10 +220,7 @@ def read_tape(
             case "resumed":
                 if _ended_before(recording, place):
                     break  # it waited for somebody: what was answered then is another run of the loop
-                # Its process died: the last request came once more after it, with all that came of it.
-                if exchanges:
-                    turn = exchanges.pop().request.turn
-                    executions = {key: some for key, some in executions.items() if key[0] != turn}
+                died = True
             case _:
                 pass
     return exchanges, executions, approvals

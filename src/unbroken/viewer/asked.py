@@ -9,7 +9,7 @@ from itertools import islice
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
 from unbroken.viewer.clips import Clip, Clipper
-from unbroken.viewer.fields import as_list, as_object, count, flag, inner, objects, text
+from unbroken.viewer.fields import as_list, as_object, count, flag, inner, objects, text, words
 from unbroken.viewer.folding import media
 
 
@@ -99,7 +99,7 @@ def _alike(before: Sequence[Line], now: Sequence[Line]) -> int:
 
 
 def _names(line: Line) -> tuple[str, ...]:
-    return tuple(text(tool, "name") for tool in objects(line, "tools"))
+    return tuple(words(tool, "name") for tool in objects(line, "tools"))
 
 
 def prompt_of(recording: Recording) -> str:
@@ -124,12 +124,12 @@ def _said(message: Line, clips: Clipper) -> Said:
     for call in objects(message, "calls"):
         arguments = call.get("arguments")
         body = clips.text(text(call, "raw")) if arguments is None else clips.json(arguments)
-        parts.append(Part("call", body, text(call, "name"), text(call, "id"), bool(text(call, "problem"))))
+        parts.append(Part("call", body, words(call, "name"), words(call, "id"), bool(words(call, "problem"))))
     for result in objects(message, "results"):
-        words = "".join(_words(part) for part in objects(result, "content"))
+        given = "".join(_words(part) for part in objects(result, "content"))
         error = flag(inner(result, "metadata"), "error")
-        parts.append(Part("result", clips.text(words), text(result, "name"), text(result, "call_id"), error))
-    return Said(text(message, "role"), tuple(parts))
+        parts.append(Part("result", clips.text(given), words(result, "name"), words(result, "call_id"), error))
+    return Said(words(message, "role"), tuple(parts))
 
 
 def _part(part: Line, clips: Clipper) -> Part:

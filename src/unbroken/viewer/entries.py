@@ -31,11 +31,12 @@ _SAID_ELSEWHERE = frozenset({"line", "at", "turn", "time", "run", "event", "delt
 _PIECES = {"text": "text_added", "reasoning": "reasoning_added"}
 
 
-def entries_of(recording: Recording, times: Sequence[float]) -> tuple[Entry, ...]:
+def entries_of(recording: Recording, times: Sequence[float]) -> tuple[tuple[Entry, ...], int]:
+    """And how many events are missing: each has a number."""
     found: list[Entry] = []
     pieces: list[Entry] = []
     """Of a stream: an event was said of each, which is told by its number that no other has."""
-    next_seq = 0
+    next_seq = missing = 0
     for at, line in zip(times, recording.lines, strict=True):
         is_event = line["line"] == "event"
         kind = text(line, "event") if is_event else text(line, "delta") or text(line, "line")
@@ -45,11 +46,12 @@ def entries_of(recording: Recording, times: Sequence[float]) -> tuple[Entry, ...
         if is_event:
             for seq, piece in zip(range(next_seq, count(line, "seq")), pieces, strict=False):
                 piece.kind, piece.event, piece.fields = _PIECES[piece.kind], True, {"seq": seq, **piece.fields}
+            missing += max(count(line, "seq") - next_seq - len(pieces), 0)
             pieces.clear()
             next_seq = count(line, "seq") + 1
         elif line["line"] == "delta" and kind in _PIECES and "held" not in line:
             pieces.append(entry)
-    return tuple(found)
+    return tuple(found), missing
 
 
 def _short(value: Json) -> Json:

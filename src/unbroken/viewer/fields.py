@@ -11,10 +11,19 @@ from typing import cast
 from unbroken.messages import Json
 from unbroken.trajectory.lines import Line
 
+LONGEST = 1_000
+"""Characters of what is not meant to be long."""
+
 
 def text(line: Line, name: str) -> str:
     value = line.get(name)
     return value if isinstance(value, str) else ""
+
+
+def words(line: Line, name: str) -> str:
+    """A name, an id, a reason: short, as they are meant to be."""
+    value = text(line, name)
+    return value if len(value) <= LONGEST else f"{value[:LONGEST]}…"
 
 
 def number(line: Line, name: str) -> float | None:

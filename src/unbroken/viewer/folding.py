@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from unbroken.trajectory.lines import Line
 from unbroken.viewer.clips import Clip, Clipper
-from unbroken.viewer.fields import as_list, count, flag, inner, number, objects, text
+from unbroken.viewer.fields import LONGEST, as_list, count, flag, inner, number, objects, text, words
 from unbroken.viewer.known import KnownCalls
 from unbroken.viewer.lanes import Attempt, CallLane, Mark, Piece, State, Turn
 
@@ -200,18 +200,18 @@ class Lanes:
             case "failed":
                 turn = self._turn(line)
                 self._stop_playing(turn)
-                turn.failed = turn.attempts[-1].broken = f"{text(line, 'error')}: {text(line, 'message')}"
+                turn.failed = turn.attempts[-1].broken = f"{words(line, 'error')}: {words(line, 'message')}"
                 self._end_answer(at)
             case "result":
                 call = self._find(line)
                 if not call.settled:
-                    call.key, call.result = text(line, "key"), self._clips.text("".join(_parts(inner(line, "result"))))
+                    call.key, call.result = words(line, "key"), self._clips.text("".join(_parts(inner(line, "result"))))
             case "approval":
                 call = self._find(line)
                 call.decided = at
-                call.decision = ": ".join(filter(None, (text(line, "decision"), text(line, "reason"))))
+                call.decision = ": ".join(filter(None, (words(line, "decision"), words(line, "reason"))))
             case "note":
-                self.marks.append(Mark(at, "note", text(line, "text")))
+                self.marks.append(Mark(at, "note", words(line, "text")))
             case _:
                 pass
 
@@ -234,13 +234,13 @@ class Lanes:
                 self._piece(attempt, kind, at, len(text(line, "text")))
             case "call_opened":
                 self._piece(attempt, "call", at)
-                self._open_call(turn, count(line, "index"), text(line, "name"), text(line, "id"), at)
+                self._open_call(turn, count(line, "index"), words(line, "name"), words(line, "id"), at)
             case "call_arguments":
                 self._piece(attempt, "call", at, len(text(line, "text")))
             case "call_ready" | "call_spoiled":
                 saved = inner(line, "call")
                 self._piece(attempt, "call", at)
-                call = self._open_call(turn, count(saved, "index"), text(saved, "name"), text(saved, "id"), at)
+                call = self._open_call(turn, count(saved, "index"), words(saved, "name"), words(saved, "id"), at)
                 self._written(call, saved, at)
                 if kind == "call_spoiled":
                     call.state = "spoiled"
@@ -249,13 +249,13 @@ class Lanes:
                     call.state, call.ended = "withdrawn", at
             case "server_call":
                 saved = inner(line, "call")
-                turn.provider_calls.append(text(saved, "name") or text(saved, "type"))
+                turn.provider_calls.append(words(saved, "name") or words(saved, "type"))
             case "usage":
                 usage = inner(line, "usage")
                 turn.input_tokens, turn.output_tokens = count(usage, "input_tokens"), count(usage, "output_tokens")
             case "ended":
                 verdict = inner(line, "verdict")
-                turn.verdict, turn.finish = text(verdict, "kind"), text(verdict, "finish")
+                turn.verdict, turn.finish = words(verdict, "kind"), words(verdict, "finish")
                 self._heard(turn)
                 self._end_answer(at)
                 if turn is self.turns[-1]:
@@ -284,8 +284,8 @@ class Lanes:
 
     def _written(self, call: CallLane, saved: Line, at: float) -> None:
         call.written = at
-        call.problem = text(saved, "problem")
-        call.notes = [note for note in as_list(saved.get("notes")) if isinstance(note, str)]
+        call.problem = words(saved, "problem")
+        call.notes = [note[:LONGEST] for note in as_list(saved.get("notes")) if isinstance(note, str)]
         arguments = saved.get("arguments")
         call.arguments = self._clips.text(text(saved, "raw")) if arguments is None else self._clips.json(arguments)
         if self._died and (before := self._died.get((call.name, call.arguments))):
@@ -303,8 +303,8 @@ class Lanes:
         """An attempt failed; what had come of its answer is void."""
         if kind == "attempt_failed":
             verdict, last = inner(line, "verdict"), turn.attempts[-1]
-            last.ended, last.kind, last.model = at, text(verdict, "kind"), text(verdict, "model")
-            last.broken = text(verdict, "reason") or last.kind or "it broke off"
+            last.ended, last.kind, last.model = at, words(verdict, "kind"), words(verdict, "model")
+            last.broken = words(verdict, "reason") or last.kind or "it broke off"
             last.wait, last.elsewhere = max(number(line, "wait") or 0.0, 0.0), flag(line, "elsewhere")
             turn.attempts.append(Attempt(round(at + last.wait, 6)))
             return
@@ -331,35 +331,39 @@ class Lanes:
             case "call_finished":
                 self._finished(line, at)
             case "call_progress":
-                self._find(line).progress.append((at, text(line, "message")[:500]))
+                self._find(line).progress.append((at, words(line, "message")[:500]))
             case "approval_asked":
                 self._find(line).asked = at
             case "tool_late":
                 self._find(line).notes.append(f"it ran on for {number(line, 'seconds') or 0:g} s after its time-out")
             case "calls_ignored":
                 turn = self._turn(line)
-                turn.ignored += [name for name in as_list(line.get("names")) if isinstance(name, str)]
+                turn.ignored += [name[:LONGEST] for name in as_list(line.get("names")) if isinstance(name, str)]
             case "round_finished":
                 self._turn(line).finished = at
             case "limit_reached":
-                self.marks.append(Mark(at, "limit", f"{text(line, 'kind')}: {number(line, 'limit') or 0:g}"))
+                self.marks.append(Mark(at, "limit", f"{words(line, 'kind')}: {number(line, 'limit') or 0:g}"))
             case "run_finished" | "run_failed":
                 self.end = line
             case _:
                 pass
 
     def _finished(self, line: Line, at: float) -> None:
-        dropped, adopted = flag(line, "dropped"), text(line, "adopted_from")
+        dropped, adopted = flag(line, "dropped"), words(line, "adopted_from")
+        if adopted == words(line, "call_id") and self._known.lost(adopted) is None:
+            adopted = ""  # from itself: it ran before its process died
         if adopted:
             self._adopt(line, adopted)
-        lost = self._known.lost(text(line, "call_id")) if dropped else None
+        lost = self._known.lost(words(line, "call_id")) if dropped else None
         call = lost or self._find(line)
         if call.settled:
             return
         call.error, call.seconds = flag(line, "error"), number(line, "seconds")
-        if call.ended is None or not adopted:  # one that is taken over may have ended before
+        if dropped and call.started is not None and call.seconds is not None:
+            call.ended = min(at, round(call.started + call.seconds, 6))  # it is told when nobody has taken it over
+        elif call.ended is None or not adopted:  # one that is taken over may have ended before
             call.ended = at
-        call.duplicate_of, call.adopted_from = text(line, "duplicate_of"), adopted
+        call.duplicate_of, call.adopted_from = words(line, "duplicate_of"), adopted
         if call.result is None:
             call.result = self._clips.text(text(line, "text"))
         call.state = _state(call, dropped, line.get("executed") is not False)
@@ -392,11 +396,13 @@ class Lanes:
 
     def _find(self, line: Line) -> CallLane:
         """The call that a line is about. A run that goes on begins with calls that nobody saw being written."""
-        id, turn = text(line, "call_id"), self._turn(line)
+        id, turn = words(line, "call_id"), self._turn(line)
         known = self._known.find(id, turn.number)
+        if known is None and text(line, "event") != "call_started":
+            known = self._known.lost(id)
         if known is not None:
             return known
-        call = CallLane(turn.number, len(turn.calls), text(line, "name"), id)
+        call = CallLane(turn.number, len(turn.calls), words(line, "name"), id)
         self._known.add(call)
         turn.calls.append(call)
         return call
@@ -420,7 +426,8 @@ class Lanes:
                 if call.ended is None and call.state == "waiting":
                     call.state = _unended(call, over)
             turn.calls.sort(key=lambda call: (call.state != "dropped", call.index))
-            if any(call.state not in ("dropped", "withdrawn") for call in turn.calls):
+            # After a limit the model is asked for an answer: calls in it are refused, and make no round.
+            if not turn.final and any(call.state not in ("dropped", "withdrawn") for call in turn.calls):
                 turn.round = rounds = rounds + 1
 
 
@@ -453,7 +460,7 @@ def _parts(result: Line) -> Iterator[str]:
 
 def media(part: Line) -> str:
     size = len(text(part, "data")) * 3 // 4
-    what = ", ".join(filter(None, (text(part, "name"), text(part, "mime"), text(part, "url")[:200])))
+    what = ", ".join(filter(None, (words(part, "name"), text(part, "mime"), text(part, "url")[:200])))
     return f"[{what or 'a file'}{f', {size:,} bytes' if size else ''}]"
 
 

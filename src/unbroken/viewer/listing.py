@@ -12,14 +12,16 @@ from pathlib import Path
 
 from unbroken.errors import StreamError, UserError
 from unbroken.trajectory.recording import SUFFIX, Summary, is_recording, list_recordings, read_recording, summarize
-from unbroken.viewer.fields import as_object
-from unbroken.viewer.picture import RECORDED, Picture, draw
+from unbroken.viewer.fields import LONGEST, as_object
+from unbroken.viewer.picture import RECORDED, Picture, draw, shown_name
 from unbroken.wires.jsontext import loads
 
 _LOOKED_INTO = 1000
 """So many folders, and files in each, are looked at to find where recordings are."""
 SEARCHED = 512 * 1024 * 1024
 """Bytes that are read to count failed calls; of what is beyond that the number is not known."""
+SEARCHED_AT_ONCE = 16 * 1024 * 1024
+"""The same, where somebody waits for the list: it is counted on when the list is asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Shelf:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.name = shown_name(path)
         self.one = not path.is_dir()
         if self.one and path.exists() and not path.is_file():
             raise UserError(f"{path} is no file, but a pipe or a device: name a recording, or a folder of recordings")
@@ -56,12 +59,14 @@ class Shelf:
         self._failed: dict[tuple[str, int], int] = {}
         """Of files that were counted, by name and size: a recording only ever grows."""
 
-    def rows(self) -> list[Row]:
-        left = SEARCHED
+    def rows(self, search: int = SEARCHED) -> list[Row]:
         rows: list[Row] = []
         for summary in [summarize(self.path)] if self.one else list_recordings(self.path):
-            left -= summary.size
-            rows.append(_row(summary, self._count(summary) if left > 0 else None))
+            failed = self._failed.get((summary.path.name, summary.size))
+            if failed is None and not summary.problem and summary.size <= search:
+                search -= summary.size
+                failed = self._count(summary)
+            rows.append(_row(summary, failed))
         return rows
 
     def draw(self, name: str) -> Picture:
@@ -70,21 +75,24 @@ class Shelf:
 
     def _find(self, name: str) -> Path:
         if self.one:
-            found = self.path if name == self.path.name else None
+            found = self.path if name == self.name else None
         else:
-            found = next((path for path in self.path.iterdir() if path.name == name and is_recording(path)), None)
+            try:
+                found = next((path for path in self.path.iterdir() if shown_name(path) == name), None)
+            except OSError as error:
+                raise UserError(f"{self.path} cannot be listed: {error.strerror or error}") from None
+            found = found if found is not None and is_recording(found) else None
         if found is None:
             raise UserError(f"there is no recording {name!r} in {self.path}")
         return found
 
     def _count(self, summary: Summary) -> int | None:
-        known = (summary.path.name, summary.size)
-        if known not in self._failed:
-            try:
-                self._failed[known] = count_failed(summary.path)
-            except OSError:
-                return None
-        return self._failed[known]
+        try:
+            found = count_failed(summary.path)
+        except OSError:
+            return None
+        self._failed[summary.path.name, summary.size] = found
+        return found
 
 
 def count_failed(path: Path) -> int:
@@ -119,17 +127,17 @@ def recordings_below(folder: Path) -> list[Path]:
 
 def _state(summary: Summary) -> str:
     if summary.problem or summary.stop_reason:
-        return summary.stop_reason
+        return summary.stop_reason[:LONGEST]
     return RECORDED if summary.agent_name == RECORDED else "unfinished"
 
 
 def _row(summary: Summary, failed: int | None) -> Row:
     return Row(
-        summary.path.name,
-        summary.problem.replace(str(summary.path), summary.path.name),  # a page may be sent to somebody
-        summary.run,
-        summary.agent_name,
-        summary.model,
+        shown_name(summary.path),
+        summary.problem.replace(str(summary.path), shown_name(summary.path)),  # a page may be sent to somebody
+        summary.run[:LONGEST],
+        summary.agent_name[:LONGEST],
+        summary.model[:LONGEST],
         summary.time,
         summary.prompt,
         _state(summary),

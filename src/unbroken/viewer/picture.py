@@ -7,19 +7,24 @@ looks. `folding` finds the turns and calls in it, `asked` the messages.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import orjson
 
+from unbroken.trajectory.facts import NO_RESPONSE
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
 from unbroken.viewer.asked import AskedRequest, prompt_of, requests_of
 from unbroken.viewer.clips import Clip, Clipper
 from unbroken.viewer.entries import Entry, entries_of
-from unbroken.viewer.fields import count, flag, inner, number, text
+from unbroken.viewer.fields import count, flag, inner, number, text, words
 from unbroken.viewer.folding import Lanes
 from unbroken.viewer.lanes import CallLane, Mark, Turn
 
+_TOLD = 3
+"""Banners of a kind: what is shown should not be hidden by them."""
 RECORDED = "recorded"
 """The agent's name, and the state, of what the fixture `recorded` keeps."""
 
@@ -37,7 +42,10 @@ class Totals:
     adopted: int
     refused: int
     """Answered without their tool."""
+    retries: int
+    """Requests that were made again, for whatever reason."""
     restarts: int
+    """The same, because the answer broke off."""
     input_tokens: int
     output_tokens: int
     estimated: bool
@@ -81,24 +89,25 @@ def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
     lanes = Lanes(clips, _began(recording), tape)
     lanes.read(recording.lines)
     end = lanes.end or {}
+    entries, missing = entries_of(recording, lanes.times)
     return Picture(
-        recording.path.name,
-        text(recording.head, "run"),
-        text(recording.head, "agent_name"),
-        text(recording.head, "model"),
+        shown_name(recording.path),
+        words(recording.head, "run"),
+        words(recording.head, "agent_name"),
+        words(recording.head, "model"),
         _began(recording),
-        text(inner(recording.head, "settings"), "schedule"),
+        words(inner(recording.head, "settings"), "schedule"),
         bool(recording.head.get("virtual")),
         prompt_of(recording),
         RECORDED if tape else _state(lanes.end),
         clips.text(_answer(end)),
         _seconds(lanes),
-        tuple(_banners(recording, lanes, tape)),
+        tuple(_banners(recording, lanes, tape, missing)),
         _totals(lanes, end),
         tuple(lanes.turns),
         tuple(lanes.marks),
         requests_of(recording, clips, lanes.times),
-        entries_of(recording, lanes.times),
+        entries,
     )
 
 
@@ -108,6 +117,11 @@ def picture_json(picture: object) -> bytes:
         return orjson.dumps(picture)
     except (TypeError, ValueError):  # half a surrogate pair, an integer beyond 64 bits
         return json.dumps(picture, default=asdict).encode()
+
+
+def shown_name(path: Path) -> str:
+    """A name may be no text."""
+    return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
 def _began(recording: Recording) -> float:
@@ -120,7 +134,7 @@ def _began(recording: Recording) -> float:
 def _state(end: Line | None) -> str:
     if end is None:
         return "unfinished"
-    return "failed" if text(end, "event") == "run_failed" else text(end, "stop_reason") or "answered"
+    return "failed" if text(end, "event") == "run_failed" else words(end, "stop_reason") or "answered"
 
 
 def _answer(end: Line) -> str:
@@ -138,7 +152,7 @@ def is_tape(recording: Recording) -> bool:
     return text(recording.head, "agent_name") == RECORDED and next(recording.of("event"), None) is None
 
 
-def _banners(recording: Recording, lanes: Lanes, tape: bool) -> list[str]:
+def _banners(recording: Recording, lanes: Lanes, tape: bool, missing: int) -> list[str]:
     said: list[str] = []
     if tape:
         said.append(
@@ -148,19 +162,26 @@ def _banners(recording: Recording, lanes: Lanes, tape: bool) -> list[str]:
         said.append("This run has no end: its process died, or it still goes on. What there is of it is shown.")
     elif text(lanes.end, "event") == "run_failed":
         said.append(f"The run failed. {_answer(lanes.end)[:1000]}")
-    said += [f"Of the recording, {problem}." for problem in recording.problems[:20]]
-    if len(recording.problems) > 20:
-        said.append(f"{len(recording.problems) - 20} more lines of the recording cannot be read.")
-    said += [f"The recorder noted: {mark.text}" for mark in lanes.marks if mark.kind == "note"]
+    said += [f"Of the recording, {problem}." for problem in recording.problems[:_TOLD]]
+    if len(recording.problems) > _TOLD:
+        said.append(f"{len(recording.problems) - _TOLD:,} more lines of the recording cannot be read.")
+    if missing:
+        said.append(f"By their numbers {missing:,} events are missing: what is shown may be wrong where they were.")
+    notes = [mark.text for mark in lanes.marks if mark.kind == "note"]
+    said += [f"The recorder noted: {note}" for note in notes[:_TOLD]]
+    if len(notes) > _TOLD:
+        said.append(f"The recorder noted {len(notes) - _TOLD:,} more things: they are among the events.")
     if not recording.lines:
         said.append("The recording holds nothing but its first line.")
     return said
 
 
 def _totals(lanes: Lanes, end: Line) -> Totals:
-    calls = [call for call in lanes.calls() if call.state not in ("dropped", "withdrawn")]
+    ran = [call for call in lanes.calls() if call.state != "withdrawn"]
+    calls = [call for call in ran if call.state != "dropped"]
     usage = inner(end, "usage")
     turns = lanes.turns
+    failed = [attempt.kind for turn in turns for attempt in turn.attempts]
     attempts = sum(len(turn.attempts) for turn in turns)
     return Totals(
         rounds=sum(turn.round > 0 for turn in turns),
@@ -168,15 +189,16 @@ def _totals(lanes: Lanes, end: Line) -> Totals:
         attempts=attempts,
         calls=len(calls),
         failed=sum(call.error for call in calls),
-        early=sum(call.early for call in calls),
+        early=sum(call.early for call in ran),
         duplicates=sum(call.state == "shared" for call in calls),
         adopted=sum(bool(call.adopted_from) for call in calls),
         refused=sum(call.state in ("refused", "spoiled") for call in calls),
-        restarts=sum(bool(attempt.kind) for turn in turns for attempt in turn.attempts),
+        retries=sum(bool(kind) for kind in failed),
+        restarts=sum(bool(kind) and kind not in NO_RESPONSE for kind in failed),
         input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),
         output_tokens=count(usage, "output_tokens") or sum(turn.output_tokens for turn in turns),
         estimated=flag(usage, "estimated"),
-        tool_seconds=round(sum(call.seconds or 0.0 for call in calls), 6),
+        tool_seconds=round(sum(call.seconds or 0.0 for call in ran), 6),
         waited=round(sum(map(waited, calls)), 6),
     )
 

@@ -143,6 +143,7 @@ def _facts(picture: Picture) -> str:
         f"{totals.early} started early" if totals.early else "",
         f"{totals.duplicates} shared" if totals.duplicates else "",
         _count(totals.restarts, "restart") if totals.restarts else "",
+        f"{totals.retries - totals.restarts} asked again" if totals.retries > totals.restarts else "",
         f"{'about ' if totals.estimated else ''}{totals.input_tokens:,} tokens in, {totals.output_tokens:,} out"
         if totals.input_tokens or totals.output_tokens
         else "",
@@ -219,10 +220,13 @@ def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
     if calls:
         signs += [(glyphs.writing, WRITING, "the call is written"), (glyphs.waiting, WAITING, "it waits, or shares")]
         signs += [(glyphs.early, EARLY, "it runs, started early"), (glyphs.running, RUNNING, "it runs")]
-    if any(call.error for call in calls):
+    if any(call.error and call.state != "dropped" for call in calls):
         signs.append((glyphs.failed, FAILED, "it failed"))
+    if any(call.state == "dropped" and call.started is not None for call in calls):
+        signs.append((glyphs.failed, FAILED, "it was lost"))
     if any(attempt.broken for turn in picture.turns for attempt in turn.attempts):
-        signs.append((glyphs.broken, FAILED, "the answer broke off"))
+        none = picture.totals.retries and not picture.totals.restarts
+        signs.append((glyphs.broken, FAILED, "there was no answer" if none else "the answer broke off"))
     if any(call.died for call in calls):
         signs.append((glyphs.broken, FAILED, "its process died"))
     line = Text()

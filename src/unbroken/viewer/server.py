@@ -7,6 +7,7 @@ Whoever can open a web page on this machine could ask a server on the loopback, 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -14,11 +15,13 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from unbroken.errors import UserError
-from unbroken.viewer.listing import Shelf
+from unbroken.viewer.listing import SEARCHED_AT_ONCE, Shelf
 from unbroken.viewer.page import PAGE_HEADERS, served_page
 from unbroken.viewer.picture import picture_json
 
 HOST = "127.0.0.1"
+_LOG = logging.getLogger("unbroken.viewer")
+_LOG.addHandler(logging.NullHandler())  # what is no HTTP is not worth a traceback on somebody's terminal
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _DATA_HEADERS = {name: value for name, value in PAGE_HEADERS.items() if name != "content-security-policy"} | {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'"
@@ -29,7 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @asynccontextmanager
 async def serving(shelf: Shelf, port: int = 0) -> AsyncGenerator[str]:
     """The address of the page, as long as it is served."""
-    runner = web.AppRunner(application(shelf), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application(shelf), access_log=None, logger=_LOG, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
@@ -48,7 +51,7 @@ def application(shelf: Shelf) -> web.Application:
         return web.Response(body=served_page(), content_type="text/html", charset="utf-8", headers=PAGE_HEADERS)
 
     async def runs(request: web.Request) -> web.Response:
-        return _json(await asyncio.to_thread(lambda: picture_json(shelf.rows())))
+        return _json(await asyncio.to_thread(lambda: picture_json(shelf.rows(SEARCHED_AT_ONCE))))
 
     async def run(request: web.Request) -> web.Response:
         name = request.match_info["name"]

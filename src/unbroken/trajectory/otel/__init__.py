@@ -46,6 +46,7 @@ class OpenTelemetry:
             tracer_provider, meter_provider, content
         )
         self._content = content
+        self._last: RunHead | None = None
 
     def __repr__(self) -> str:
         return f"OpenTelemetry(content={self._content})"
@@ -54,4 +55,7 @@ class OpenTelemetry:
         """Events alone make no trace: an agent asks for a companion at the start of each run (`accompany`)."""
 
     def accompany(self, head: RunHead) -> Companion:
+        if head is self._last:  # it is twice among the sinks: of the agent and of the run
+            return Companion()
+        self._last = head
         return self._accompany(head)

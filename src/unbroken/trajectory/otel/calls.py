@@ -18,6 +18,7 @@ from unbroken.tools.calling import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.facts import failed
 from unbroken.trajectory.otel.metrics import Attributes
 from unbroken.trajectory.otel.names import CANCELLED, OTHER, error_type_of, nanoseconds
 from unbroken.trajectory.otel.tracing import Tracing, fail, headers_of
@@ -42,11 +43,17 @@ class CallSpans:
         """Of a response that broke off. A call of the response that came instead may have the id of one of them."""
         self._response_ended = 0.0
         """When the last response was complete."""
-        self._saved: list[tuple[float, Attributes]] = []
-        """Seconds of calls that have ended before their response has: if it breaks, nothing was saved."""
+        self._saved: dict[str, tuple[float, Attributes]] = {}
+        """Seconds of calls that have ended before their response has: if it breaks, nothing was saved, unless somebody
+        takes them over."""
+        self._lost: dict[str, tuple[float, Attributes]] = {}
+        self._is_ended = False
+        """The response of this turn is complete."""
 
     def offered(self, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
+        self._lost.clear()
+        self._is_ended = False
 
     def traced(self, caller: Caller) -> Caller:
         async def call_traced(call: ToolCall, context: CallContext[Any]) -> ToolResult:
@@ -69,13 +76,15 @@ class CallSpans:
     def response_broke(self) -> None:
         self._orphans |= self._running
         self._running.clear()
+        self._lost |= self._saved
         self._saved.clear()
 
     def response_ended(self, time: float) -> None:
         self._response_ended = time
-        for saved, about in self._saved:
+        for saved, about in self._saved.values():
             self._tracing.instruments.started_early(saved, about)
         self._saved.clear()
+        self._is_ended = True
 
     def start(self, event: CallStarted) -> None:
         span = self._begin(event)
@@ -85,7 +94,9 @@ class CallSpans:
         self._running[event.call_id] = Running(span, self._tracing.within(span), event.time, event.early)
 
     def finish(self, event: CallFinished) -> None:
-        running = self._take(event)
+        ran_before = event.adopted_from == event.call_id and event.call_id in self._running
+        """Before its process died: it gives what it gave then."""
+        running = self._running.pop(event.call_id) if ran_before else self._take(event)
         span = running.span if running is not None else self._begin(event)
         tool, told = self._tool(event.name), self._tracing.told
         error = error_type_of(event, tool.timeout if tool is not None else None) if event.error else ""
@@ -103,23 +114,32 @@ class CallSpans:
         if error:
             fail(span, error, told(event.text) if self._tracing.content else "")
         ended = event.time
-        if running is not None and (event.adopted_from or event.dropped):
+        if running is not None and not ran_before and (event.adopted_from or event.dropped):
             ended = running.started + event.seconds  # it is told when it is known whose it is: later, perhaps
         span.end(nanoseconds(ended))
-        if running is not None or not event.adopted_from:  # else its end was told before its response broke
-            self._measure(event, running, ended, error)
+        self._measure(event, None if ran_before else running, ended, error)
 
     def _measure(self, event: CallFinished, running: Running | None, ended: float, error: str) -> None:
         name = event.name if self._tool(event.name) is not None else OTHER  # a model may make up any number of names
         about = {**self._tracing.measured, "gen_ai.tool.name": name}
-        self._tracing.instruments.call_ended(event.seconds if running is not None else None, about, error)
-        if running is None or not running.early or event.dropped:
+        instruments = self._tracing.instruments
+        if running is None and (lost := self._lost.pop(event.adopted_from, None)) is not None:
+            if self._is_ended:  # its own end was told before its response broke
+                instruments.started_early(*lost)
+            else:
+                self._saved[event.call_id] = lost
+            return
+        if not event.dropped:
+            instruments.call_answered(about)
+        if running is None:
+            return
+        instruments.tool_ended(event.seconds, about, error, failed(event))
+        if not running.early or event.dropped:
             return
         if self._response_ended < running.started:
-            self._saved.append((ended - running.started, about))
+            self._saved[event.call_id] = ended - running.started, about
         else:
-            saved = min(ended, self._response_ended) - running.started
-            self._tracing.instruments.started_early(saved, about)
+            instruments.started_early(min(ended, self._response_ended) - running.started, about)
 
     def end(self, time: float) -> None:
         """The run is over, and with it what still runs."""

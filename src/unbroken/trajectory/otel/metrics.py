@@ -34,8 +34,10 @@ class Instruments:
         self._rounds = histogram("unbroken.run.rounds", "{round}", "Rounds of calls in a run", _ROUNDS)
         self._tool = histogram("unbroken.tool.duration", "s", "How long a tool ran", _SECONDS)
         self._calls = counter("unbroken.tool.calls", "{call}", "Calls that were answered")
-        self._failures = counter("unbroken.tool.failures", "{call}", "Calls that were answered with an error")
-        self._restarts = counter("unbroken.restarts", "{restart}", "Requests that were made again")
+        self._failures = counter("unbroken.tool.failures", "{call}", "Executions that ended in an error")
+        self._restarts = counter(
+            "unbroken.restarts", "{restart}", "Requests that were made again because the response broke"
+        )
         self._saved = counter("unbroken.early.saved", "s", "Seconds that calls ran while their response was written")
 
     def request_ended(self, seconds: float, first: float | None, usage: Usage, about: Attributes, error: str) -> None:
@@ -50,14 +52,14 @@ class Instruments:
     def restarted(self, about: Attributes) -> None:
         self._restarts.add(1, about)
 
-    def call_ended(self, ran: float | None, about: Attributes, error: str) -> None:
-        """`ran`: the seconds that its tool ran, where it ran for this call."""
+    def call_answered(self, about: Attributes) -> None:
         self._calls.add(1, about)
+
+    def tool_ended(self, ran: float, about: Attributes, error: str, failed: bool) -> None:
         ended = {**about, "error.type": error} if error else about
-        if error:
+        if failed:
             self._failures.add(1, ended)
-        if ran is not None:
-            self._tool.record(ran, ended)
+        self._tool.record(ran, ended)
 
     def started_early(self, saved: float, about: Attributes) -> None:
         if (seconds := round(saved, 6)) > 0:  # a time of ours holds no more

@@ -35,6 +35,7 @@ from unbroken.models.model import Model
 from unbroken.tools.calling import Caller
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.companion import Companion, RunHead
+from unbroken.trajectory.facts import NO_RESPONSE
 from unbroken.trajectory.otel.asking import Asking, TracedModel
 from unbroken.trajectory.otel.calls import CallSpans
 from unbroken.trajectory.otel.content import answer, history
@@ -131,8 +132,9 @@ class RunTrace(Companion):
             model=event.model,
             elsewhere=event.elsewhere,
         )
-        about = {**self._tracing.measured, "unbroken.restart.kind": event.kind}
-        self._tracing.instruments.restarted(about)
+        if event.kind not in NO_RESPONSE:
+            about = {**self._tracing.measured, "unbroken.restart.kind": event.kind}
+            self._tracing.instruments.restarted(about)
 
     def _note(self, span: Span, event: Event, **fields: Any) -> None:
         about = {"turn": event.turn, **fields}
