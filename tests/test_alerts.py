@@ -73,3 +73,12 @@ def test_an_alert_on_what_there_is_not_is_refused() -> None:
         Alert("slow", "latency", 4.0)
     with pytest.raises(UserError, match="alert `slow`: nothing is above nan"):
         Alert("slow", "avg_query_latency", float("nan"))
+
+
+def test_an_alert_may_watch_how_many_queries_had_two_rounds() -> None:
+    alert = Alert("two", "queries_with_2_rounds", 0, least=0)
+    metrics = Metrics()
+    metrics.rounds[2] = 1
+    assert [str(each) for each in fired(metrics, [alert])] == ["two queries_with_2_rounds=1 above=0 queries=0"]
+    with pytest.raises(UserError, match="alert `two`: nothing is above '4'; give a number"):
+        Alert("two", "queries_with_2_rounds", "4")  # pyright: ignore[reportArgumentType] - that is what is tried

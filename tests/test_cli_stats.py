@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import a_long_run
 import pytest
+from rich.cells import cell_len
 from terminals import Terminal, in_pipe, invoke
 
 from unbroken import Agent, ScriptedModel
@@ -115,6 +117,8 @@ def test_thresholds_can_be_given_anew(recordings: Path) -> None:
         ("--prices", "2", "--prices 2: give what a million tokens cost, in and out, as in 2.50,10"),
         ("--prices", "2,-1", "--prices 2,-1: give what"),
         ("--prices", "nan,1", "--prices nan,1: give what"),
+        ("--prices", "1e308,1", "--prices 1e308,1: give what"),
+        ("--prices", "", "--prices : give what"),
         ("--by", "day", "--by day: give one of model, agent"),
         ("--alert", "avg_query_latency", "--alert avg_query_latency: give METRIC=NUMBER"),
         ("--alert", "speed=3", "alert `speed`: there is no metric 'speed'"),
@@ -152,3 +156,48 @@ def test_a_bar_is_to_be_seen_if_there_is_anything() -> None:
     assert bar(1, 100_000, blocks=False) == "#"
     assert bar(10, 10, blocks=True) == "█" * 40
     assert bar(5, 10, blocks=False) == "#" * 20
+
+
+@pytest.mark.parametrize("columns", [50, 70, 80])
+def test_a_narrow_terminal_gets_whole_numbers(recordings: Path, tmp_path: Path, columns: int) -> None:
+    name = b"a_tool_with_a_name_of_some_thirty_letters"
+    for number in range(3):
+        whole = (recordings / f"long-{number}.jsonl").read_bytes()
+        (tmp_path / f"{number}.jsonl").write_bytes(whole.replace(b'"map_of"', b'"%b"' % name))
+    with Terminal("stats", str(tmp_path), "--by", "agent", env={"COLUMNS": str(columns)}) as terminal:
+        assert terminal.end() == 0
+    lines = [line for line in terminal.plain.splitlines() if not line.startswith("▲")]
+    assert max(cell_len(line.rstrip()) for line in lines) <= columns
+    [tool] = [line for line in lines if line.startswith("a_tool")]
+    assert tool.count("…") == 1
+    assert "3 (100.0 %)" in tool
+    assert "1.00 s" in tool
+
+
+def test_where_nothing_ended_there_is_no_mean(recordings: Path) -> None:
+    shown = invoke("stats", str(recordings / "cut.jsonl")).stdout
+    assert "latency, mean\t-\n" in shown
+    assert "rounds per query\t-\n" in shown
+    assert "  queries with 2 rounds\t-\n" in shown
+
+
+def test_a_pipe_and_a_link_to_itself_are_left_out_and_the_rest_is_counted(recordings: Path, tmp_path: Path) -> None:
+    (tmp_path / "good.jsonl").write_bytes((recordings / "short.jsonl").read_bytes())
+    (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    told = as_json(tmp_path, tmp_path / "pipe.jsonl")
+    assert told["recordings"] == 1
+    reasons = {Path(each["path"]).name: each["reason"] for each in told["left_out"]}
+    assert "Too many levels of symbolic links" in reasons["loop.jsonl"]
+    assert "is no file, but a pipe" in reasons["pipe.jsonl"]
+
+
+def test_numbers_that_are_none_are_not_counted(recordings: Path, tmp_path: Path) -> None:
+    """Whatever stands in place of the tokens, the others are counted."""
+    whole = (recordings / "long-0.jsonl").read_text()
+    for number, value in enumerate(['"abc"', "Infinity", "NaN", "-5", "true", "1e300"]):
+        broken = whole.replace('"input_tokens":1213', f'"input_tokens":{value}')
+        (tmp_path / f"{number}.jsonl").write_text(broken.replace("the-long-run", f"run-{number}"))
+    (tmp_path / "good.jsonl").write_text(whole)
+    metrics = as_json(tmp_path)["all"]
+    assert (metrics["input_tokens"], metrics["queries_with_3_rounds"]) == (1213, metrics["queries"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -29,8 +30,8 @@ from unbroken import (
     Wait,
     tool,
 )
-from unbroken.errors import ChainBroken, Unavailable
-from unbroken.events import CallStarted, RequestRetried, RequestSent, RunFailed, RunStarted
+from unbroken.errors import ChainBroken, Unavailable, UserError
+from unbroken.events import CallStarted, RequestRetried, RequestSent, RunFailed, RunFinished, RunStarted
 from unbroken.messages import Assistant, Request
 from unbroken.models.script import Answer, Break, Call, Fail, Pause, Say, Uses
 from unbroken.testing import run_virtual
@@ -446,3 +447,77 @@ def test_a_quantile_is_at_most_a_tenth_too_much(durations: list[int], share: flo
     exact = sorted(durations)[max(ceil(share * len(durations)), 1) - 1]
     clamped = min(max(exact, 10_000), 10**15)
     assert min(clamped, max(durations)) / 1e9 <= histogram.quantile(share) <= max(1.1 * clamped / 1e9, 1e-5)
+
+
+def test_runs_of_one_id_that_fail_each_count() -> None:
+    metrics = Metrics()
+    for seq in (0, 0, 0):
+        metrics(RunStarted("job", 0, seq, 1.0, "m", "eager"))
+        metrics(RunFailed("job", 0, 1, 2.0, "ProviderError", "no"))
+    assert (metrics.queries, metrics.failed) == (3, 3)
+    metrics(RunStarted("job", 0, 2, 3.0, "m", "eager"))  # this one goes on: its events are numbered on
+    assert (metrics.queries, metrics.unended) == (2, 1)
+
+
+def test_a_tool_that_ended_with_its_cancelled_run_has_not_failed() -> None:
+    @tool(effect="read")
+    async def wait_long() -> str:
+        "Waits."
+        await asyncio.sleep(30)
+        return "done"
+
+    metrics = Metrics()
+
+    async def main() -> None:
+        task = asyncio.create_task(Agent(ScriptedModel([Call("wait_long")]), [wait_long], sinks=[metrics]).run("Go."))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run_virtual(main)
+    assert (metrics.outcomes, metrics.tool_executions, metrics.tool_failures) == ({"cancelled": 1}, 1, 0)
+
+
+def test_a_client_that_went_away_has_given_up() -> None:
+    metrics = Metrics.of([RunFailed("r", 0, 1, 2.0, "ClientGone", "the client went away")])
+    assert metrics.outcomes == {"cancelled": 1}
+
+
+def test_queries_by_rounds_are_a_metric_for_any_number() -> None:
+    metrics = Metrics()
+    assert (metrics.queries_with_2_rounds, metrics.to_json()["queries_with_2_rounds"]) == (0, 0)
+    metrics.rounds[2] = 5
+    assert (metrics.queries_with_2_rounds, getattr(metrics, "queries_with_3_rounds")) == (5, 0)  # noqa: B009 - no field
+    with pytest.raises(AttributeError, match="there is no metric 'speed'"):
+        getattr(metrics, "speed")  # noqa: B009 - there is none
+
+
+def test_what_is_no_metrics_cannot_be_added_and_json_is_not_taken_for_events() -> None:
+    with pytest.raises(TypeError):
+        _ = Metrics() + 5  # pyright: ignore[reportOperatorIssue] - that is what is tried
+    one = Metrics.of([RunFailed("r", 0, 1, 2.0, "ProviderError", "no")])
+    assert sum([one, one], 0 + one).failed == 3
+    with pytest.raises(UserError, match="read it with event_from_json"):
+        Metrics.of([{"event": "run_started"}])  # pyright: ignore[reportArgumentType] - that is what is tried
+
+
+def test_unfinished_runs_are_added_up_in_a_time_that_grows_with_their_number() -> None:
+    def adding(count: int) -> float:
+        metrics, began = Metrics(), time.process_time()
+        for number in range(count):
+            metrics += Metrics.of([RunStarted(str(number), 0, 0, 1.0, "m", "eager")])
+        assert metrics.unended == count
+        return time.process_time() - began
+
+    adding(100)
+    assert adding(2_000) < 2.0  # it was a minute
+
+
+def test_times_before_their_beginning_and_tokens_that_are_none_count_as_nothing() -> None:
+    usage = {"input_tokens": "abc", "output_tokens": float("inf"), "cached_tokens": -3}
+    end = RunFinished("r", 0, 1, 2.0, "", "answered", 0, 1, 0, usage, -3.0)  # pyright: ignore[reportArgumentType] - of a recording
+    metrics = Metrics.of([end], prices=Prices(1e308, 1e308))
+    assert (metrics.avg_query_latency, metrics.tokens, metrics.cost) == (0.0, 0, 0.0)
+    end.usage = {"input_tokens": 10**14}
+    assert Metrics.of([end], prices=Prices(1e308, 1e308)).cost == 0.0

@@ -34,12 +34,14 @@ from unbroken import (
     ChainBroken,
     Guarded,
     Limits,
+    RateLimited,
     ScriptedModel,
     Unauthorized,
     Wait,
     tool,
 )
 from unbroken.testing import Break, Call, Fail, Pause, Say, Uses, run_virtual
+from unbroken.trajectory.metrics import Metrics
 from unbroken.trajectory.otel import OpenTelemetry
 from unbroken.trajectory.otel.content import json_text
 
@@ -629,3 +631,41 @@ def test_without_the_package_the_extra_is_named() -> None:
 
 def test_it_says_what_it_is() -> None:
     assert repr(OpenTelemetry(content=True)) == "OpenTelemetry(content=True)"
+
+
+def test_a_request_that_got_no_answer_is_no_restart() -> None:
+    watched = Watched()
+    model = ScriptedModel(Fail(RateLimited("slow down")), "Done.")
+    play(Agent(Guarded(model), [look_up], sinks=[watched.sink]))
+    assert [key for key in watched.numbers() if key[0] == "unbroken.restarts"] == []
+
+
+def test_calls_and_failures_are_counted_as_metrics_count_them() -> None:
+    """One is dropped with its response, one that had ended before its response broke is adopted, two fail together."""
+    watched, metrics = Watched(), Metrics()
+
+    @tool(effect="read")
+    async def wait_for(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        if seconds == 0.2:
+            raise ValueError("it fails")
+        return "done"
+
+    model = ScriptedModel(
+        [Call("wait_for", seconds=5), Call("wait_for", seconds=0.1), Pause(1), Break()],
+        [Pause(1), Call("wait_for", seconds=0.1), Pause(1)],
+        [Call("wait_for", seconds=0.2), Call("wait_for", seconds=0.2)],
+        "Done.",
+    )
+    play(Agent(Guarded(model), [wait_for], sinks=[watched.sink, metrics]))
+    counted = {key[0]: value for key, value in watched.numbers().items() if key[0] != "unbroken.tool.duration"}
+    assert counted["unbroken.tool.calls"] == metrics.tool_calls == 3
+    assert counted["unbroken.tool.failures"] == metrics.tool_failures == 1
+    assert counted["unbroken.early.saved"] == metrics.early_seconds_saved == 0.1
+
+
+def test_a_sink_of_the_agent_and_of_the_run_makes_each_span_once() -> None:
+    watched = Watched()
+    agent = Agent(ScriptedModel("Done."), sinks=[watched.sink])
+    run_virtual(lambda: agent.run("Go.", sinks=[watched.sink]))
+    assert sorted(span.name.split()[0] for span in watched.spans()) == ["chat", "invoke_agent"]

@@ -40,10 +40,10 @@ def test_a_run_is_counted_as_its_metrics_are() -> None:
     assert told['unbroken_duplicates_shared_total{tool="weather"}'] == 1
     assert told['unbroken_tool_calls_adopted_total{tool="events_on"}'] == 1
     assert told['unbroken_early_seconds_saved_total{tool="events_on"}'] == pytest.approx(0.4)
-    assert (told["unbroken_model_requests_total"], told["unbroken_restarts_total"]) == (4, 1)
+    assert (told["unbroken_model_requests_total"], told["unbroken_model_restarts_total"]) == (4, 1)
     assert told["unbroken_tool_chain_broken_total"] == told["unbroken_tool_chain_broken_queries_total"] == 1
-    assert told['unbroken_tokens_total{kind="input"}'] == metrics.input_tokens
-    assert told["unbroken_cost_total"] == pytest.approx((1213 * 2.0 + 150 * 10.0) / 1_000_000)
+    assert told['unbroken_model_tokens_total{kind="input"}'] == metrics.input_tokens
+    assert told["unbroken_model_cost_total"] == pytest.approx((1213 * 2.0 + 150 * 10.0) / 1_000_000)
 
 
 def test_names_that_a_model_made_up_make_no_more_than_so_many_series() -> None:
@@ -67,3 +67,10 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     module = importlib.import_module("unbroken.trajectory.prometheus")
     with pytest.raises(UserError, match=r"needs prometheus-client, .*: pip install 'unbroken\[metrics\]'"):
         module.PrometheusMetrics()
+
+
+def test_a_second_sink_on_one_registry_is_refused_in_words() -> None:
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry)
+    with pytest.raises(UserError, match=r"has these metrics already .* one sink serves all agents"):
+        PrometheusMetrics(registry)

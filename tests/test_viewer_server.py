@@ -63,7 +63,7 @@ def test_runs_are_listed_and_one_is_drawn(folder: Path) -> None:
     rows = told(folder, "/runs")
     assert [(row["name"], row["calls"], bool(row["problem"])) for row in rows] == [
         ("long.jsonl", 8, False),
-        ("bad.jsonl", 0, True),
+        ("bad.jsonl", None, True),
     ]
     assert told(folder, "/runs/long.jsonl")["totals"]["calls"] == 8
 
@@ -120,3 +120,36 @@ def test_a_port_that_is_taken_is_told_in_words(folder: Path) -> None:
                     pass
 
     asyncio.run(main())
+
+
+def test_a_folder_that_vanished_is_told_in_words(folder: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shelf = Shelf(gone)
+    gone.rmdir()
+
+    async def main() -> list[int]:
+        async with serving(shelf) as address, aiohttp.ClientSession() as session:
+            answers = [await session.get(address + target) for target in ("runs", "runs/x.jsonl")]
+            for answer in answers:
+                assert "cannot be listed" in (await answer.json())["error"]
+            return [answer.status for answer in answers]
+
+    assert asyncio.run(main()) == [404, 404]
+
+
+def test_a_request_without_a_host_is_refused_without_a_traceback(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> bytes:
+        async with serving(Shelf(folder)) as address:
+            url = URL(address)
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            writer.write(b"GET /runs HTTP/1.1\r\nConnection: close\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            return answer
+
+    assert asyncio.run(main()).split()[1] in (b"400", b"403")
+    assert "Traceback" not in capfd.readouterr().err

@@ -20,7 +20,7 @@ from unbroken.viewer.listing import Shelf
 from unbroken.viewer.page import whole_page
 from unbroken.viewer.picture import draw
 from unbroken.viewer.plain import list_lines, picture_lines
-from unbroken.viewer.ruler import COARSE
+from unbroken.viewer.ruler import COARSE, RUNNING, WAITING, WRITING, Ruler
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028\u2029 <img src=x onerror=alert(1)> \x1b[31m\x07 \" ' &amp;"
 
@@ -187,3 +187,75 @@ def test_the_page_of_the_docs_shows_what_the_terminal_does(long_run: Path) -> No
     lines = [line.plain.rstrip() for line in picture_lines(draw(read_recording(long_run)), 80)]
     page = Path(__file__).parents[1] / "docs" / "viewer.md"
     assert "\n".join(lines) in page.read_text("utf-8")
+
+
+def test_nothing_in_a_recording_commands_the_terminal(tmp_path: Path) -> None:
+    path = hostile(tmp_path / "hostile.jsonl")
+    end: dict[str, Any] = {
+        "line": "event", "event": "run_finished", "run": "r", "turn": 0, "seq": 0, "time": 2.0, "text": HOSTILE,
+        "stop_reason": HOSTILE, "rounds": 0, "requests": 1, "calls": 0, "usage": {}, "seconds": 1.0,
+    }  # fmt: skip
+    path.write_text(path.read_text() + json.dumps(end) + "\n")
+    for shown in (view(str(path), "--plain", columns=200), view(str(tmp_path), "--plain", columns=200)):
+        assert (shown.returncode, "\x1b" in shown.stdout, "alert(1)" in shown.stdout) == (0, False, True)
+
+
+@pytest.mark.parametrize("width", [20, 30, 50, 80, 120, 200])
+def test_the_list_says_which_file_each_run_is_at_any_width(long_run: Path, tmp_path: Path, width: int) -> None:
+    (tmp_path / "good.jsonl").write_bytes(long_run.read_bytes())
+    whole = long_run.read_bytes()
+    (tmp_path / "unfinished.jsonl").write_bytes(whole[: len(whole) // 2])
+    lines = [line.plain for line in list_lines(Shelf(tmp_path).rows(), width)]
+    assert max(map(cell_len, lines)) <= width
+    shown = " ".join(" ".join(lines).split())
+    for words in ("good.jsonl", "unfinished.jsonl", "4.55 s", "Plan a day in", "1 failed" if width < 80 else " 8 1 "):
+        assert words in shown
+
+
+def test_a_wait_that_is_none_is_not_drawn() -> None:
+    """It is written up to the very end of a column, and starts at once."""
+    bar = Ruler(0.0, 10.0, 10).bar(
+        [(0.0, 3.99999, "▒", WRITING), (3.99999, 4.0, "·", WAITING), (4.0, 9.0, "█", RUNNING)]
+    )
+    assert bar.plain == "▒▒▒▒█████ "
+    bar = Ruler(0.0, 10.0, 10).bar([(0.0, 2.0, "▒", WRITING), (2.0, 4.0, "·", WAITING), (4.0, 9.0, "█", RUNNING)])
+    assert bar.plain == "▒▒··█████ "
+
+
+@pytest.mark.parametrize("seconds", [0.001, 4.55, 1e6, 9e14])
+def test_any_time_has_an_axis_and_words_that_fit(seconds: float, tmp_path: Path) -> None:
+    axis = Ruler(0.0, seconds, 40).axis()
+    assert axis.startswith("0s")
+    assert len(axis) == 40
+    assert len(axis.split()) > 2
+    path = hostile(tmp_path / "long.jsonl")
+    path.write_text(path.read_text() + json.dumps({"line": "note", "at": seconds, "text": ""}) + "\n")
+    assert max(cell_len(line.plain) for line in picture_lines(draw(read_recording(path)), 60)) <= 60
+
+
+def test_a_resumed_run_says_where_it_went_on(tmp_path: Path) -> None:
+    path = hostile(tmp_path / "resumed.jsonl")
+    path.write_text(path.read_text() + '{"line":"resumed","time":7201.1}\n')
+    assert "▸ 0.10 s: the run goes on here, 2.0 h later" in "\n".join(
+        line.plain for line in picture_lines(draw(read_recording(path)), 80)
+    )
+
+
+def test_a_folder_without_recordings_is_no_picture_however_it_is_asked_for(long_run: Path, tmp_path: Path) -> None:
+    for option in (("--plain",), ("--json",), ("--html", str(tmp_path / "out.html")), ("--no-open",)):
+        done = view(str(tmp_path), *option)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Agent(record=…) and unbroken run --record write some" in done.stderr
+    below = tmp_path / "recordings" / "test_file"
+    below.mkdir(parents=True)
+    (below / "test_name.jsonl").write_bytes(long_run.read_bytes())
+    assert f"some are in {below}; name that folder" in view(str(tmp_path)).stderr
+
+
+def test_the_page_is_never_written_over_a_recording(long_run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(long_run.read_bytes())
+    done = view(str(path), "--html", str(path))
+    assert (done.returncode, path.read_bytes()) == (2, long_run.read_bytes())
+    assert "is a recording, and would be lost" in done.stderr
+    assert "the name of the file is empty" in view(str(path), "--html", "").stderr

@@ -112,7 +112,7 @@ def test_every_call_is_a_lane_and_enter_shows_it(folder: Path) -> None:
     in_browser(folder / "long.jsonl", act)
 
 
-@pytest.mark.parametrize("width", [1000, 1600])
+@pytest.mark.parametrize("width", [420, 1000, 1600])
 def test_nothing_is_wider_than_the_window(folder: Path, width: int) -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         await tab.size(width, 800)
@@ -120,8 +120,46 @@ def test_nothing_is_wider_than_the_window(folder: Path, width: int) -> None:
             await tab.press(key)
             await shot(tab, f"{width}-{key}")
             assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
+            assert await tab.run("document.querySelector('h1').clientWidth > 150")
 
     in_browser(folder / "long.jsonl", act)
+
+
+def test_a_phone_shows_how_each_run_ended_and_how_long_it_took(folder: Path) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.size(420, 800)
+        shown = await text(tab, ".item")
+        assert all(words in shown for words in ("long.jsonl", "answered", "4.55 s", "unfinished"))
+        assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
+        right = "[...document.querySelectorAll('.item > *')].map((node) => node.getBoundingClientRect().right)"
+        assert max(await tab.run(right)) <= 420
+        await shot(tab, "phone")
+
+    in_browser(folder, act)
+
+
+@pytest.mark.parametrize("key", ["Enter", "Escape", "ArrowDown"])
+def test_the_filter_of_the_messages_can_be_left_by_keyboard(folder: Path, key: str) -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.press("2", "/", "b", key)
+        assert await tab.run("document.activeElement.id") != "filter"
+        await tab.press("3")
+        await tab.until("document.querySelector('.head.events') !== null")
+
+    in_browser(folder / "long.jsonl", act)
+
+
+def test_thirty_broken_lines_leave_room_for_the_run(folder: Path, tmp_path: Path) -> None:
+    first, *lines = (folder / "long.jsonl").read_text().splitlines()
+    path = tmp_path / "broken.jsonl"
+    notes = ['{"line":"note","text":"the disk is full"}'] * 30
+    path.write_text("\n".join([first, *["broken"] * 30, *notes, *lines]) + "\n")
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        assert len(await texts(tab, ".banner")) == 8
+        assert await tab.run("document.querySelector('.list').clientHeight") > 250
+
+    in_browser(path, act)
 
 
 def test_time_is_zoomed_and_moved_by_keys_and_wheel(folder: Path) -> None:

@@ -65,10 +65,6 @@ def _latency(metrics: Metrics, value: float) -> str:
     return _seconds(value) if metrics.latency.count else _NONE
 
 
-def _of(count: int, all: int) -> float:
-    return count / all if all else 0.0
-
-
 def _and_share(count: int, share: float) -> str:
     return f"{count:,} ({_share(share)})"
 
@@ -86,10 +82,7 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("  p95", lambda each: _latency(each, each.latency.quantile(0.95))),
     ("  max", lambda each: _latency(each, each.latency.max)),
     ("rounds per query", lambda each: _number(each.avg_tool_rounds_per_query, each.queries)),
-    (
-        "  queries with 2 rounds",
-        lambda each: _and_share(each.rounds.get(2, 0), _of(each.rounds.get(2, 0), each.queries)),
-    ),
+    ("  queries with 2 rounds", lambda each: _two_rounds(each)),
     ("requests", lambda each: f"{each.requests:,}"),
     ("  restarts", lambda each: f"{each.restarts:,}"),
     ("broken chains", lambda each: _and_share(each.tool_chain_broken, each.tool_chain_broken_rate)),
@@ -110,8 +103,14 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
 _TOOL_HEAD = ("tool", "calls", "ran", "failed", "refused", "shared", "mean", "p95", "max", "total")
 _SPARED = ("shared", "refused", "total", "p95", "ran", "calls", "mean")
 """The columns that a narrow terminal does without, in this order."""
+_GAP = 2
 _NAME = 16
 """Columns that a name has at least, before others are left out."""
+
+
+def _two_rounds(metrics: Metrics) -> str:
+    count = metrics.rounds.get(2, 0)
+    return _and_share(count, count / metrics.queries) if metrics.queries else _NONE
 
 
 def _lost(metrics: Metrics) -> int:
@@ -263,7 +262,7 @@ def _all_tables(counted: Counted, width: int) -> Iterator[Table]:
     """One, or more below each other where the columns do not fit beside each other."""
     names, rows = [one_line(name, 40) for name in counted.columns], _rows(counted)
     widths = [
-        max(cell_len(name) * bool(counted.by), *(cell_len(row[place]) for row in rows)) + 1
+        max(cell_len(name) * bool(counted.by), *(cell_len(row[place]) for row in rows)) + _GAP
         for place, name in enumerate(names, start=1)
     ]
     room = width - max(len(row[0]) for row in rows)
@@ -286,7 +285,7 @@ def _columns(rows: Sequence[Sequence[str]], width: int) -> tuple[list[int], int]
     chosen = list(range(len(_TOOL_HEAD)))
 
     def room() -> int:
-        return width - sum(numbers[place - 1] + 1 for place in chosen[1:])
+        return width - sum(numbers[place - 1] + _GAP for place in chosen[1:])
 
     for spared in _SPARED:
         if room() >= min(name, _NAME):

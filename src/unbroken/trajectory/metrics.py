@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from unbroken.errors import UserError
 from unbroken.events import Event
@@ -112,10 +112,12 @@ class Metrics:
             metrics(event)
         return metrics
 
-    def __getattr__(self, name: str) -> int:
-        if (named := ROUNDS.fullmatch(name)) is None:
-            raise AttributeError(f"there is no metric {name!r}")
-        return self.rounds.get(int(named[1]), 0)
+    if not TYPE_CHECKING:  # else any name would be one
+
+        def __getattr__(self, name: str) -> int:
+            if (named := ROUNDS.fullmatch(name)) is None:
+                raise AttributeError(f"there is no metric {name!r}")
+            return self.rounds.get(int(named[1]), 0)
 
     def __call__(self, event: Event) -> None:
         if type(event) in COUNTED:
@@ -224,6 +226,11 @@ class Metrics:
     def avg_tool_rounds_per_query(self) -> float:
         """Mean rounds of all queries; a round is one assistant message with calls, plus its results."""
         return self._rounds_in_all / self.queries if self.queries else 0.0
+
+    @property
+    def queries_with_2_rounds(self) -> int:
+        """Queries that had two rounds; so it is named for any other number, and `rounds` has them all."""
+        return self.rounds.get(2, 0)
 
     @property
     def tool_chain_broken(self) -> int:

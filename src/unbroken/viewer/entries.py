@@ -37,6 +37,8 @@ def entries_of(recording: Recording, times: Sequence[float]) -> tuple[tuple[Entr
     pieces: list[Entry] = []
     """Of a stream: an event was said of each, which is told by its number that no other has."""
     next_seq = missing = 0
+    silent = False
+    """An answer that comes again is said when it is whole."""
     for at, line in zip(times, recording.lines, strict=True):
         is_event = line["line"] == "event"
         kind = text(line, "event") if is_event else text(line, "delta") or text(line, "line")
@@ -49,8 +51,10 @@ def entries_of(recording: Recording, times: Sequence[float]) -> tuple[tuple[Entr
             missing += max(count(line, "seq") - next_seq - len(pieces), 0)
             pieces.clear()
             next_seq = count(line, "seq") + 1
-        elif line["line"] == "delta" and kind in _PIECES and "held" not in line:
+        elif line["line"] == "delta" and kind in _PIECES and not silent:
             pieces.append(entry)
+        else:
+            silent = kind == "restarted" or (silent and kind != "request")
     return tuple(found), missing
 
 

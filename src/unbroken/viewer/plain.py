@@ -91,8 +91,8 @@ def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
         prompt = _line(row.prompt)
         if room < _PROMPT:
             yield from _wrapped(_in_short(row), width, _tone(row))
-            yield from _wrapped(f"  {prompt}", width, "") if prompt else ()
-            yield from _wrapped(f"  {_line(row.name)}", width, "dim")
+            yield from _wrapped(prompt, width, "", "  ") if prompt else ()
+            yield from _wrapped(_line(row.name), width, "dim", "  ")
             continue
         failed = "?" if row.failed is None else str(row.failed)
         line = Text.assemble(
@@ -106,7 +106,7 @@ def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
         )
         yield line
         if not wide:
-            yield from _wrapped(f"  {_line(row.name)}", width, "dim")
+            yield from _wrapped(_line(row.name), width, "dim", "  ")
     for row in rows:
         if row.problem:
             yield from _wrapped(f"! {_line(row.problem)}", width, "yellow")
@@ -238,18 +238,18 @@ def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
     yield line
 
 
-def _wrapped(words: str, width: int, style: str) -> Iterator[Text]:
-    line = ""
+def _wrapped(words: str, width: int, style: str, indent: str = "") -> Iterator[Text]:
+    line, room = "", width - len(indent)
     for word in words.split(" "):
-        if line and cell_len(line) + 1 + cell_len(word) > width:
-            yield Text(line, style)
+        if line and cell_len(line) + 1 + cell_len(word) > room:
+            yield Text(indent + line, style)
             line = ""
         line = f"{line} {word}" if line else word
-        while cell_len(line) > width:
-            head = set_cell_size(line, width)
-            yield Text(head, style)
+        while cell_len(line) > room:
+            head = set_cell_size(line, room)
+            yield Text(indent + head, style)
             line = line[len(head.rstrip()) or 1 :]
-    yield Text(line, style)
+    yield Text(indent + line, style)
 
 
 def _cut(clip: Clip, most: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import ceil, log10
+from math import floor, log10
 from typing import TypeAlias
 
 from rich.text import Text
@@ -60,7 +60,7 @@ class Ruler:
         """`0s   1    2    3`"""
         marks = [" "] * (self.columns + 1)
         least = 6 * self.scale / max(self.columns, 6)
-        step = next((step for step in _STEPS if step >= least), 0) or 10 ** ceil(log10(least))
+        step = next((step for step in _STEPS if step >= least > _STEPS[0] / 2), 0) or _round(least)
         for number in range(int(self.scale / step + 1e-6) + 1):
             at = self.column(self.began + number * step)
             word = f"{number * step:g}s" if number == 0 else f"{number * step:g}"
@@ -72,8 +72,15 @@ class Ruler:
         return int((time - self.began) / self.scale * self.columns + 1e-6)
 
 
+def _round(least: float) -> float:
+    """The next number of one digit: 1, 2 or 5."""
+    size = 10.0 ** floor(log10(least))
+    return next(digit * size for digit in (1, 2, 5, 10) if digit * size >= least * 0.999999)
+
+
 def _style(cell: tuple[str, str]) -> str:
     return cell[1]
 
 
-_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 14400)
+_STEPS = (10, 30, 60, 300, 600, 1800, 3600, 14400, 86400)
+"""Of longer times."""
