@@ -13,7 +13,8 @@ from unbroken.errors import Unreachable
 from unbroken.gateway.edge import ClientGone, Leaving, Watching
 from unbroken.messages import Request, User
 from unbroken.models import connect
-from unbroken.models.http import HTTPModel, Sent
+from unbroken.models.http import HTTPModel
+from unbroken.models.sent import Sent
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -33,7 +33,7 @@ from unbroken import (
 )
 from unbroken.agent.rebuilding import agent_of, output_of
 from unbroken.events import CallFinished, Event, TextAdded, event_to_json
-from unbroken.messages import Request, ToolCall
+from unbroken.messages import Message, Request, ToolCall
 from unbroken.models.script import Answer, Break, Call, Cut, Pause, Say, Step, Think, Uses
 from unbroken.testing import run_virtual
 from unbroken.tools.approval import Approval
@@ -219,7 +219,11 @@ def test_tools_that_do_several_things_in_one_instant_do_them_in_the_same_order_a
 def test_a_trimmed_history_is_sent_again_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     script = [[Call("look", what=str(number))] for number in range(4)]
-    run_virtual(lambda: agent(ScriptedModel(*script, "So."), history=lambda said: said[-2:], record=path).run("Go."))
+
+    def last_two(said: tuple[Message, ...]) -> tuple[Message, ...]:
+        return said[-2:]
+
+    run_virtual(lambda: agent(ScriptedModel(*script, "So."), history=last_two, record=path).run("Go."))
     recording = read_recording(path)
     assert agent_of(recording).replay(recording).text == "So."
 

@@ -43,8 +43,8 @@ from unbroken.messages import (
     ToolCall,
     Usage,
 )
-from unbroken.models.http import Sent
 from unbroken.models.model import Model, closing
+from unbroken.models.sent import Sent
 from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
 from unbroken.wires.ids import RULES, fit

@@ -22,8 +22,8 @@ from unbroken.gateway.doors import MESSAGES_FIELD
 from unbroken.gateway.upstreams import Upstream
 from unbroken.messages import Json, Request
 from unbroken.models import Guarded, HTTPModel, Model
-from unbroken.models.http import Sent
 from unbroken.models.passing import PassingDecoder
+from unbroken.models.sent import Sent
 from unbroken.wires import find_wire
 from unbroken.wires.values import as_dict, as_text
 

@@ -34,6 +34,7 @@ from unbroken.models.passing import PassingDecoder
 from unbroken.models.patience import Patience
 from unbroken.models.quirks import fit_body, fit_request, fit_spelled
 from unbroken.models.rawlog import Logged, RawLog
+from unbroken.models.sent import Sent
 from unbroken.models.sessions import Exchange, current, open_session
 from unbroken.models.settings import Settings, with_settings
 from unbroken.models.unanswered import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
@@ -51,32 +52,6 @@ ALIVE = 10
 _MOST_OF_AN_ERROR = 64 * 1024
 _LONGEST_ERROR = 10.0
 """Seconds that the body of an error is read: its status alone says enough."""
-
-
-class Sent:
-    """A request on its way: the head of its answer is waited for. To be dropped, once nobody needs it any more."""
-
-    def __init__(self, posting: asyncio.Task[tuple[ClientResponse, Patience, str]]) -> None:
-        self._posting = posting
-        self._taken = False
-
-    async def head(self) -> tuple[ClientResponse, Patience, str]:
-        head = await self._posting
-        self._taken = True
-        return head
-
-    def drop(self) -> None:
-        """Hang up, unless somebody reads the answer."""
-        if not self._taken:
-            self._posting.cancel()
-            self._posting.add_done_callback(_hang_up)
-
-
-def _hang_up(posting: asyncio.Task[tuple[ClientResponse, Patience, str]]) -> None:
-    if not posting.cancelled() and posting.exception() is None:
-        response, patience, _ = posting.result()
-        patience.end()
-        response.close()
 
 
 class HTTPModel:

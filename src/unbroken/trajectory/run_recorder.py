@@ -1,0 +1,362 @@
+"""What is recorded of one run, and where it is heard: requests and deltas at the model, results at the tools, decisions
+where they are made, and events as they are said. Where the file is, `record` knows; how it is written, `scribe`.
+
+What must not be lost is written at once: that a tool begins which changes something, and what it gave. What cannot be
+written never breaks the run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from operator import is_not
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from unbroken.clock import VirtualClock
+from unbroken.deltas import (
+    AttemptFailed,
+    CallArguments,
+    CallReady,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    Received,
+    Restarted,
+    TextDelta,
+)
+from unbroken.events import (
+    Event,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    ToolCallsDetected,
+    event_to_json,
+)
+from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult, Usage
+from unbroken.models.model import Model, closing
+from unbroken.tools.approval import Approval, OnApproval, ask
+from unbroken.tools.calling import Caller, failure, in_words
+from unbroken.tools.context import CallContext
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.companion import Companion, RunHead
+from unbroken.trajectory.hiding import Hiding
+from unbroken.trajectory.lines import (
+    CAUSED_BY_TOOLS,
+    NAMES,
+    SCHEMA,
+    Hearing,
+    Line,
+    approval_fields,
+    ended_fields,
+    error_fields,
+    request_fields,
+    spec_fields,
+    tool_fields,
+)
+from unbroken.trajectory.references import refer
+from unbroken.trajectory.scribe import NOWHERE, Scribe
+from unbroken.transcript import to_json
+from unbroken.transcript.saved import write_result
+
+
+class RunRecorder(Companion):
+    """The recording of one run."""
+
+    hears_deltas: ClassVar[bool] = True
+
+    def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding) -> None:
+        """`file` is open, and is closed at the end."""
+        self.turn = 0
+        """The number of the request that is asked now."""
+        self._scribe = Scribe(path, file, hiding)
+        self._put = self._scribe.put
+        self._hiding = hiding
+        self._head = head
+        self._clock = head.clock
+        self._elapsed = head.clock.elapsed
+        self._began = head.clock.elapsed()
+        self._system: System | None = None
+        self._sent: tuple[Message, ...] = head.messages
+        """Without the system's message, which stands beside them."""
+        self._history: tuple[Message, ...] = ()
+        """As it was written where a request had not just that."""
+        self._answer: Assistant | None = None
+        self._given: dict[str, ToolResult] = {}
+        """What the model said, and what the tools gave, since the last request: it stands in the file."""
+        self._tools: tuple[Tool, ...] = ()
+        self._reads: set[str] = set()
+        self._several: dict[int, list[str]] = {}
+        """The names of several calls in one answer that have not ended, by their turn."""
+        size = os.fstat(file).st_size if head.goes_on and file != NOWHERE else 0
+        if size:
+            if os.pread(file, 1, size - 1) != b"\n":  # whoever wrote it was killed
+                os.write(file, b"\n")
+            self._write_resumed()
+        else:
+            self._write_head()
+        self._scribe.flush()
+
+    @property
+    def broken(self) -> bool:
+        """It could not be written to its end."""
+        return self._scribe.broken
+
+    @property
+    def path(self) -> Path:
+        return Path(self._scribe.path)
+
+    def _write_head(self) -> None:
+        head, clock = self._head, self._clock
+        line: Line = {"line": "run", "schema": SCHEMA, "run": head.run, "agent_name": head.agent}
+        line |= {"time": clock.now(), "model": head.model, "settings": head.settings}
+        if isinstance(clock, VirtualClock):
+            line["virtual"] = {"start": clock.start, "elapsed": clock.elapsed()}
+        line["messages"] = to_json(head.messages)
+        if head.question is not None:
+            line["question"] = to_json([head.question])[0]
+        if head.goes_on:
+            line["goes_on"] = True
+        self._put(line)
+
+    def _write_resumed(self) -> None:
+        head = self._head
+        self._sent = ()
+        self._put({"line": "resumed", "time": self._clock.now(), "model": head.model})
+        last = head.messages[-1] if head.messages else None
+        if isinstance(last, Assistant) and len(last.calls) > 1:
+            self._several[-1] = [call.name for call in last.calls]
+        for id, decision in head.decisions.items():
+            if isinstance(decision, ToolResult):
+                self._put(self._line("result", call_id=id, key="", result=write_result(decision)))
+            else:
+                self._put(self._line("approval", call_id=id, **approval_fields(decision)))
+
+    # What goes in
+
+    def offered(self, turn: int, toolbox: Toolbox) -> None:
+        self.turn = turn
+        tools = tuple(toolbox)
+        if len(tools) != len(self._tools) or any(map(is_not, tools, self._tools)):
+            self._tools = tools
+            self._reads = {tool.name for tool in tools if tool.effect == "read"}
+            self._put(self._line("tools", tools=[tool_fields(tool) for tool in tools]))
+
+    def model(self, model: Model) -> Model:
+        return _Recorded(model, self)
+
+    def requested(self, request: Request) -> None:
+        try:
+            self._put_request(request)
+        except Exception as error:  # noqa: BLE001 - whatever stands in it, whoever is asked will say what is wrong
+            self._put(self._line("note", text=f"a request could not be written: {in_words(error)}"[:500]))
+
+    def _put_request(self, request: Request) -> None:
+        self._look_for_secrets()
+        messages = request.messages
+        system = messages[0] if messages and isinstance(messages[0], System) else None
+        said = messages if system is None else messages[1:]
+        keep = _alike(self._sent, said)
+        history = self._head.history()
+        if len(said) != len(history) or any(map(is_not, said, history)):
+            known = _alike(self._history, history)
+            self._put(self._line("history", keep=known, messages=refer(history[known:], self._answer, self._given)))
+            self._history = history
+        line = self._line("request", keep=keep, messages=refer(said[keep:], self._answer, self._given))
+        if system is not self._system:
+            self._system, line["system"] = system, to_json([system])[0] if system is not None else None
+        if len(request.tools) != len(self._tools) or any(
+            spec is not tool.spec for spec, tool in zip(request.tools, self._tools, strict=True)
+        ):
+            line["tools"] = [spec_fields(spec) for spec in request.tools]
+        self._sent, self._answer, self._given = said, None, {}
+        self._put(line | request_fields(request) | {"state": self._head.state()})
+
+    def _look_for_secrets(self) -> None:
+        """A key that a function gives is known when it was asked for one, and may change."""
+        if not self._hiding.covers(self._head.secrets()):
+            self._hiding = Hiding((*self._hiding.given, *self._head.secrets()))
+            self._scribe.hide(self._hiding)
+
+    def received(self, delta: Delta, hearing: Hearing) -> None:
+        kind = delta.__class__
+        at = round(self._elapsed() - self._began, 9)
+        if kind is TextDelta or kind is ReasoningDelta:
+            text = cast("TextDelta", delta).text
+            (hearing.text if kind is TextDelta else hearing.reasoning).append(text)
+            self._scribe.put_piece(at, self.turn, NAMES[kind], text)
+            return
+        if kind is Received or (kind is CallArguments and self._hiding.secrets):
+            return  # half an argument may be half a secret; the call comes whole
+        if kind in _BREAKS:
+            self._scribe.settle()
+        hearing.feed(delta)
+        if kind is Ended:
+            ended = cast("Ended", delta)
+            self._answer = ended.message
+            fields = ended_fields(ended, hearing.message)
+            self._put({"line": "delta", "at": at, "turn": self.turn, "delta": "ended", **fields})
+            return
+        if kind is CallReady and _HUGE.search(cast("CallReady", delta).call.raw):
+            self._scribe.exact = True
+        self._put((at, self.turn, delta))
+
+    def answering(self) -> None:
+        """The answer begins."""
+        self._look_for_secrets()
+
+    def failed(self, error: BaseException) -> None:
+        self._scribe.settle()
+        self._put(self._line("failed", **error_fields(error)))
+
+    def left(self) -> None:
+        """Nobody reads the answer any more."""
+        self._scribe.settle()
+
+    def caller(self, caller: Caller) -> Caller:
+        async def recorded(call: ToolCall, context: CallContext[Any]) -> ToolResult:
+            changes = call.name not in self._reads
+            spent = _Spent(context)
+            if changes:  # by now it is said that it starts: that must be known, if it is never heard of again
+                self._scribe.flush()
+            try:
+                result = await caller(call, context)
+            except Exception as error:
+                self._keep_result(call, context, failure(call, in_words(error)), spent)
+                raise
+            self._keep_result(call, context, result, spent)
+            if changes:
+                self._scribe.flush()
+            return result
+
+        return recorded
+
+    def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult, spent: _Spent) -> None:
+        try:
+            saved = write_result(result)
+        except Exception:  # noqa: BLE001 - a foreign `Caller` may give anything; whoever gets it will say so
+            return
+        self._given[call.id] = result
+        line = self._line("result", call_id=call.id, key=context.key, result=saved)
+        self._put(line if spent.usage is None else {**line, "usage": spent.usage})
+
+    def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
+        if on_approval is None:
+            return None
+
+        async def recorded(call: ToolCall) -> Approval:
+            decision = await ask(on_approval, call)
+            self._put(self._line("approval", call_id=call.id, name=call.name, **approval_fields(decision)))
+            self._scribe.flush()
+            return decision
+
+        return recorded
+
+    # What is said
+
+    def __call__(self, event: Event) -> None:
+        self.turn = event.turn
+        kind = event.__class__
+        if kind is RunFinished:
+            self._put(self._finished_line(cast("RunFinished", event)))
+        elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
+            self._put({**self._line("event"), **event_to_json(event)})
+        else:
+            self._put(event)
+        if kind in _STAGES:
+            self._note_stage(event)
+
+    def _finished_line(self, event: RunFinished) -> Line:
+        """The history stands in the requests: only what they had not is written once more."""
+        history = self._head.history()
+        keep = _alike(self._sent, history)
+        messages = refer(history[keep:], self._answer, self._given)
+        return {"line": "event", **event_to_json(event), "messages": messages, "keep": keep}
+
+    def _note_stage(self, event: Event) -> None:
+        match event:
+            case ToolCallsDetected() if event.count > 1:
+                self._several[event.turn] = event.names
+                self._stage(event.names, "processing")
+            case RoundFinished() if names := self._several.pop(event.turn, None) or self._several.pop(-1, None):
+                self._stage(names, "failed" if event.failed == event.calls else "completed")
+            case RunFailed():
+                for names in self._several.values():
+                    self._stage(names, "failed")
+                self._several.clear()
+            case _:
+                pass
+
+    def _stage(self, names: list[str], status: str) -> None:
+        what = {"stage": "multi_tool_call", "agent_name": self._head.agent, "status": status}
+        self._put(self._line("stage", **what, tool_count=len(names), tool_names=names))
+
+    def end(self) -> None:
+        self._scribe.end()
+
+    def _line(self, kind: str, **fields: Any) -> Line:
+        return {"line": kind, "at": round(self._elapsed() - self._began, 9), "turn": self.turn, **fields}
+
+
+_STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
+_BREAKS = (Ended, Restarted, AttemptFailed)
+_HUGE = re.compile(r"\d[eE]\+?\d{3}")
+"""A number beyond all floats."""
+
+
+def _alike(before: Sequence[Message], now: Sequence[Message]) -> int:
+    """How many at the beginning are the same."""
+    count = 0
+    for one, other in zip(before, now, strict=False):
+        if one is not other:
+            break
+        count += 1
+    return count
+
+
+class _Spent:
+    """What a call uses itself (an agent as a tool): it counts for the run, and is heard on its way there."""
+
+    def __init__(self, context: CallContext[Any]) -> None:
+        self.usage: Usage | None = None
+        self._spend = context.spend
+        context.spend = self
+
+    def __call__(self, usage: Usage) -> None:
+        self.usage = usage if self.usage is None else self.usage + usage
+        self._spend(usage)
+
+
+class _Recorded:
+    """A model whose requests and answers are recorded."""
+
+    def __init__(self, model: Model, recorder: RunRecorder) -> None:
+        self._model = model
+        self._recorder = recorder
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        recorder, hearing = self._recorder, Hearing()
+        recorder.requested(request)
+        received, fresh = recorder.received, True
+        try:
+            async with closing(self._model.stream(request)) as deltas:
+                async for delta in deltas:
+                    if fresh:
+                        fresh = False
+                        recorder.answering()
+                    received(delta, hearing)
+                    yield delta
+        except Exception as error:
+            recorder.failed(error)
+            raise
+        finally:
+            recorder.left()
