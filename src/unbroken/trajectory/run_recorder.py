@@ -92,7 +92,8 @@ class RunRecorder(Companion):
         """The names of several calls in one answer that have not ended, by their turn."""
         size = os.fstat(file).st_size if head.goes_on and file != NOWHERE else 0
         if size:
-            if os.pread(file, 1, size - 1) != b"\n":  # whoever wrote it was killed
+            os.lseek(file, -1, os.SEEK_END)
+            if os.read(file, 1) != b"\n":  # whoever wrote it was killed
                 os.write(file, b"\n")
             self._write_resumed()
         else:
