@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unbroken.gateway import turns
 from unbroken.gateway.turns import (
     Hold,
     Turn,
@@ -203,3 +204,29 @@ def test_a_call_that_a_client_parsed_and_wrote_again_is_the_same_call(own: str, 
 )
 def test_a_call_that_somebody_changed_is_another(own: str, told: str) -> None:
     assert not is_retold(call(own), call(told))
+
+
+def test_a_digest_that_is_known_is_the_one_that_would_be_made() -> None:
+    image = Media("image/png", "AAAA", native=Native("openai-chat", {"type": "image_url"}))
+    messages = (
+        System.of("Be kind."),
+        User.of("How is Oslo?", image),
+        Assistant("Let me look.", (call('{"city": "Oslo"}'), call('{"n": 1}', "b"))),
+        ToolMessage((ToolResult.of(call("{}"), "wet"), ToolResult.of(call("{}", "b"), "7"))),
+        Assistant("", (ToolCall("c", "look", None, '{"city": "Os'),)),
+        User.of("And?"),
+    )
+    turns._KNOWN.clear()  # pyright: ignore[reportPrivateUsage]
+    made = chain(messages)
+    again = chain([replace(message) for message in messages])
+    turns._KNOWN.clear()  # pyright: ignore[reportPrivateUsage]
+    assert made == again == chain(messages)
+    for place, message in enumerate(messages[1:], start=1):
+        other = User.of("something else") if not isinstance(message, User) else Assistant("something else")
+        assert chain([*messages[:place], other, *messages[place + 1 :]]) != made
+
+
+def test_only_so_many_digests_are_known() -> None:
+    for number in range(5000):
+        link(b"", User.of(str(number)))
+    assert len(turns._KNOWN) == turns._MOST_KNOWN  # pyright: ignore[reportPrivateUsage]
