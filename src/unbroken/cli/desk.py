@@ -7,8 +7,10 @@ is a message like any other, which ends the run and nothing else. Nothing is dra
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -26,6 +28,8 @@ from unbroken.tools.approval import Approval
 Work: TypeAlias = Callable[[Sink], Coroutine[Any, Any, Result]]
 """Starts a run that tells the sink what happens."""
 
+UNHEARD = 0.1
+"""Seconds in which an interrupt is heard, if it is heard at all."""
 PATIENCE = 10.0
 """Seconds that servers have to close."""
 
@@ -136,6 +140,35 @@ class Desk:
 
         before = signal.signal(signal.SIGINT, interrupted)
         try:
-            yield
+            with self._heard_at_a_prompt():
+                yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def _heard_at_a_prompt(self) -> Generator[None]:
+        """`input` waits for keys alone: an interrupt that comes when the prompt stands there, and just before it begins
+        to wait, is noted and not heard until a key is pressed. So it is sent once more if nobody has heard it."""
+        if not hasattr(signal, "pthread_kill"):  # Windows
+            yield
+            return
+        main, (reader, writer) = threading.get_ident(), os.pipe()
+        os.set_blocking(writer, False)
+
+        def listen() -> None:
+            while os.read(reader, 1):
+                heard = self._interrupts
+                time.sleep(UNHEARD)
+                if self._asking and self._interrupts == heard:
+                    signal.pthread_kill(main, signal.SIGINT)
+
+        listener = threading.Thread(target=listen, name="unbroken-interrupts", daemon=True)
+        listener.start()
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(writer)
+            listener.join()
+            os.close(reader)
