@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
 from unbroken.agent.notes import Note, Notes
 from unbroken.agent.plan import Plan, settings_of
-from unbroken.agent.result import Result, usage_to_json, verdict_to_json
-from unbroken.agent.run import CallRecord, Ending, Run
+from unbroken.agent.result import Result, verdict_to_json
+from unbroken.agent.run import CallRecord, Ending, Run, usage_to_json
 from unbroken.agent.toolset import ToolSet
 from unbroken.agent.voice import Voice
 from unbroken.clock import Clock, current_clock
@@ -120,8 +120,8 @@ class Performance:
         companions: list[Companion] = []
         try:
             for place, sink in enumerate(sinks):
-                if isinstance(sink, Accompanying):
-                    sinks[place] = companion = sink.accompany(head)
+                if hasattr(sink, "accompany"):  # not `isinstance`: that looks at the whole protocol each time
+                    sinks[place] = companion = cast("Accompanying", sink).accompany(head)
                     companions.append(companion)
         except BaseException:
             for companion in companions:

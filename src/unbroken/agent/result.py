@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from unbroken.agent.limits import StopReason
 from unbroken.agent.notes import Note, events_of
-from unbroken.agent.run import CallRecord
+from unbroken.agent.run import CallRecord, usage_to_json
 from unbroken.errors import UserError
 from unbroken.events import RunFinished
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
@@ -162,18 +162,6 @@ class _Paid:
 
     def of(self, usage: Usage) -> float:
         return self._cost
-
-
-def usage_to_json(usage: Usage) -> dict[str, Json]:
-    """Without the provider's own object."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-        "estimated": usage.estimated,
-    }
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Json]:

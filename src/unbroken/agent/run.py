@@ -130,20 +130,12 @@ class Run:
 
     def state(self) -> dict[str, Json]:
         """What has to be known besides the history when it goes on from here in another process."""
-        account, used = self.account, self.account.usage
-        usage: dict[str, Json] = {
-            "input_tokens": used.input_tokens,
-            "output_tokens": used.output_tokens,
-            "cached_tokens": used.cached_tokens,
-            "cache_write_tokens": used.cache_write_tokens,
-            "reasoning_tokens": used.reasoning_tokens,
-            "estimated": used.estimated,
-        }
+        account = self.account
         return {
             "rounds": account.rounds,
             "requests": account.requests,
             "calls": account.calls,
-            "usage": usage,
+            "usage": usage_to_json(account.usage),
             "attempts": self.attempts,
             "fallback_used": self.fallback_used,
             "nudge": self.nudge,
@@ -338,3 +330,15 @@ def _called(messages: tuple[Message, ...]) -> dict[str, None]:
     """The names of all tools that were called, in their order."""
     calls = (call for message in messages if isinstance(message, Assistant) for call in message.calls)
     return dict.fromkeys(call.name for call in calls)
+
+
+def usage_to_json(usage: Usage) -> dict[str, Json]:
+    """Without the provider's own object."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "estimated": usage.estimated,
+    }
