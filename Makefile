@@ -20,8 +20,8 @@ demo: $(VENV)/.ready  ## one job in three schedules, with a picture of what ran 
 tour: $(VENV)/.ready  ## what is read of five responses, on streams written for it
 	@$(BIN)/python examples/decode_tour.py
 
-test: $(VENV)/.ready  ## the tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.ready  ## the tests, on all cores (at most four)
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 check: $(VENV)/.ready  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

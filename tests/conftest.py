@@ -1,11 +1,13 @@
-"""How hard Hypothesis tries: the same examples each time, or `UNBROKEN_FUZZ` fresh ones for each property; and that
-interrupts reach the programs that tests start."""
+"""How hard Hypothesis tries: the same examples each time, or `UNBROKEN_FUZZ` fresh ones for each property; that
+interrupts reach the programs that tests start; and that what a test logs can be carried from a worker."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,3 +23,11 @@ _fuzz = int(os.environ.get("UNBROKEN_FUZZ") or 0)
 if _fuzz:
     settings.register_profile("fuzz", settings.get_profile("ci"), derandomize=False, max_examples=min(_fuzz, 2000))
 settings.load_profile("fuzz" if _fuzz else "ci")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tests of odd characters log half a surrogate pair, and a report with one in it cannot leave its worker."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
