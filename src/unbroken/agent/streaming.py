@@ -1,4 +1,5 @@
-"""A run as a stream of events: the run goes on in a task of its own, the reader takes what there is.
+"""A run as a stream of events: the run goes on in a task of its own, the reader takes what there is. The same for
+whatever else goes on for a while, tells what happens and comes to something (`Streamed`).
 
 Whoever stops reading ends the run: leaving `async with`, `aclose`, or just dropping the stream cancels it, and every
 call is answered.
@@ -10,56 +11,53 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 from unbroken.agent.result import Result
 from unbroken.events import Event, Sink
 from unbroken.messages import Message
 
 
-class _Mailbox:
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class _Mailbox(Generic[Item]):
     """Apart from the stream, so that a run does not keep a stream alive which nobody reads."""
 
     def __init__(self) -> None:
-        self.events: deque[Event] = deque()
+        self.events: deque[Item] = deque()
         self.filled = asyncio.Event()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Item) -> None:
         self.events.append(event)
         self.filled.set()
 
-    def close(self, task: asyncio.Task[Result]) -> None:
+    def close(self, task: asyncio.Task[Outcome]) -> None:
         if not task.cancelled():
             task.exception()  # who stopped reading will not fetch it, and need not be warned of it
         self.filled.set()
 
 
-class RunStream:
-    """`async for event in agent.stream(…)`. Afterwards `result` is there; a run that failed raises its error at the
-    end. `messages` is the history so far, every call answered, at any time and after a cancellation too."""
+class Streamed(Generic[Item, Outcome]):
+    """`async for` gives what happens; afterwards `result` is there. What failed raises its error at the end."""
 
-    def __init__(
-        self, perform: Callable[[Sink], Awaitable[Result]], messages: Callable[[], tuple[Message, ...]]
-    ) -> None:
+    def __init__(self, perform: Callable[[Callable[[Item], None]], Awaitable[Outcome]]) -> None:
         self._perform = perform
-        self._messages = messages
-        self._mailbox = _Mailbox()
-        self._task: asyncio.Task[Result] | None = None
+        self._mailbox = _Mailbox[Item]()
+        self._task: asyncio.Task[Outcome] | None = None
         self._closed = False
 
     @property
-    def messages(self) -> tuple[Message, ...]:
-        return self._messages()
-
-    @property
-    def result(self) -> Result:
+    def result(self) -> Outcome:
         if self._task is None or not self._task.done():
             raise RuntimeError("the run has no result before its end: read the stream to the end first")
         return self._task.result()
 
-    def __aiter__(self) -> RunStream:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> Item:
         mailbox = self._mailbox
         if self._task is None:
             self._task = asyncio.ensure_future(self._perform(mailbox.put))
@@ -84,7 +82,7 @@ class RunStream:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def __aenter__(self) -> RunStream:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -96,3 +94,18 @@ class RunStream:
         task = self._task
         if task is not None and not task.done() and not task.get_loop().is_closed():
             task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+class RunStream(Streamed[Event, Result]):
+    """`async for event in agent.stream(…)`. Afterwards `result` is there; a run that failed raises its error at the
+    end. `messages` is the history so far, every call answered, at any time and after a cancellation too."""
+
+    def __init__(
+        self, perform: Callable[[Sink], Awaitable[Result]], messages: Callable[[], tuple[Message, ...]]
+    ) -> None:
+        super().__init__(perform)
+        self._messages = messages
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self._messages()

@@ -1,0 +1,42 @@
+"""DPH: programs for language models in a language of their own. `run_program` runs one, `check_program` finds its
+mistakes before, `flags` has its switches. Docs: docs/dph.md."""
+
+from unbroken.dph import flags
+from unbroken.dph.checking import check_program
+from unbroken.dph.events import (
+    BlockFinished,
+    BlockRun,
+    BlockStarted,
+    InBlock,
+    ProgramEvent,
+    program_event_to_json,
+)
+from unbroken.dph.parsing import parse_program, read_source
+from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
+from unbroken.dph.running import ProgramResult, ProgramRun, load_program, run_program, run_program_sync
+from unbroken.dph.source import Place, Source
+from unbroken.dph.syntax import Program
+
+__all__ = [
+    "BlockFinished",
+    "BlockRun",
+    "BlockStarted",
+    "InBlock",
+    "InvalidProgram",
+    "Place",
+    "Problem",
+    "Program",
+    "ProgramEvent",
+    "ProgramFailed",
+    "ProgramResult",
+    "ProgramRun",
+    "Source",
+    "check_program",
+    "flags",
+    "load_program",
+    "parse_program",
+    "program_event_to_json",
+    "read_source",
+    "run_program",
+    "run_program_sync",
+]

@@ -1,0 +1,115 @@
+"""What may stand in the parentheses of a block: each argument a row, with the blocks that take it and what its value
+must be. Checked before a program runs where a value is written out, and again when it is known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from unbroken.dph.filling import kind_of
+from unbroken.messages import Json
+
+MODES = ("tool_call", "prompt")
+EXECUTIONS = ("sequential", "parallel", "eager")
+OUTPUTS = ("json", "jsonl", "list_str")
+TYPED = "obj/"
+"""Before the name of a type in `output`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    blocks: tuple[str, ...]
+    wants: str
+    """In words, for an error."""
+    fits: Callable[[Any], bool]
+
+
+_ALL, _TOOLED = ("prompt", "explore", "judge"), ("explore", "judge")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_history(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_message(one) for one in cast("list[Any]", value))
+    return isinstance(value, bool)
+
+
+def _is_message(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    message = cast("dict[str, Any]", value)
+    return message.get("role") in ("user", "assistant", "system") and isinstance(message.get("content"), str)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one for one in cast("list[Any]", value))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_output(value: Any) -> bool:
+    return value in OUTPUTS or (isinstance(value, str) and value.startswith(TYPED) and len(value) > len(TYPED))
+
+
+ARGUMENTS: Mapping[str, Row] = {
+    "model": Row(_ALL, 'the name of a model, such as "openai:gpt-5"', _is_text),
+    "system_prompt": Row(_ALL, "a text", lambda value: isinstance(value, str)),
+    "history": Row(_ALL, 'true, false, or a list of {"role": …, "content": …}', _is_history),
+    "output": Row(("prompt", "explore"), 'one of "json", "jsonl", "list_str", "obj/Type"', _is_output),
+    "tools": Row(_TOOLED, "a list of names and patterns, such as [search, fs.*]", _are_names),
+    "mode": Row(("explore",), f"one of {', '.join(MODES)}", lambda value: value in MODES),
+    "tool_choice": Row(_TOOLED, '"auto", "required", "none" or the name of a tool', _is_text),
+    "multi_tool_calls": Row(("explore",), "true or false", _is_switch),
+    "tool_execution": Row(("explore",), f"one of {', '.join(EXECUTIONS)}", lambda value: value in EXECUTIONS),
+    "max_rounds": Row(("explore",), "a whole number from 0", _is_count),
+    "enable_skill_deduplicator": Row(("explore",), "true or false", _is_switch),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of a block with their values. None: it was not given."""
+
+    model: str | None = None
+    system_prompt: str = ""
+    history: bool | list[dict[str, str]] = False
+    output: str | None = None
+    tools: list[str] | None = None
+    mode: Literal["tool_call", "prompt"] = "tool_call"
+    tool_choice: str | None = None
+    multi_tool_calls: bool | None = None
+    tool_execution: Literal["sequential", "parallel", "eager"] = "sequential"
+    max_rounds: int | None = None
+    enable_skill_deduplicator: bool = False
+    given: tuple[str, ...] = field(default=(), compare=False)
+
+
+def unknown(block: str, name: str) -> str:
+    """Why a block does not take an argument of this name, or nothing."""
+    row = ARGUMENTS.get(name)
+    if row is not None and block in row.blocks:
+        return ""
+    taken = [known for known, other in ARGUMENTS.items() if block in other.blocks]
+    close = difflib.get_close_matches(name, taken, n=1)
+    meant = f"did you mean `{close[0]}`?" if close else f"it takes: {', '.join(taken)}"
+    return f"`/{block}/` takes no argument `{name}`; {meant}"
+
+
+def unfit(name: str, value: Json) -> str:
+    """Why an argument cannot have this value, or nothing."""
+    row = ARGUMENTS[name]
+    if row.fits(value):
+        return ""
+    shown = repr(value)[:60] if isinstance(value, str | int | float) else kind_of(value)
+    return f"`{name}` is {row.wants}, and this is {shown}"

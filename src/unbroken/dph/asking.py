@@ -1,0 +1,200 @@
+"""The blocks that ask a model: `/prompt/`, `/explore/`, `/judge/`. Each is a run of an `Agent` with the settings of the
+block; the language's own defaults stand here, and nothing of the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unbroken.agent import Agent, Limits, Result
+from unbroken.agent.agent import Options
+from unbroken.dph import flags
+from unbroken.dph.arguments import Settings
+from unbroken.dph.environment import Environment, choose_tools
+from unbroken.dph.events import BlockRun, InBlock
+from unbroken.dph.filling import Answer
+from unbroken.dph.outputs import DoesNotFit, Output, correction, output_of
+from unbroken.dph.text_calls import TextCalls
+from unbroken.dph.tool_calls import call_tool
+from unbroken.errors import AnswerInvalid, UserError
+from unbroken.events import Event, ToolCallsDetected
+from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, User
+from unbroken.tools.approval import Wait
+from unbroken.tools.calling import Caller
+from unbroken.tools.context import CallContext
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Toolbox
+
+LOG = logging.getLogger("unbroken.dph")
+QUOTED = 200
+"""Characters of an answer that an error quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a block came to."""
+
+    value: Json
+    messages: tuple[Message, ...]
+    """What was said, for blocks with `history=true` that come after it."""
+    stop_reason: str
+
+
+async def ask_prompt(
+    text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
+) -> Asked:
+    """One request without tools."""
+    return await _Asking(settings, said, block, environment).ask(text, Toolbox())
+
+
+async def ask_explore(
+    text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
+) -> Asked:
+    """The tool loop, until the model stops calling."""
+    tools = choose_tools(environment.toolbox, settings.tools)
+    return await _Asking(settings, said, block, environment).ask(text, tools)
+
+
+async def ask_judge(
+    text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
+) -> Asked:
+    """One request in which the model may choose one tool. The program runs it: its value is the block's."""
+    tools = choose_tools(environment.toolbox, settings.tools)
+    asking = _Asking(settings, said, block, environment)
+    result = await asking.run(text, Toolbox(*map(_only_chosen, tools)), on_approval=_choose, several_calls=False)
+    if not result.pending:
+        return Asked(result.text, result.messages, result.stop_reason)
+    chosen = result.pending[0]
+    value = await call_tool(chosen.name, chosen.arguments or {}, block, environment)
+    return Asked(value, asking.said(text, value), "answered")
+
+
+def _choose(call: ToolCall) -> Wait:
+    return Wait()
+
+
+def _only_chosen(tool: Tool) -> Tool:
+    """So that its call ends the run: whoever may approve it is asked when the program runs it."""
+    return replace(tool, approve=True)
+
+
+class _Asking:
+    def __init__(self, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment) -> None:
+        self._settings = settings
+        self._block = block
+        self._environment = environment
+        self._history = _history(settings.history, said)
+
+    async def ask(self, text: str, tools: Toolbox) -> Asked:
+        form = self._settings.output
+        output = output_of(form, self._environment.types) if form is not None else None
+        result = await self.run(text, tools, output)
+        if output is None:
+            return Asked(self._answer(result), result.messages, result.stop_reason)
+        try:
+            value = output.read(result.text)
+        except DoesNotFit as problem:
+            self._history = result.messages
+            result = await self.run(correction(problem, output), tools, output)
+            try:
+                value = output.read(result.text)
+            except DoesNotFit as again:
+                said = result.text[:QUOTED]
+                raise AnswerInvalid(
+                    f'the answer does not fit output="{form}", also when told so: {again}. It was: {said!r}'
+                ) from None
+        return Asked(value, result.messages, result.stop_reason)
+
+    async def run(self, text: str, tools: Toolbox, output: Output | None = None, **changes: Any) -> Result:
+        settings, environment = self._settings, self._environment
+        model = environment.find_model(settings.model)
+        if settings.mode == "prompt":
+            model = TextCalls(model)
+        several = settings.multi_tool_calls
+        if several is None:
+            several = flags.is_enabled(flags.ENABLE_PARALLEL_TOOL_CALLS)
+        rounds = settings.max_rounds
+        arguments: dict[str, Any] = {
+            "name": f"{self._block.kind}[{self._block.name}]",
+            "schedule": settings.tool_execution,
+            "limits": Limits() if rounds is None else Limits(rounds=rounds),
+            "several_calls": several and settings.mode != "prompt",
+            "on_all_failed": "stop",
+            "on_approval": environment.on_approval,
+            "guidance": False,  # a program says itself what its model is told
+            "choice": settings.tool_choice,
+            "record": environment.recorder,
+            "share_all": True,
+            "caller": _once_for_all(tools) if settings.enable_skill_deduplicator else None,
+            "clock": environment.clock,
+            **changes,
+        }
+        instructions = settings.system_prompt
+        if output is not None:
+            instructions = f"{instructions}\n\n{output.instruction}" if instructions.strip() else output.instruction
+        options: Options = {"deps": environment.deps, "history": self._history, "sinks": (self._tell,)}
+        result = await Agent(model, tools, instructions, **arguments).run(text, **options)
+        environment.usage += result.usage
+        environment.requests += result.requests
+        if result.pending and "on_approval" not in changes:
+            names = ", ".join(f"`{call.name}`" for call in result.pending)
+            raise UserError(f"{names} waits for somebody outside, and a program cannot wait")
+        return result
+
+    def said(self, text: str, value: Json) -> tuple[Message, ...]:
+        """A choice that the program carried out, as it stands in the history."""
+        return (*self._history, User.of(text), Assistant(value if isinstance(value, str) else repr(value)))
+
+    def _answer(self, result: Result) -> Answer:
+        new = [one for one in result.messages[len(self._history) :] if isinstance(one, Assistant)]
+        think = "\n\n".join(message.reasoning for message in new if message.reasoning)
+        answer = Answer(answer=result.text, think=think)
+        if self._block.kind == "explore":
+            answer["calls"] = [
+                {"name": call.name, "arguments": call.arguments, "result": call.result.text, "error": call.error}
+                for call in result.calls
+            ]
+        return answer
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, ToolCallsDetected) and self._block.kind == "explore":
+            names = ", ".join(event.names)
+            LOG.debug("explore[%s] detected %d tool calls: [%s]", self._block.name, event.count, names)
+        self._environment.tell(InBlock(self._block, event))
+
+
+def _once_for_all(tools: Toolbox) -> Callable[[Caller], Caller]:
+    """A call that was made before is answered from its first result, unless its tool says no."""
+    answered: dict[str, ToolResult] = {}
+
+    def wrap(caller: Caller) -> Caller:
+        async def call(call: ToolCall, context: CallContext[Any]) -> ToolResult:
+            tool = tools.get(call.name)
+            if tool is None or tool.dedupe is False or tool.repeat:
+                return await caller(call, context)
+            if first := answered.get(context.fingerprint):
+                return replace(first, call_id=call.id)
+            result = await caller(call, context)
+            if not result.error:
+                answered[context.fingerprint] = result
+            return result
+
+        return call
+
+    return wrap
+
+
+def _history(wanted: bool | list[dict[str, str]], said: Sequence[Message]) -> tuple[Message, ...]:
+    if isinstance(wanted, bool):
+        return tuple(said) if wanted else ()
+    roles: dict[str, Callable[[str], Message]] = {"user": User.of, "assistant": Assistant, "system": System.of}
+    return tuple(roles[message["role"]](message["content"]) for message in wanted)
+
+
+ASK: dict[str, Callable[[str, Settings, Sequence[Message], BlockRun, Environment], Awaitable[Asked]]] = {
+    "prompt": ask_prompt,
+    "explore": ask_explore,
+    "judge": ask_judge,
+}

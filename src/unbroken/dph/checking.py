@@ -1,0 +1,293 @@
+"""Finds what is wrong with a program before it runs, so that nothing is asked and paid for in vain: unknown tools,
+unknown and unfit arguments, variables that nothing sets, programs that are not there. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, assert_never
+
+from unbroken.dph.arguments import TYPED, unfit, unknown
+from unbroken.dph.environment import no_such_tool
+from unbroken.dph.evaluating import CannotEvaluate, evaluate
+from unbroken.dph.files import Library
+from unbroken.dph.filling import names_in
+from unbroken.dph.problems import InvalidProgram, Problem
+from unbroken.dph.syntax import (
+    Applied,
+    Argument,
+    Assignment,
+    Binary,
+    Block,
+    CallStatement,
+    Constant,
+    DictOf,
+    Expression,
+    For,
+    If,
+    ListOf,
+    Parallel,
+    Program,
+    Quoted,
+    Statement,
+    Target,
+    Unary,
+    Variable,
+    Word,
+)
+from unbroken.errors import UserError
+from unbroken.tools.toolbox import Toolbox
+
+
+def check_program(
+    program: Program,
+    tools: Toolbox | None = None,
+    variables: Collection[str] = (),
+    types: Mapping[str, Any] | None = None,
+    library: Library | None = None,
+) -> list[Problem]:
+    """All problems of a program and of the programs that it calls, in their order. Without `tools` nothing is said of
+    tools, without `types` nothing of types."""
+    return _Checker(program, tools, types, library or Library(), {}).check(set(variables))
+
+
+@dataclass(slots=True)
+class _Checker:
+    program: Program
+    tools: Toolbox | None
+    types: Mapping[str, Any] | None
+    library: Library
+    checked: dict[str, set[str]]
+    """Programs that were looked at, with the variables that they were given."""
+    problems: list[Problem] = field(default_factory=list[Problem])
+
+    def check(self, variables: set[str]) -> list[Problem]:
+        self._statements(self.program.statements, variables)
+        return sorted(self.problems, key=lambda problem: (problem.place.file, problem.place.line, problem.place.column))
+
+    def _say(self, at: int, message: str, expected: str = "", kind: Literal["error", "warning"] = "error") -> None:
+        self.problems.append(Problem(self.program.source.place(at), message, expected, kind))
+
+    def _statements(self, statements: Iterable[Statement], known: set[str]) -> None:
+        """`known` grows by what may be set."""
+        for statement in statements:
+            self._statement(statement, known)
+
+    def _statement(self, statement: Statement, known: set[str]) -> None:
+        match statement:
+            case Block():
+                self._block(statement, known)
+                known.add(statement.target.name)
+            case CallStatement():
+                self._call(statement, known)
+                known.add(statement.target.name)
+            case Assignment():
+                self._expression(statement.value, known)
+                known.add(statement.target.name)
+            case If():
+                before = set(known)
+                for branch in statement.branches:
+                    if branch.condition is not None:
+                        self._expression(branch.condition, before)
+                    inside = set(before)
+                    self._statements(branch.body, inside)
+                    known |= inside
+            case For():
+                self._expression(statement.items, known)
+                self._refuse_constant_items(statement)
+                # What one time through sets is there the next time.
+                known |= {statement.variable, *(target.name for target in _targets(statement.body))}
+                self._statements(statement.body, known)
+            case Parallel():
+                self._parallel(statement, known)
+            case _:
+                assert_never(statement)
+
+    def _parallel(self, statement: Parallel, known: set[str]) -> None:
+        """Children do not see what the others set."""
+        before = set(known)
+        setters: dict[str, Statement] = {}
+        for child in statement.body:
+            inside = set(before)
+            self._statement(child, inside)
+            known |= inside
+            for target in _targets([child]):
+                other = setters.setdefault(target.name, child)
+                if other is not child and not target.append:
+                    line = self.program.source.place(other.at).line
+                    self._say(
+                        target.at,
+                        f"`{target.name}` is set by two children of /parallel/ (line {line} too): the later one counts",
+                        "expected another name, or `>>`",
+                        "warning",
+                    )
+
+    def _refuse_constant_items(self, statement: For) -> None:
+        if isinstance(statement.items, Constant | Quoted):
+            value = "a number" if isinstance(statement.items, Constant) else "a text"
+            self._say(statement.items.at, f"a loop goes through a list, and this is {value}", "expected a list")
+
+    def _block(self, block: Block, known: set[str]) -> None:
+        for argument in block.arguments:
+            if problem := unknown(block.kind, argument.name):
+                self._say(argument.at, problem, "expected another argument")
+                continue
+            self._value(argument.value, known)
+            self._argument(argument)
+        self._text(block, known)
+
+    def _argument(self, argument: Argument) -> None:
+        try:
+            value = evaluate(argument.value, {})
+        except CannotEvaluate:
+            return  # only the run knows
+        if isinstance(argument.value, Quoted) and "$" in argument.value.text:
+            return
+        if problem := unfit(argument.name, value):
+            self._say(argument.value.at, problem, "expected another value")
+        elif argument.name == "tools" and self.tools is not None and isinstance(argument.value, ListOf):
+            for item, name in zip(argument.value.items, value, strict=True):
+                if problem := no_such_tool(self.tools, name):
+                    self._say(item.at, problem, "expected a tool that there is")
+        elif argument.name == "output" and value.startswith(TYPED):
+            name = value.removeprefix(TYPED)
+            if self.types is not None and name not in self.types:
+                self._say(argument.value.at, f"there is no type `{name}`", "expected a type defined beside the tools")
+
+    def _text(self, block: Block, known: set[str]) -> None:
+        for at, name, _ in names_in(block.text):
+            if name not in known:
+                message = f"`${name}` is not set before this, and stays in the text as it is written"
+                self._say(block.text_at + at, message, f"expected a variable that is set, or -v {name}=…", "warning")
+        at, began = block.text_at, self.program.source.place(block.at).line
+        for line in block.text.split("\n"):
+            stripped = line.lstrip()
+            name = stripped[1:].partition("(")[0].strip() if stripped.startswith("@") and "(" in stripped else ""
+            if name and self.tools is not None and name in self.tools:
+                self._say(
+                    at + len(line) - len(stripped),
+                    f"this looks like a call, but is text of the `/{block.kind}/` of line {began}",
+                    "expected `-> name` before it, if it is none",
+                    "warning",
+                )
+            at += len(line) + 1
+
+    def _call(self, call: CallStatement, known: set[str]) -> None:
+        for argument in call.arguments:
+            self._value(argument.value, known)
+        if self.tools is not None and (tool := self.tools.get(call.name)) is not None:
+            self._tool_arguments(call, tool.spec.parameters)
+            return
+        try:
+            program = self.library.find(call.name, self.program.source)
+        except InvalidProgram as error:
+            self.problems += error.problems
+            return
+        except UserError as error:
+            self._say(call.at, str(error), "expected a program that can be read")
+            return
+        if program is not None:
+            self._program(program, {argument.name for argument in call.arguments})
+        elif self.tools is not None:
+            problem = no_such_tool(self.tools, call.name)
+            self._say(
+                call.at,
+                f"{problem}; and there is no program {call.name}.dph beside this one",
+                "expected a tool or a program",
+            )
+
+    def _tool_arguments(self, call: CallStatement, parameters: Mapping[str, Any]) -> None:
+        properties: Mapping[str, Any] = parameters.get("properties") or {}
+        open_ended = parameters.get("additionalProperties") not in (None, False)
+        given = {argument.name for argument in call.arguments}
+        for argument in call.arguments:
+            if argument.name not in properties and not open_ended:
+                takes = f"it takes: {', '.join(properties)}" if properties else "it takes none"
+                self._say(
+                    argument.at,
+                    f"tool `{call.name}` takes no argument `{argument.name}`; {takes}",
+                    "expected another name",
+                )
+        missing = [name for name in parameters.get("required") or () if name not in given]
+        if missing:
+            names = ", ".join(f"`{name}`" for name in missing)
+            self._say(call.at, f"tool `{call.name}` needs {names}", f"expected {missing[0]}=…")
+
+    def _program(self, program: Program, given: set[str]) -> None:
+        name = program.source.name
+        before = self.checked.get(name)
+        if before is not None and before <= given:
+            return  # with no more than this it was looked at already; programs may call each other
+        self.checked[name] = given if before is None else before & given
+        inside = _Checker(program, self.tools, self.types, self.library, self.checked)
+        known = set(self.problems)
+        self.problems += [problem for problem in inside.check(set(given)) if problem not in known]
+
+    def _value(self, value: Expression, known: set[str]) -> None:
+        """In the arguments of blocks and tools what is not set stands for itself."""
+        for variable in _variables(value):
+            if variable.name not in known:
+                self._say(
+                    variable.at,
+                    f"`${variable.name}` is not set before this, and stands for its own text",
+                    f"expected a variable that is set, or -v {variable.name}=…",
+                    "warning",
+                )
+        self._quoted(value, known)
+
+    def _expression(self, expression: Expression, known: set[str]) -> None:
+        for variable in _variables(expression):
+            if variable.name not in known:
+                self._say(
+                    variable.at,
+                    f"`${variable.name}` is not set before this",
+                    f"expected a variable that is set, or -v {variable.name}=…",
+                )
+        self._quoted(expression, known)
+
+    def _quoted(self, expression: Expression, known: set[str]) -> None:
+        for part in _parts(expression):
+            if isinstance(part, Quoted):
+                for _, name, _ in names_in(part.text):
+                    if name not in known:
+                        message = f"`${name}` is not set before this, and stays in the text as it is written"
+                        self._say(part.at, message, f"expected a variable that is set, or -v {name}=…", "warning")
+
+
+def _targets(statements: Iterable[Statement]) -> Iterable[Target]:
+    for statement in statements:
+        match statement:
+            case Block() | CallStatement() | Assignment():
+                yield statement.target
+            case If():
+                for branch in statement.branches:
+                    yield from _targets(branch.body)
+            case For() | Parallel():
+                yield from _targets(statement.body)
+
+
+def _variables(expression: Expression) -> Iterable[Variable]:
+    return (part for part in _parts(expression) if isinstance(part, Variable))
+
+
+def _parts(expression: Expression) -> Iterable[Expression]:
+    """An expression and all that it is made of."""
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        match part:
+            case Variable():
+                waiting += part.path
+            case ListOf():
+                waiting += part.items
+            case DictOf():
+                waiting += [one for pair in part.items for one in pair]
+            case Applied():
+                waiting += part.arguments
+            case Unary():
+                waiting.append(part.operand)
+            case Binary():
+                waiting += [part.right, part.left]
+            case Constant() | Quoted() | Word():
+                pass

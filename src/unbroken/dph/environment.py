@@ -1,0 +1,98 @@
+"""What a program runs in: the model that is asked, the tools that there are, who is told. The same for a program and
+for those that it calls; variables are not in it (`scope`)."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from unbroken.clock import Clock
+from unbroken.dph.events import BlockRun, ProgramSink
+from unbroken.dph.source import Place
+from unbroken.errors import UserError
+from unbroken.messages import Usage
+from unbroken.models.connect import connect
+from unbroken.models.model import Model
+from unbroken.tools.approval import OnApproval
+from unbroken.tools.calling import ResultCache
+from unbroken.tools.parameters import innermost
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.record import Recorder
+
+
+@dataclass(slots=True)
+class Environment:
+    run: str
+    model: Model
+    toolbox: Toolbox
+    models: Mapping[str, Model]
+    types: Mapping[str, Any]
+    tell: ProgramSink
+    clock: Clock
+    on_approval: OnApproval | None = None
+    deps: Any = None
+    recorder: Recorder | None = None
+    results: ResultCache = field(default_factory=ResultCache)
+    usage: Usage = field(default_factory=Usage)
+    requests: int = 0
+    _connected: dict[str, Model] = field(default_factory=dict[str, Model])
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def begin(self, kind: str, name: str, place: Place, called: str = "") -> BlockRun:
+        return BlockRun.at(next(self._numbers), kind, name, place, called)
+
+    def find_model(self, name: str | None) -> Model:
+        """The program's own, one by its name, or one that is connected for it."""
+        if name is None:
+            return self.model
+        if name in self.models:
+            return self.models[name]
+        if name not in self._connected:
+            if ":" not in name:
+                known = f"there are: {', '.join(self.models)}" if self.models else "there are none"
+                raise UserError(
+                    f'model="{name}": no model has this name ({known}); '
+                    f'write "provider:model", or give models={{"{name}": …}}'
+                )
+            self._connected[name] = connect(name)
+        return self._connected[name]
+
+
+def choose_tools(toolbox: Toolbox, wanted: list[str] | None) -> Toolbox:
+    """The tools that names and patterns choose, in the order of the toolbox; all, if nothing is said."""
+    if wanted is None:
+        return toolbox
+    for name in wanted:
+        if problem := no_such_tool(toolbox, name):
+            raise UserError(problem)
+    return Toolbox(*(tool for tool in toolbox if any(fnmatchcase(tool.name, name) for name in wanted)))
+
+
+def no_such_tool(toolbox: Toolbox, name: str) -> str:
+    """Why no tool has this name, or fits this pattern; or nothing."""
+    if any(fnmatchcase(known, name) for known in toolbox.names):
+        return ""
+    what = f"no tool fits `{name}`" if any(mark in name for mark in "*?[") else f"there is no tool `{name}`"
+    close = difflib.get_close_matches(name, toolbox.names, n=1)
+    if close:
+        return f"{what}; did you mean `{close[0]}`?"
+    return f"{what}; there are: {', '.join(toolbox.names) or 'none (give a file with --tools)'}"
+
+
+def types_beside(tools: Toolbox) -> dict[str, Any]:
+    """Classes that can be seen from where the tools are defined: `output="obj/Type"` may name them."""
+    found: dict[str, Any] = {}
+    for tool in tools:
+        for name, value in _globals_of(tool).items():
+            if isinstance(value, type) and not name.startswith("_"):
+                found.setdefault(name, value)
+    return found
+
+
+def _globals_of(tool: Tool) -> dict[str, Any]:
+    return getattr(innermost(tool.function), "__globals__", {}) if tool.function is not None else {}

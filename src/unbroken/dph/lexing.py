@@ -1,0 +1,179 @@
+"""Where statements begin and where the free text of a prompt ends: the part of reading that no grammar can do, because
+a prompt may say anything.
+
+Strategy. A prompt ends at a line that ends in `-> name` or `>> name`, if what follows (after blank lines and comments)
+is the end of the program, or begins a statement. So arrows inside a prompt stay text, and so do Markdown headings,
+lists, `else:` and code: none of them begins a statement. Inside a code fence nothing is looked at. A block such as
+`/prompt/` at the start of a line inside a prompt is an error: the arrow before it was forgotten. Each line is looked at
+a bounded number of times, so the time is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from unbroken.dph.functions import FUNCTIONS
+from unbroken.dph.problems import InvalidProgram, Problem
+from unbroken.dph.source import Source
+from unbroken.dph.syntax import NAME
+
+BLOCKS = ("prompt", "explore", "judge", "if", "for", "parallel", "end")
+_BLOCK = re.compile(r"[ \t]*/(" + "|".join(BLOCKS) + r")/")
+_ENDING = re.compile(r"(?:^|(?<=\s))(->|>>)[ \t]*(" + NAME + r")[ \t]*(?:(?=/end/[ \t]*$)|$)")
+_FENCE = re.compile(r"[ \t]*(```+|~~~+)(.*)$")
+_SKIPPED = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*(?:#[^\n]*\Z)?")
+_THING = re.compile(r"->|>>|[=!<>]=|\$?\w+|[^\w\s]")
+_SPACE = re.compile(r"[ \t]*")
+_SPACE_AND_COMMENTS = re.compile(r"(?:\s+|#[^\n]*)*")
+_OPERATOR = r"[ \t]*(?:->|>>|[-+*/%<>]|[=!]=|(?:and|or|in|not|if)\b)"
+_BEGINS = re.compile(
+    r"/(?:" + "|".join(BLOCKS) + r")/"
+    r"|@DESC\b|@" + NAME + r"[ \t]*\("
+    r"|\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _OPERATOR + r"|"
+    r'"""|' + r"'''"
+    r'|"(?:[^"\\\n]|\\.)*"' + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*'" + _OPERATOR + r"|"
+    r"-?\d+(?:\.\d+)?" + _OPERATOR + r"|(?:true|false|null)" + _OPERATOR + r"|"
+    r"(?:" + "|".join(FUNCTIONS) + r")\([^\n]*(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:#[^\n]*)?$"
+    r"|[\[{(][^\n]*[\]})][ \t]*(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:#[^\n]*)?$",
+    re.MULTILINE,
+)
+"""What a statement begins with, told from its first line: enough to tell it from the text of a prompt, and no more, so
+that a mistake further on in it is an error there and does not make it text."""
+_BEGINS_BRANCH = re.compile(r"else[ \t]*:|elif\b[^\n]*:")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    text: str
+    at: int
+    arrow_at: int
+    append: bool
+    name: str
+
+
+class Cursor:
+    """A place in the text of a program that moves on."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.text = source.text
+        self.at = 0
+
+    def error(self, at: int, message: str, expected: str = "") -> InvalidProgram:
+        return InvalidProgram([Problem(self.source.place(at), message, expected)])
+
+    @property
+    def ended(self) -> bool:
+        return self.at >= len(self.text)
+
+    def skip_space(self) -> None:
+        """To the next thing on this line."""
+        self.at = _end(_SPACE, self.text, self.at)
+
+    def skip_inside(self) -> None:
+        """Inside brackets: lines do not matter, and `#` begins a comment."""
+        self.at = _end(_SPACE_AND_COMMENTS, self.text, self.at)
+
+    def skip_between(self) -> None:
+        """Between statements: to the next one, over blank lines and lines that are comments. Anywhere in a line (after
+        a statement) it goes over the rest of it, if that is a comment."""
+        self.at = _end(_SKIPPED, self.text, self.at)
+
+    def starts(self, word: str) -> bool:
+        return self.text.startswith(word, self.at)
+
+    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+        return found
+
+    def found(self) -> str:
+        """What stands here, for an error."""
+        if self.ended:
+            return "the end of the program"
+        if self.text[self.at] == "\n":
+            return "the end of the line"
+        word = _THING.match(self.text, self.at)
+        return f"`{word.group() if word else self.text[self.at]}`"
+
+    def take_prompt(self, kind: str, began: int, in_branch: bool) -> PromptText:
+        """The text of a prompt from here on, and the arrow and name that end it."""
+        start = self.at
+        line_start, fence, fence_at, odd = start, "", 0, ""
+        while line_start <= len(self.text):
+            line_end = self.text.find("\n", line_start)
+            line_end = len(self.text) if line_end < 0 else line_end
+            line = self.text[line_start:line_end]
+            whole_line = line_start != start
+            if whole_line and (mark := _FENCE.match(line)) and (not fence or _closes(mark, fence)):
+                fence, fence_at = ("", 0) if fence else (mark[1], line_start)
+            elif not fence:
+                if whole_line and (block := _BLOCK.match(line)):
+                    raise self._forgotten(kind, began, line_start + block.start(1) - 1, block[1])
+                if (ending := _ENDING.search(line)) and self._ends_at(line_start + ending.end(), in_branch):
+                    self.at = line_start + ending.end()
+                    arrow = line_start + ending.start(1)
+                    return self._prompt(kind, start, arrow, ending)
+                odd = odd or _near_ending(line)
+            line_start = line_end + 1
+        raise self._unclosed(kind, began, fence_at if fence else None, odd)
+
+    def _prompt(self, kind: str, start: int, arrow: int, ending: re.Match[str]) -> PromptText:
+        text = self.text[start:arrow]
+        first, newline, rest = text.partition("\n")
+        # What begins on the line of its block begins there; what begins on a line of its own keeps its indentation.
+        if first.strip():
+            at, text = start + len(first) - len(first.lstrip()), text.lstrip()
+        else:
+            lines = rest.split("\n")
+            blank = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
+            at = start + len(first) + len(newline) + sum(len(line) + 1 for line in lines[:blank])
+            text = "\n".join(lines[blank:])
+        if not text.strip():
+            raise self.error(
+                arrow, f"`/{kind}/` has no text: there is nothing to ask", "expected a text before the arrow"
+            )
+        return PromptText(text.rstrip(), at, arrow, ending[1] == ">>", ending[2])
+
+    def _ends_at(self, at: int, in_branch: bool) -> bool:
+        """Does a statement, or the end, follow?"""
+        at = _end(_SKIPPED, self.text, at)
+        if at >= len(self.text) or _BEGINS.match(self.text, at):
+            return True
+        return in_branch and _BEGINS_BRANCH.match(self.text, at) is not None
+
+    def _forgotten(self, kind: str, began: int, at: int, block: str) -> InvalidProgram:
+        line = self.source.place(began).line
+        return self.error(
+            at,
+            f"`/{block}/` stands inside the text of the `/{kind}/` of line {line}, which has not ended",
+            "expected `-> name` before it (or put it into a code fence, if it is text)",
+        )
+
+    def _unclosed(self, kind: str, began: int, fence_at: int | None, odd: str) -> InvalidProgram:
+        why = f"no line after it ends in `-> name`{odd}"
+        if fence_at is not None:
+            why = f"the code fence of line {self.source.place(fence_at).line} is never closed"
+        return self.error(
+            began, f"`/{kind}/` never ends: {why}", "expected `-> name` or `>> name` at the end of its text"
+        )
+
+
+def _closes(mark: re.Match[str], fence: str) -> bool:
+    return mark[1].startswith(fence) and not mark[2].strip()
+
+
+def _near_ending(line: str) -> str:
+    """Something that looks like an ending and is none."""
+    if re.search(r"(?:^|\s)(?:->|>>)[ \t]*\$" + NAME + r"[ \t]*$", line):
+        return " (a name is set without its `$`)"
+    if re.search(r"(?:^|\s)(?:->|>>)[ \t]*" + NAME + r"[ \t]+#[^\n]*$", line):
+        return " (a comment after the name makes it text: put the comment on a line of its own)"
+    return ""
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at

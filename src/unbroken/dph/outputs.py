@@ -1,0 +1,112 @@
+"""The forms in which a block's answer can be asked for: `output="json"`, `"jsonl"`, `"list_str"`, `"obj/Type"`. Each
+says to the model what is wanted, and reads what came. Nothing is repaired: what does not fit is asked for once more."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+from unbroken.dph.arguments import TYPED
+from unbroken.errors import UserError
+from unbroken.messages import Json
+
+_FENCED = re.compile(r"^[ \t]*```[\w+-]*[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_BULLET = re.compile(r"^\s*(?:[-*+•]|\(?\d+[.)、])\s+")
+
+
+class DoesNotFit(ValueError):
+    """In words, for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    instruction: str
+    read: Callable[[str], Json]
+
+
+def output_of(form: str, types: Mapping[str, Any]) -> Output:
+    match form:
+        case "json":
+            return Output("Answer with one JSON value and nothing else.", _json)
+        case "jsonl":
+            return Output("Answer with JSON Lines and nothing else: one JSON value on each line.", _jsonl)
+        case "list_str":
+            return Output('Answer with a JSON array of strings and nothing else, as in ["a", "b"].', _list_str)
+        case _:
+            return _typed(form.removeprefix(TYPED), types)
+
+
+def correction(problem: DoesNotFit, output: Output) -> str:
+    """What is said to a model whose answer did not fit."""
+    return f"That does not fit: {problem}. {output.instruction}"
+
+
+def _typed(name: str, types: Mapping[str, Any]) -> Output:
+    if name not in types:
+        raise UserError(
+            f'output="{TYPED}{name}": there is no type `{name}`; '
+            f'define it beside the tools, or give types={{"{name}": …}}'
+        )
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(types[name])
+        schema = json.dumps(adapter.json_schema(), ensure_ascii=False)
+    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, TypeError) as error:
+        raise UserError(f'output="{TYPED}{name}": this type has no JSON Schema: {error}') from None
+
+    def read(text: str) -> Json:
+        try:
+            return adapter.dump_python(adapter.validate_python(_json(text)), mode="json")
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise DoesNotFit(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+    return Output(f"Answer with one JSON object and nothing else; it has this JSON Schema: {schema}", read)
+
+
+def _json(text: str) -> Json:
+    inside = _unfenced(text)
+    try:
+        return json.loads(inside, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise DoesNotFit(f"it is not JSON ({error})") from None
+
+
+def _jsonl(text: str) -> list[Json]:
+    found: list[Json] = []
+    for number, line in enumerate(_unfenced(text).splitlines(), 1):
+        if line.strip():
+            try:
+                found.append(json.loads(line, parse_constant=_refuse))
+            except (ValueError, RecursionError) as error:
+                raise DoesNotFit(f"line {number} is not JSON ({error})") from None
+    return found
+
+
+def _list_str(text: str) -> list[str]:
+    """A JSON array; else one text on each line, as models that are asked for a list often write it."""
+    inside = _unfenced(text)
+    if inside.startswith("["):
+        value = _json(inside)
+        if isinstance(value, list) and all(isinstance(one, str) for one in cast("list[Any]", value)):
+            return cast("list[str]", value)
+        raise DoesNotFit("it is not an array of strings")
+    lines = [_BULLET.sub("", line).strip() for line in inside.splitlines()]
+    if found := [line for line in lines if line]:
+        return found
+    raise DoesNotFit("it is empty")
+
+
+def _unfenced(text: str) -> str:
+    """What stands in the one code fence of an answer, if there is one; models put JSON into one unasked."""
+    fences = _FENCED.findall(text)
+    return (fences[0] if len(fences) == 1 else text).strip()
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(f"{constant} is no JSON")

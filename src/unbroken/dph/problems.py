@@ -1,0 +1,56 @@
+"""What can be wrong with a program: said with its place, the line itself and a caret. Errors of a program that cannot
+be read (`InvalidProgram`) and of one that was stopped while it ran (`ProgramFailed`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from unbroken.dph.source import Place
+from unbroken.errors import UnbrokenError, UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong at one place. A warning leaves a program that can run, though hardly as it was meant."""
+
+    place: Place
+    message: str
+    expected: str = ""
+    kind: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}\n{self.place.drawn(self.expected)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "file": self.place.file,
+            "line": self.place.line,
+            "column": self.place.column,
+            "message": self.message,
+            "expected": self.expected,
+            "text": self.place.text,
+        }
+
+
+class InvalidProgram(UserError):
+    """A program that is not run: it cannot be read, or asks for what there is not. `problems` has them all."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+class ProgramFailed(UnbrokenError):
+    """A program stopped at one of its statements. `place` says where, `variables` what was set until then."""
+
+    def __init__(self, place: Place, message: str, calls: Sequence[Place] = ()) -> None:
+        trail = "".join(f"\n  called at {call}" for call in calls)
+        super().__init__(f"{place}: {message}\n{place.drawn()}{trail}")
+        self.place = place
+        self.message = message
+        self.calls = tuple(calls)
+        """If it happened in a program that another called: from where, the innermost first."""
+        self.variables: dict[str, Any] = {}

@@ -1,0 +1,334 @@
+"""Runs programs: goes through the statements, one after another, and hands each block to whoever can do it. A program
+that stops says where; what was set until then is in the error."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, assert_never, cast
+
+from unbroken.agent.background import BACKGROUND
+from unbroken.agent.streaming import Streamed
+from unbroken.agent.toolset import ToolSet
+from unbroken.clock import Clock, RealClock
+from unbroken.dph.arguments import Settings, unfit, unknown
+from unbroken.dph.asking import ASK
+from unbroken.dph.checking import check_program
+from unbroken.dph.environment import Environment, no_such_tool, types_beside
+from unbroken.dph.evaluating import CannotEvaluate, evaluate
+from unbroken.dph.events import BlockFinished, BlockRun, BlockStarted, ProgramEvent, ProgramSink
+from unbroken.dph.files import ENDING, Library
+from unbroken.dph.filling import fill, kind_of
+from unbroken.dph.parsing import parse_program, read_source
+from unbroken.dph.problems import InvalidProgram, ProgramFailed
+from unbroken.dph.scope import Scope
+from unbroken.dph.source import Place, Source
+from unbroken.dph.syntax import (
+    Assignment,
+    Block,
+    CallStatement,
+    Expression,
+    For,
+    If,
+    Parallel,
+    Program,
+    Statement,
+)
+from unbroken.dph.tool_calls import call_tool
+from unbroken.errors import UnbrokenError
+from unbroken.messages import Json, Usage
+from unbroken.models.connect import connect
+from unbroken.models.model import Model
+from unbroken.tools.approval import OnApproval
+from unbroken.tools.toolbox import Source as ToolSource
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.record import Recorder
+from unbroken.transcript import Transcript
+
+CALLS_DEEP = 32
+"""How deep programs may call each other: more is a recursion without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    value: Json
+    """Of the statement that ran last."""
+    variables: dict[str, Json] = field(default_factory=dict[str, Json])
+    usage: Usage = field(default_factory=Usage)
+    requests: int = 0
+    seconds: float = 0.0
+
+
+class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
+    """A program that runs: `result = await run_program(…)`, or `async for event in run_program(…)`, after which
+    `result` is there. Whoever stops reading ends it."""
+
+    def __await__(self) -> Generator[Any, None, ProgramResult]:
+        return self._to_its_end().__await__()
+
+    async def _to_its_end(self) -> ProgramResult:
+        async for _ in self:
+            pass
+        return self.result
+
+
+def run_program(
+    source: str | Path | Source | Program,
+    model: Model | str,
+    tools: Sequence[ToolSource] | Toolbox = (),
+    variables: Mapping[str, Json] | None = None,
+    *,
+    models: Mapping[str, Model] | None = None,
+    types: Mapping[str, Any] | None = None,
+    on_approval: OnApproval | None = None,
+    deps: Any = None,
+    record: str | Path | Recorder | None = None,
+    clock: Clock | None = None,
+) -> ProgramRun:
+    """Run a program: its text, or the path of its file. A program with a mistake that can be found beforehand is not
+    begun: `InvalidProgram`. One that stops on its way raises `ProgramFailed`.
+
+    - `models`: what `model="name"` in a block may name; else it is `provider:model`.
+    - `types`: what `output="obj/Type"` may name; classes beside the tools are known without.
+    - `on_approval`, `deps`, `record`: as for an `Agent`.
+    """
+    program = load_program(source)
+    asked = connect(model) if isinstance(model, str) else model
+    recorder = record if isinstance(record, Recorder) or record is None else Recorder(record)
+    toolset = ToolSet(tools)
+
+    async def perform(tell: ProgramSink) -> ProgramResult:
+        async with toolset.opened():
+            toolbox = toolset.toolbox(0, Transcript())
+            environment = Environment(
+                run=secrets.token_hex(6),
+                model=asked,
+                toolbox=toolbox,
+                models=models or {},
+                types={**types_beside(toolbox), **(types or {})},
+                tell=tell,
+                clock=clock or RealClock(),
+                on_approval=on_approval,
+                deps=deps,
+                recorder=recorder,
+            )
+            return await _perform(program, environment, Scope(dict(variables or {})))
+
+    return ProgramRun(perform)
+
+
+def run_program_sync(
+    source: str | Path | Source | Program,
+    model: Model | str,
+    tools: Sequence[ToolSource] | Toolbox = (),
+    variables: Mapping[str, Json] | None = None,
+    **options: Any,
+) -> ProgramResult:
+    """`run_program` for programs that cannot await."""
+
+    async def run() -> ProgramResult:
+        return await run_program(source, model, tools, variables, **options)
+
+    return BACKGROUND.run(run())
+
+
+def load_program(source: str | Path | Source | Program) -> Program:
+    """A text is a program; a path, or a text that is nothing but the name of a `.dph` file, is where one lies."""
+    match source:
+        case Program():
+            return source
+        case Source():
+            return parse_program(source)
+        case str() if "\n" in source or not source.strip().endswith(ENDING):
+            return parse_program(source)
+        case _:
+            return parse_program(read_source(source))
+
+
+async def _perform(program: Program, environment: Environment, scope: Scope) -> ProgramResult:
+    library = Library()
+    problems = check_program(program, environment.toolbox, set(scope), environment.types, library)
+    if errors := [problem for problem in problems if problem.kind == "error"]:
+        raise InvalidProgram(errors)
+    started = environment.clock.elapsed()
+    try:
+        value = await _Runner(program, environment, library).run(program.statements, scope)
+    except ProgramFailed as error:
+        error.variables = dict(scope)
+        raise
+    seconds = environment.clock.elapsed() - started
+    return ProgramResult(value, dict(scope), environment.usage, environment.requests, seconds)
+
+
+class _Runner:
+    """One program while it runs. `calls` are the places from which it was called, the innermost first."""
+
+    def __init__(
+        self, program: Program, environment: Environment, library: Library, calls: tuple[Place, ...] = ()
+    ) -> None:
+        self._program = program
+        self._environment = environment
+        self._library = library
+        self._calls = calls
+
+    async def run(self, statements: Sequence[Statement], scope: Scope) -> Json:
+        """The value of the last."""
+        value: Json = None
+        for statement in statements:
+            value = await self._statement(statement, scope)
+        return value
+
+    async def _statement(self, statement: Statement, scope: Scope) -> Json:
+        match statement:
+            case Block() | CallStatement() | Assignment():
+                try:
+                    value = await self._value(statement, scope)
+                except CannotEvaluate as error:
+                    raise self._failed(error.at, str(error)) from None
+                except ProgramFailed:
+                    raise
+                except UnbrokenError as error:
+                    raise self._failed(statement.at, str(error)) from error
+                scope.put(statement.target.name, value, append=statement.target.append)
+                return value
+            case If():
+                for branch in statement.branches:
+                    if branch.condition is None or self._evaluate(branch.condition, scope):
+                        return await self.run(branch.body, scope)
+                return None
+            case For():
+                value = None
+                for item in self._items(statement, scope):
+                    scope.put(statement.variable, item, append=False)
+                    value = await self.run(statement.body, scope)
+                return value
+            case Parallel():
+                return await self._parallel(statement, scope)
+            case _:
+                assert_never(statement)
+
+    async def _value(self, statement: Block | CallStatement | Assignment, scope: Scope) -> Json:
+        match statement:
+            case Assignment():
+                return evaluate(statement.value, scope)
+            case Block():
+                return await self._ask(statement, scope)
+            case CallStatement():
+                return await self._call(statement, scope)
+
+    async def _ask(self, block: Block, scope: Scope) -> Json:
+        settings = self._settings(block, scope)
+        with self._block_run(block.kind, block) as running:
+            asked = await ASK[block.kind](
+                fill(block.text, scope), settings, scope.said, running.block, self._environment
+            )
+            if settings.history is True:
+                scope.said = asked.messages
+            running.end(asked.value, asked.stop_reason)
+            return asked.value
+
+    def _settings(self, block: Block, scope: Scope) -> Settings:
+        values: dict[str, Any] = {}
+        for argument in block.arguments:
+            value = evaluate(argument.value, scope, as_written=True)
+            if problem := unknown(block.kind, argument.name) or unfit(argument.name, value):
+                raise self._failed(argument.at, problem)
+            values[argument.name] = value
+        return Settings(**values)
+
+    async def _call(self, call: CallStatement, scope: Scope) -> Json:
+        arguments = {each.name: evaluate(each.value, scope, as_written=True) for each in call.arguments}
+        if call.name in self._environment.toolbox:
+            with self._block_run("call", call) as running:
+                value = await call_tool(call.name, arguments, running.block, self._environment)
+                running.end(value)
+                return value
+        program = self._library.find(call.name, self._program.source)
+        if program is None:
+            raise self._failed(call.at, no_such_tool(self._environment.toolbox, call.name))
+        place = self._program.source.place(call.at)
+        if len(self._calls) >= CALLS_DEEP:
+            names = [Path(one.file).name for one in (place, *self._calls)][:4]
+            raise self._failed(
+                call.at,
+                f"programs call each other more than {CALLS_DEEP} deep ({' < '.join(names)} < …): "
+                "a recursion needs an /if/ that ends it",
+            )
+        with self._block_run("program", call) as running:
+            inside = _Runner(program, self._environment, self._library, (place, *self._calls))
+            value = await inside.run(program.statements, Scope(arguments))
+            running.end(value)
+            return value
+
+    async def _parallel(self, statement: Parallel, scope: Scope) -> Json:
+        """All children at the same time, each with its own copy of the variables. One that fails leaves the others
+        alone: what they set counts, then its error is raised."""
+        children = [scope.fork() for _ in statement.body]
+        failed: list[ProgramFailed] = []
+        values: list[Json] = [None] * len(children)
+
+        async def run(number: int) -> None:
+            try:
+                values[number] = await self._statement(statement.body[number], children[number])
+            except ProgramFailed as error:
+                failed.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(children)):
+                group.create_task(run(number))
+        for child in children:
+            scope.join(child)
+        if failed:
+            raise min(failed, key=lambda error: (error.place.line, error.place.column))
+        return values[-1] if values else None
+
+    def _items(self, statement: For, scope: Scope) -> list[Json]:
+        value = self._evaluate(statement.items, scope)
+        if isinstance(value, list):
+            return cast("list[Json]", value)
+        hint = "; go through keys(…) or values(…) of it" if isinstance(value, dict) else ""
+        raise self._failed(statement.items.at, f"a loop goes through a list, and this is {kind_of(value)}{hint}")
+
+    def _evaluate(self, expression: Expression, scope: Scope) -> Json:
+        try:
+            return evaluate(expression, scope)
+        except CannotEvaluate as error:
+            raise self._failed(error.at, str(error)) from None
+
+    def _failed(self, at: int, message: str) -> ProgramFailed:
+        return ProgramFailed(self._program.source.place(at), message, self._calls)
+
+    def _block_run(self, kind: str, statement: Block | CallStatement) -> _Running:
+        place = self._program.source.place(statement.at)
+        called = statement.name if isinstance(statement, CallStatement) else ""
+        return _Running(self._environment, self._environment.begin(kind, statement.target.name, place, called))
+
+
+class _Running:
+    """Tells that a block began, and how it ended, whatever ends it."""
+
+    def __init__(self, environment: Environment, block: BlockRun) -> None:
+        self.block = block
+        self._environment = environment
+        self._value: Json = None
+        self._stop_reason = ""
+        self._started = environment.clock.elapsed()
+
+    def end(self, value: Json, stop_reason: str = "") -> None:
+        self._value, self._stop_reason = value, stop_reason
+
+    def __enter__(self) -> _Running:
+        self._environment.tell(BlockStarted(self.block))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        seconds = self._environment.clock.elapsed() - self._started
+        words = "" if error is None else "cancelled" if isinstance(error, asyncio.CancelledError) else _words(error)
+        self._environment.tell(BlockFinished(self.block, self._value, seconds, words, self._stop_reason))
+
+
+def _words(error: BaseException) -> str:
+    return error.message if isinstance(error, ProgramFailed) else str(error) or type(error).__name__

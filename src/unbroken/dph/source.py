@@ -1,0 +1,68 @@
+"""The text of a program and places in it: which line, which column, and how a place is shown to a person. It knows
+nothing of the language."""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands: line and column count from 1, and columns count characters."""
+
+    file: str
+    line: int
+    column: int
+    text: str = ""
+    """The line itself."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+    def drawn(self, says: str = "") -> str:
+        """The line with a caret below the place, and a word beside the caret."""
+        number = str(self.line)
+        text = self.text if len(self.text) <= WIDEST else f"{self.text[: max(WIDEST, self.column + 20)]}…"
+        below = "".join(_blank(character) for character in text[: self.column - 1])
+        return f"{number:>4} | {text}\n     | {below}^{f' {says}' if says else ''}"
+
+
+WIDEST = 160
+"""Characters that are shown of a long line, at least."""
+
+
+def _blank(character: str) -> str:
+    """As wide as the character, so that the caret stands where the eye looks for it."""
+    if character == "\t":
+        return "\t"
+    if unicodedata.combining(character):
+        return ""
+    return "  " if unicodedata.east_asian_width(character) in "WF" else " "
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A program as it was read. `name` is what errors call it, `path` where it lies, if it lies anywhere: programs
+    that it calls are looked for beside it."""
+
+    text: str
+    name: str = "<program>"
+    path: Path | None = None
+    _starts: list[int] = field(default_factory=list[int], repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        start = 0
+        for line in self.text.split("\n"):
+            self._starts.append(start)
+            start += len(line) + 1
+
+    def place(self, at: int) -> Place:
+        at = min(max(at, 0), len(self.text))
+        line = bisect_right(self._starts, at)
+        start = self._starts[line - 1]
+        end = self.text.find("\n", start)
+        shown = self.text[start : end if end >= 0 else len(self.text)]
+        return Place(self.name, line, at - start + 1, shown.rstrip("\r"))

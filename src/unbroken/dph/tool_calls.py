@@ -1,0 +1,116 @@
+"""`@tool(…)`: a tool that the program itself calls. It runs as a model's call would (arguments are checked, its
+time-out counts, who approves is asked), but its value stays a value, and its failure ends the program."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from unbroken.agent.voice import Voice
+from unbroken.dph.environment import Environment
+from unbroken.dph.events import BlockRun, InBlock
+from unbroken.errors import UserError
+from unbroken.events import CallFinished, CallStarted, Event
+from unbroken.messages import Json, Media, ToolCall, ToolResult
+from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
+from unbroken.tools.calling import Prepared, ToolCaller, prepare
+from unbroken.tools.context import CallContext
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Toolbox
+
+
+class ToolCallFailed(UserError):
+    """In the tool's own words."""
+
+
+async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, environment: Environment) -> Json:
+    """The value that the tool gives."""
+    tool = environment.toolbox.get(name)
+    assert tool is not None  # whoever calls has looked
+    if tool.function is None:
+        raise ToolCallFailed(f"tool `{name}` runs at a client, and a program has none; call it in an /explore/")
+    kept: list[Any] = []
+    toolbox = Toolbox(_keeping(tool, kept))
+    call = ToolCall(f"call_{block.number}", name, arguments)
+    prepared = await _approved(prepare(call, toolbox), toolbox, environment)
+    if prepared.refusal:
+        raise ToolCallFailed(prepared.refusal)
+
+    def tell(event: Event) -> None:
+        environment.tell(InBlock(block, event))
+
+    voice = Voice(environment.run, environment.clock, [tell])
+    context = CallContext(
+        environment.run,
+        0,
+        call.id,
+        name,
+        prepared.fingerprint,
+        nth=block.number,
+        deps=environment.deps,
+        arguments=prepared.arguments,
+        say=voice.say,
+    )
+    caller = ToolCaller(toolbox, environment.clock, environment.results)
+    voice.say(CallStarted, call.id, name, prepared.call.arguments)
+    started = environment.clock.elapsed()
+    try:
+        result = await caller(prepared.call, context)
+    finally:
+        context.ended = True
+    voice.say(CallFinished, call.id, name, environment.clock.elapsed() - started, result.error, result.text)
+    if result.error:
+        raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")
+    return value_of(kept[-1] if kept else result)
+
+
+async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environment) -> Prepared:
+    """The call as it may run. What a person refuses ends the program, as any failure does."""
+    if prepared.refusal or not prepared.asks:
+        return prepared
+    name = prepared.call.name
+    if environment.on_approval is None:
+        return replace(prepared, refusal=f"tool `{name}` needs an approval, and nobody is there to give it")
+    match await ask(environment.on_approval, prepared.call):
+        case Allow():
+            return prepared
+        case Deny(reason):
+            return replace(prepared, refusal=f"the call of `{name}` was denied{f': {reason}' if reason else ''}")
+        case Edit(arguments):
+            return prepare(replace(prepared.call, arguments=arguments), toolbox)
+        case Wait():
+            return replace(prepared, refusal=f"the call of `{name}` waits for an approval, and a program cannot wait")
+
+
+def _keeping(tool: Tool, kept: list[Any]) -> Tool:
+    """The same tool; what it gives is kept as it is, before it is put into words for a model."""
+    function = tool.function
+    assert function is not None
+
+    async def run_async(**arguments: Any) -> Any:
+        value = await function(**arguments)
+        kept.append(value)
+        return value
+
+    def run(**arguments: Any) -> Any:
+        value = function(**arguments)
+        if not inspect.isawaitable(value):
+            kept.append(value)
+        return value
+
+    return replace(tool, function=run_async if tool.signature.is_async else run)
+
+
+def value_of(given: Any) -> Json:
+    """What a tool gave as a value of the language: JSON."""
+    if isinstance(given, ToolResult):
+        return given.text
+    if isinstance(given, Media):
+        return given.url or f"[{given.mime}]"
+    try:
+        return to_jsonable_python(given, fallback=str)
+    except (PydanticSerializationError, ValueError):
+        return str(given)
