@@ -321,3 +321,17 @@ def test_a_transcript_is_continued_in_place_and_a_list_is_not() -> None:
     run_virtual(main())
     assert roles(transcript.messages) == ["User", "Assistant"]
     assert len(listed) == 2
+
+
+def test_every_turn_finds_the_deps_of_the_conversation() -> None:
+    @tool(effect="read")
+    def whose(context: CallContext[str]) -> str:
+        """Whose it is."""
+        return context.deps
+
+    model = ScriptedModel(Call("whose"), "a", Call("whose"), "b", Call("whose"), "c")
+    chat = Conversation(Agent(model, [whose]), deps="Ada's")
+    told = [chat.say_sync("1"), chat.say_sync("2", deps="Grace's")]
+    loaded = Conversation.from_json(chat.agent, chat.to_json(), deps="Ada's again")
+    told.append(loaded.say_sync("3"))
+    assert [result.calls[0].result.text for result in told] == ["Ada's", "Grace's", "Ada's again"]

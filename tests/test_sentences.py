@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken import Agent, Assistant, Event, RunFailed, Said, ScriptedModel, TextAdded, Unavailable, tool
+from unbroken import (
+    Agent,
+    Assistant,
+    CallFinished,
+    Event,
+    RunFailed,
+    Said,
+    ScriptedModel,
+    Sentences,
+    TextAdded,
+    Unavailable,
+    tool,
+)
 from unbroken.agent.sentences import Splitter, sentences
 from unbroken.models.script import Call, Fail, Pause, Say
 from unbroken.testing import run_virtual
@@ -167,3 +179,22 @@ def test_events_from_anywhere_will_do() -> None:
         return [sentence async for sentence in sentences(saved())]
 
     assert run_virtual(main()) == ["One. ", "Two.\n", "\nThree.\n", "\n"]
+
+
+def test_sentences_can_be_taken_between_other_events() -> None:
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    model = ScriptedModel([Say("I look. Now."), Call("look")], "Done. Good.")
+
+    async def read() -> list[str]:
+        speaker, heard = Sentences(), list[str]()
+        async for event in Agent(model, [look]).stream("Look."):
+            heard += speaker.take(event)
+            if isinstance(event, CallFinished):
+                heard.append(f"[{event.text}]")
+        return [*heard, speaker.end()]
+
+    assert asyncio.run(read()) == ["I look. ", "Now.", "[seen]", "Done. ", "Good.", ""]

@@ -19,7 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from unbroken import Agent, ScriptedModel, ToolOutput, tool
 from unbroken.messages import Media, Part, Text
+from unbroken.testing import Call, run_virtual
 from unbroken.tools.results import NOTHING, RESULT_LIMIT, to_parts
 
 PICTURE = Media(mime="image/png", data="AAAA")
@@ -201,3 +203,16 @@ def test_any_value_becomes_parts_that_say_something(value: object) -> None:
     assert parts
     assert all(isinstance(part, Text) and part.text.strip() for part in parts)
     assert parts == to_parts(value)
+
+
+def test_a_tool_may_give_something_for_the_program_beside_what_the_model_reads() -> None:
+    @tool(effect="read")
+    def search(query: str) -> ToolOutput:
+        """Search."""
+        return ToolOutput({"found": query}, data=[f"source of {query}"])
+
+    model = ScriptedModel([Call("search", query="a"), Call("search", query="a"), Call("search", query="b")], "Done.")
+    result = run_virtual(Agent(model, [search]).run("Search."))
+    assert [call.result.text for call in result.calls] == ['{"found":"a"}', '{"found":"a"}', '{"found":"b"}']
+    assert [call.result.data for call in result.calls] == [["source of a"], ["source of a"], ["source of b"]]
+    assert "source of" not in str(model.bodies[-1])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unbroken.agent.collect import Collected, CollectedCall, collect
     from unbroken.agent.limits import StopReason
     from unbroken.agent.run import CallRecord
-    from unbroken.agent.sentences import sentences
+    from unbroken.agent.sentences import Sentences, sentences
     from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
     from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
     from unbroken.clock import Clock, RealClock, VirtualClock
@@ -122,7 +122,7 @@ if TYPE_CHECKING:
     from unbroken.tools.calling import Caller
     from unbroken.tools.context import CallContext
     from unbroken.tools.mcp import MCPServer
-    from unbroken.tools.results import ToolFailed
+    from unbroken.tools.results import ToolFailed, ToolOutput
     from unbroken.tools.schedule import Schedule
     from unbroken.tools.todo import todo_write
     from unbroken.tools.tool import Tool, client_tool, tool
@@ -176,7 +176,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "unbroken.agent.limits": ("StopReason",),
     "unbroken.agent.run": ("CallRecord",),
-    "unbroken.agent.sentences": ("sentences",),
+    "unbroken.agent.sentences": (
+        "Sentences",
+        "sentences",
+    ),
     "unbroken.agent.ui_history": (
         "answers_from_ui_messages",
         "from_ui_messages",
@@ -300,7 +303,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.tools.context": ("CallContext",),
     "unbroken.tools.schedule": ("Schedule",),
     "unbroken.tools.mcp": ("MCPServer",),
-    "unbroken.tools.results": ("ToolFailed",),
+    "unbroken.tools.results": (
+        "ToolFailed",
+        "ToolOutput",
+    ),
     "unbroken.tools.todo": ("todo_write",),
     "unbroken.tools.tool": (
         "Tool",
@@ -454,6 +460,7 @@ __all__ = [
     "Sampling",
     "Schedule",
     "ScriptedModel",
+    "Sentences",
     "ServerCall",
     "ServerCallSeen",
     "Shown",
@@ -478,6 +485,7 @@ __all__ = [
     "ToolLate",
     "ToolMessage",
     "ToolMetrics",
+    "ToolOutput",
     "ToolResult",
     "ToolSpec",
     "Toolbox",

@@ -114,6 +114,8 @@ class ToolResult:
     cache: CacheMark = ""
     native: Native | None = None
     """The result as a client's wire spelled it, where it says more than these fields."""
+    data: Any = field(default=None, compare=False, repr=False)
+    """What the tool gave for the program beside what the model reads (`ToolOutput`). It is neither sent nor saved."""
 
     @classmethod
     def of(cls, call: ToolCall, *content: str | Part, error: bool = False) -> ToolResult:

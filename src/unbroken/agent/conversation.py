@@ -27,7 +27,8 @@ SPOKE_INSTEAD = "not executed: the user spoke instead of answering it"
 
 class Conversation:
     """`await chat.say("…")`; `chat.messages` is the history. `history=` is a function that says what of a long history
-    is sent; the history itself stays whole. `store` is what tools find in `CallContext.store`."""
+    is sent; the history itself stays whole. `store` and `deps` are what tools find in their `CallContext`; only the
+    store is saved with the conversation."""
 
     def __init__(
         self,
@@ -36,10 +37,12 @@ class Conversation:
         *,
         history: Trim | None = None,
         store: dict[str, Any] | None = None,
+        deps: Any = None,
     ) -> None:
         self.agent = agent
         self.store: dict[str, Any] = {} if store is None else store
         self._transcript = Transcript(repair(messages)[0])
+        self.deps = deps
         self._trim = history
         self._waiting: Result | None = None
         self._going = False
@@ -89,14 +92,15 @@ class Conversation:
         return {"version": 1, "messages": to_json(self.messages), "waiting": waiting, "store": store}
 
     @classmethod
-    def from_json(cls, agent: Agent, saved: Json, *, history: Trim | None = None) -> Conversation:
+    def from_json(cls, agent: Agent, saved: Json, *, history: Trim | None = None, deps: Any = None) -> Conversation:
         if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
             raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json gives")
         fields = cast("dict[str, Any]", saved)
         if fields.get("version", 1) != 1:
             raise UserError("a saved conversation cannot be read: another version of unbroken wrote it; use that one")
         waiting = Result.from_json(fields["waiting"]) if fields.get("waiting") else None
-        chat = cls(agent, () if waiting else from_json(fields["messages"]), history=history, store=fields.get("store"))
+        messages = () if waiting else from_json(fields["messages"])
+        chat = cls(agent, messages, history=history, store=fields.get("store"), deps=deps)
         if waiting:
             chat._wait(waiting)
         return chat
@@ -109,12 +113,12 @@ class Conversation:
         new.replace(path)
 
     @classmethod
-    def load(cls, agent: Agent, path: str | Path, *, history: Trim | None = None) -> Conversation:
+    def load(cls, agent: Agent, path: str | Path, *, history: Trim | None = None, deps: Any = None) -> Conversation:
         try:
             saved = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"the conversation {str(path)!r} cannot be loaded: {error}") from error
-        return cls.from_json(agent, saved, history=history)
+        return cls.from_json(agent, saved, history=history, deps=deps)
 
     def _next(self, prompt: Prompt | None, options: Options) -> Performance:
         self._refuse_while_going()
@@ -134,7 +138,7 @@ class Conversation:
         return self.messages if self._transcript.closed else repair(self.messages)[0]
 
     def _own(self) -> ResumeOptions:
-        return {"store": self.store, "trim": self._trim}
+        return {"store": self.store, "trim": self._trim, "deps": self.deps}
 
     async def _perform(self, performance: Performance, *sinks: Sink) -> Result:
         self._refuse_while_going()

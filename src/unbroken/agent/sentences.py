@@ -54,20 +54,21 @@ async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
     """The text of a run (`agent.stream(…)`, or any events) in sentences. What is left at the end of a turn is given
     then; a code block is one piece, and so is a line that no full stop ends. An answer that came a second time and
     differs follows after an empty line. Who stops reading ends the run."""
-    speaker = _Speaker()
+    speaker = Sentences()
     async with closing(stream) as events:
         async for event in events:
             for sentence in speaker.take(event):
                 yield sentence
-        if blank := speaker.splitter.end():
+        if blank := speaker.end():
             yield blank
 
 
-class _Speaker:
-    """Events in, sentences out."""
+class Sentences:
+    """The same for who reads the events himself, because he wants more of them than their text: events in, sentences
+    out. `take` gives those that are complete now, `end` the white space that is left at the very end."""
 
     def __init__(self) -> None:
-        self.splitter = Splitter()
+        self._splitter = Splitter()
         self._before = ""
         """White space that was left of the turn before; the first sentence of this one begins with it."""
         self._given: list[str] = []
@@ -77,7 +78,7 @@ class _Speaker:
     def take(self, event: Event) -> list[str]:
         match event:
             case TextAdded():
-                return self._give(self.splitter.feed(event.text))
+                return self._give(self._splitter.feed(event.text))
             case TextReplaced():
                 return self._give(self._say_instead(event.text))
             case RequestRetried():
@@ -86,11 +87,14 @@ class _Speaker:
             case Said():
                 return self._give(self._end_turn(event.text))
             case RequestSent() | RunFinished() | RunFailed():
-                rest = self.splitter.flush()
-                self._before, self._given, self._retried = self.splitter.blank, [], False
+                rest = self._splitter.flush()
+                self._before, self._given, self._retried = self._splitter.blank, [], False
                 return [rest] if rest else []
             case _:
                 return []
+
+    def end(self) -> str:
+        return self._splitter.end()
 
     def _give(self, sentences: list[str]) -> list[str]:
         self._given += sentences
@@ -99,21 +103,21 @@ class _Speaker:
     def _say_instead(self, text: str) -> list[str]:
         """What was held back is void. If what was given is the beginning of the new text, that just goes on."""
         given = "".join(self._given)
-        self.splitter.drop(not given or given.endswith("\n"))
+        self._splitter.drop(not given or given.endswith("\n"))
         if not given:
-            return self.splitter.feed(self._before + text)
+            return self._splitter.feed(self._before + text)
         rest = Shown(given[len(self._before) :]).compare(text)
         if not rest.replaced:
-            return self.splitter.feed(rest.text)
+            return self._splitter.feed(rest.text)
         self._given, self._before = [], ""
-        self.splitter.drop(True)
+        self._splitter.drop(True)
         newlines = len(given) - len(given.rstrip("\n"))
-        return self.splitter.feed(f"{PARAGRAPH[newlines:]}{text}")
+        return self._splitter.feed(f"{PARAGRAPH[newlines:]}{text}")
 
     def _end_turn(self, text: str) -> list[str]:
         if self._retried and text == "".join(self._given)[len(self._before) :]:
-            self.splitter.drop(True)  # the second answer ends before the half sentence in which the first one broke
-        rest = self.splitter.flush()
+            self._splitter.drop(True)  # the second answer ends before the half sentence in which the first one broke
+        rest = self._splitter.flush()
         return [rest] if rest else []
 
 

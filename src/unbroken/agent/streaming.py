@@ -17,7 +17,6 @@ from unbroken.agent.result import Result
 from unbroken.events import Event, Sink
 from unbroken.messages import Message
 
-
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 

@@ -21,7 +21,7 @@ from unbroken.deadlines import TimeLimit
 from unbroken.events import ToolLate
 from unbroken.messages import Json, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
-from unbroken.tools.results import RESULT_LIMIT, to_parts
+from unbroken.tools.results import RESULT_LIMIT, ToolOutput, to_parts
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.threads import THREADS, Job
 from unbroken.tools.tool import Tool
@@ -222,7 +222,8 @@ class ToolCaller:
         if isinstance(value, ToolResult):
             content = value.content if isinstance(value.content, tuple) else to_parts(value.content, self._limit)  # pyright: ignore[reportUnnecessaryIsInstance] - a tool's value
             return replace(value, call_id=call.id, name=call.name, content=content)
-        return ToolResult(call.id, to_parts(value, self._limit), name=call.name)
+        data = value.data if isinstance(value, ToolOutput) else None
+        return ToolResult(call.id, to_parts(value, self._limit), name=call.name, data=data)
 
 
 class ResultCache:

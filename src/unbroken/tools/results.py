@@ -14,7 +14,7 @@ import math
 import unicodedata
 from collections import deque
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from itertools import islice
 from typing import Any, cast
@@ -36,6 +36,15 @@ class ToolFailed(Exception):
     """A tool may raise it to say that it failed, in words for the model."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool may return to give two things: `content` for the model, and `data` for the program that runs it,
+    which finds it in `call.result.data` of the run's calls."""
+
+    content: object
+    data: Any = None
+
+
 def to_parts(value: object, limit: int = RESULT_LIMIT) -> tuple[Part, ...]:
     if type(value) is str and 0 < len(value) <= limit and not value.isspace():
         return (Text(value),)
@@ -51,6 +60,8 @@ def _parts(value: object) -> list[Part]:
             return []
         case Text() | Media():
             return [value]
+        case ToolOutput():
+            return _parts(value.content)
         case bytes() | bytearray():
             return [Text(_text_of_bytes(bytes(value)))]
         case list() | tuple() if any(isinstance(one, Text | Media) for one in cast("list[object]", value)):
