@@ -54,14 +54,19 @@ def tell(line: str) -> None:
 def tell_error(error: UnbrokenError, setup: Setup) -> int:
     if setup.debug:
         traceback.print_exception(error, file=sys.stderr)
-    message = str(error)
-    if not _is_about_own_rows(message):
-        for spelled, option in _OPTIONS.items():
-            message = message.replace(spelled, option)
+    message = in_options(str(error))
     if setup.api_key_env and isinstance(error, Unauthorized):
         message = re.sub(r"(?<=check )[A-Z0-9_]+(?=, and)", setup.api_key_env, message)
     tell(message)
     return code_of(error)
+
+
+def in_options(message: str) -> str:
+    """The library's words for somebody at a command line."""
+    if not _is_about_own_rows(message):
+        for spelled, option in _OPTIONS.items():
+            message = message.replace(spelled, option)
+    return message
 
 
 def _is_about_own_rows(message: str) -> bool:

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "unbroken.cli.run:run_command",
     "chat": "unbroken.cli.chat:chat_command",
     "replay": "unbroken.cli.replay:replay_command",
+    "dph": "unbroken.cli.dph:app",
     "serve": "unbroken.cli.serve:serve_command",
     "keys": "unbroken.cli.keys:app",
     "decode": "unbroken.cli.decode:decode_command",

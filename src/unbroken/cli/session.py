@@ -54,7 +54,7 @@ def open_session(setup: Setup, watched: bool = False) -> Generator[Session]:
         screen = (JsonScreen if setup.json else PlainScreen)(sys.stdout, sys.stderr)
     desk = Desk(screen)
     # What tools print is not the answer; on a terminal it may stand between the lines.
-    with _logging(setup.debug, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
+    with logged(setup.debug, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
         model = build_model(setup)
         watch = Watch() if watched else None
         tools = build_tools(setup)
@@ -78,7 +78,7 @@ def _allow(call: ToolCall) -> Allow:
 
 
 @contextmanager
-def _logging(debug: bool, console: Console | None) -> Generator[None]:
+def logged(debug: bool, console: Console | None = None) -> Generator[None]:
     """Without --debug nothing of it is seen: what matters is told by the screen."""
     handler: logging.Handler = logging.NullHandler()
     if debug:

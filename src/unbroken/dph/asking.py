@@ -12,12 +12,12 @@ from unbroken.agent import Agent, Limits, Result
 from unbroken.agent.agent import Options
 from unbroken.dph import flags
 from unbroken.dph.arguments import Settings
-from unbroken.dph.environment import Environment, choose_tools
+from unbroken.dph.environment import Environment, choose_tools, no_such_choice
 from unbroken.dph.events import BlockRun, InBlock
 from unbroken.dph.filling import Answer
 from unbroken.dph.outputs import DoesNotFit, Output, correction, output_of
 from unbroken.dph.text_calls import TextCalls
-from unbroken.dph.tool_calls import call_tool
+from unbroken.dph.tool_calls import ToolCallFailed, call_tool
 from unbroken.errors import AnswerInvalid, UserError
 from unbroken.events import Event, ToolCallsDetected
 from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, User
@@ -64,6 +64,9 @@ async def ask_judge(
     tools = choose_tools(environment.toolbox, settings.tools)
     asking = _Asking(settings, said, block, environment)
     result = await asking.run(text, Toolbox(*map(_only_chosen, tools)), on_approval=_choose, several_calls=False)
+    if result.calls:  # what the model chose cannot run
+        why = result.calls[0].result.text.removeprefix("Error: ")
+        raise ToolCallFailed(f"the model chose `{result.calls[0].name}`: {why}")
     if not result.pending:
         return Asked(result.text, result.messages, result.stop_reason)
     chosen = result.pending[0]
@@ -109,6 +112,8 @@ class _Asking:
 
     async def run(self, text: str, tools: Toolbox, output: Output | None = None, **changes: Any) -> Result:
         settings, environment = self._settings, self._environment
+        if problem := no_such_choice(settings.tool_choice, tools):
+            raise UserError(problem)
         model = environment.find_model(settings.model)
         if settings.mode == "prompt":
             model = TextCalls(model)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal, assert_never
 
 from unbroken.dph.arguments import TYPED, unfit, unknown
-from unbroken.dph.environment import no_such_tool
+from unbroken.dph.environment import no_such_choice, no_such_tool
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.files import Library
-from unbroken.dph.filling import names_in
+from unbroken.dph.filling import kind_of, names_in
 from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.syntax import (
     Applied,
@@ -48,7 +49,38 @@ def check_program(
 ) -> list[Problem]:
     """All problems of a program and of the programs that it calls, in their order. Without `tools` nothing is said of
     tools, without `types` nothing of types."""
-    return _Checker(program, tools, types, library or Library(), {}).check(set(variables))
+    found: dict[Problem, None] = {}  # each once: a program may be looked at again with fewer variables
+    library, checked = library or Library(), dict[str, set[str]]()
+    waiting = [(program, set(variables))]
+    for one, given in waiting:  # it grows while they are gone through
+        checker = _Checker(one, tools, types, library, checked, waiting)
+        found |= dict.fromkeys(checker.check(given))
+    return [*found]
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names that may be set at a place: those of its own block, and those around it. No block copies what is around
+    it: a program may set many."""
+
+    own: set[str]
+    around: _Names | None = None
+
+    def __contains__(self, name: str) -> bool:
+        names: _Names | None = self
+        while names is not None:
+            if name in names.own:
+                return True
+            names = names.around
+        return False
+
+    def inside(self) -> _Names:
+        return _Names(set(), self)
+
+    def take(self, others: Iterable[_Names]) -> None:
+        """What may be set in them may be set from here on."""
+        for names in others:
+            self.own |= names.own
 
 
 @dataclass(slots=True)
@@ -58,59 +90,58 @@ class _Checker:
     types: Mapping[str, Any] | None
     library: Library
     checked: dict[str, set[str]]
-    """Programs that were looked at, with the variables that they were given."""
+    """Programs that are looked at, with the variables that they are given."""
+    waiting: list[tuple[Program, set[str]]]
+    """Programs that are called, and are looked at next."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def check(self, variables: set[str]) -> list[Problem]:
-        self._statements(self.program.statements, variables)
+        self._statements(self.program.statements, _Names(variables))
         return sorted(self.problems, key=lambda problem: (problem.place.file, problem.place.line, problem.place.column))
 
     def _say(self, at: int, message: str, expected: str = "", kind: Literal["error", "warning"] = "error") -> None:
         self.problems.append(Problem(self.program.source.place(at), message, expected, kind))
 
-    def _statements(self, statements: Iterable[Statement], known: set[str]) -> None:
+    def _statements(self, statements: Iterable[Statement], known: _Names) -> None:
         """`known` grows by what may be set."""
         for statement in statements:
             self._statement(statement, known)
 
-    def _statement(self, statement: Statement, known: set[str]) -> None:
+    def _statement(self, statement: Statement, known: _Names) -> None:
         match statement:
             case Block():
                 self._block(statement, known)
-                known.add(statement.target.name)
+                known.own.add(statement.target.name)
             case CallStatement():
                 self._call(statement, known)
-                known.add(statement.target.name)
+                known.own.add(statement.target.name)
             case Assignment():
                 self._expression(statement.value, known)
-                known.add(statement.target.name)
+                known.own.add(statement.target.name)
             case If():
-                before = set(known)
-                for branch in statement.branches:
+                branches = [known.inside() for _ in statement.branches]
+                for branch, inside in zip(statement.branches, branches, strict=True):
                     if branch.condition is not None:
-                        self._expression(branch.condition, before)
-                    inside = set(before)
+                        self._expression(branch.condition, known)
                     self._statements(branch.body, inside)
-                    known |= inside
+                known.take(branches)
             case For():
                 self._expression(statement.items, known)
                 self._refuse_constant_items(statement)
                 # What one time through sets is there the next time.
-                known |= {statement.variable, *(target.name for target in _targets(statement.body))}
+                known.own |= {statement.variable, *(target.name for target in _targets(statement.body))}
                 self._statements(statement.body, known)
             case Parallel():
                 self._parallel(statement, known)
             case _:
                 assert_never(statement)
 
-    def _parallel(self, statement: Parallel, known: set[str]) -> None:
+    def _parallel(self, statement: Parallel, known: _Names) -> None:
         """Children do not see what the others set."""
-        before = set(known)
         setters: dict[str, Statement] = {}
-        for child in statement.body:
-            inside = set(before)
+        children = [known.inside() for _ in statement.body]
+        for child, inside in zip(statement.body, children, strict=True):
             self._statement(child, inside)
-            known |= inside
             for target in _targets([child]):
                 other = setters.setdefault(target.name, child)
                 if other is not child and not target.append:
@@ -121,19 +152,22 @@ class _Checker:
                         "expected another name, or `>>`",
                         "warning",
                     )
+        known.take(children)
 
     def _refuse_constant_items(self, statement: For) -> None:
         if isinstance(statement.items, Constant | Quoted):
-            value = "a number" if isinstance(statement.items, Constant) else "a text"
-            self._say(statement.items.at, f"a loop goes through a list, and this is {value}", "expected a list")
+            value = statement.items.value if isinstance(statement.items, Constant) else statement.items.text
+            message = f"a loop goes through a list, and this is {kind_of(value)}"
+            self._say(statement.items.at, message, "expected a list")
 
-    def _block(self, block: Block, known: set[str]) -> None:
+    def _block(self, block: Block, known: _Names) -> None:
         for argument in block.arguments:
             if problem := unknown(block.kind, argument.name):
                 self._say(argument.at, problem, "expected another argument")
                 continue
             self._value(argument.value, known)
             self._argument(argument)
+        self._choice(block)
         self._text(block, known)
 
     def _argument(self, argument: Argument) -> None:
@@ -154,9 +188,24 @@ class _Checker:
             if self.types is not None and name not in self.types:
                 self._say(argument.value.at, f"there is no type `{name}`", "expected a type defined beside the tools")
 
-    def _text(self, block: Block, known: set[str]) -> None:
+    def _choice(self, block: Block) -> None:
+        """A tool that must be called is one of the block's."""
+        written = {argument.name: argument.value for argument in block.arguments}
+        choice, wanted = written.get("tool_choice"), written.get("tools", ListOf(0, (Word(0, "*"),)))
+        if self.tools is None or not isinstance(choice, Quoted) or not isinstance(wanted, ListOf):
+            return
+        names = [item.text for item in wanted.items if isinstance(item, Word | Quoted)]
+        if "$" in choice.text or len(names) != len(wanted.items):
+            return  # only the run knows
+        chosen = Toolbox(*(tool for tool in self.tools if any(fnmatchcase(tool.name, name) for name in names)))
+        if problem := no_such_choice(choice.text, chosen):
+            self._say(choice.at, problem, "expected one of them")
+
+    def _text(self, block: Block, known: _Names) -> None:
+        told: set[str] = set()
         for at, name, _ in names_in(block.text):
-            if name not in known:
+            if name not in known and name not in told:
+                told.add(name)
                 message = f"`${name}` is not set before this, and stays in the text as it is written"
                 self._say(block.text_at + at, message, f"expected a variable that is set, or -v {name}=…", "warning")
         at, began = block.text_at, self.program.source.place(block.at).line
@@ -172,7 +221,7 @@ class _Checker:
                 )
             at += len(line) + 1
 
-    def _call(self, call: CallStatement, known: set[str]) -> None:
+    def _call(self, call: CallStatement, known: _Names) -> None:
         for argument in call.arguments:
             self._value(argument.value, known)
         if self.tools is not None and (tool := self.tools.get(call.name)) is not None:
@@ -219,13 +268,11 @@ class _Checker:
         if before is not None and before <= given:
             return  # with no more than this it was looked at already; programs may call each other
         self.checked[name] = given if before is None else before & given
-        inside = _Checker(program, self.tools, self.types, self.library, self.checked)
-        known = set(self.problems)
-        self.problems += [problem for problem in inside.check(set(given)) if problem not in known]
+        self.waiting.append((program, self.checked[name]))
 
-    def _value(self, value: Expression, known: set[str]) -> None:
+    def _value(self, value: Expression, known: _Names) -> None:
         """In the arguments of blocks and tools what is not set stands for itself."""
-        for variable in _variables(value):
+        for variable in _each_once(_variables(value)):
             if variable.name not in known:
                 self._say(
                     variable.at,
@@ -235,8 +282,8 @@ class _Checker:
                 )
         self._quoted(value, known)
 
-    def _expression(self, expression: Expression, known: set[str]) -> None:
-        for variable in _variables(expression):
+    def _expression(self, expression: Expression, known: _Names) -> None:
+        for variable in _each_once(_variables(expression)):
             if variable.name not in known:
                 self._say(
                     variable.at,
@@ -245,11 +292,13 @@ class _Checker:
                 )
         self._quoted(expression, known)
 
-    def _quoted(self, expression: Expression, known: set[str]) -> None:
+    def _quoted(self, expression: Expression, known: _Names) -> None:
+        told: set[str] = set()
         for part in _parts(expression):
             if isinstance(part, Quoted):
                 for _, name, _ in names_in(part.text):
-                    if name not in known:
+                    if name not in known and name not in told:
+                        told.add(name)
                         message = f"`${name}` is not set before this, and stays in the text as it is written"
                         self._say(part.at, message, f"expected a variable that is set, or -v {name}=…", "warning")
 
@@ -268,6 +317,11 @@ def _targets(statements: Iterable[Statement]) -> Iterable[Target]:
 
 def _variables(expression: Expression) -> Iterable[Variable]:
     return (part for part in _parts(expression) if isinstance(part, Variable))
+
+
+def _each_once(variables: Iterable[Variable]) -> Iterable[Variable]:
+    """By name; the first that is found."""
+    return {variable.name: variable for variable in reversed([*variables])}.values()
 
 
 def _parts(expression: Expression) -> Iterable[Expression]:

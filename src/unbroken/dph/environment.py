@@ -24,6 +24,8 @@ from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.record import Recorder
 
+CHOICES = ("auto", "required", "none")
+
 
 @dataclass(slots=True)
 class Environment:
@@ -82,6 +84,13 @@ def no_such_tool(toolbox: Toolbox, name: str) -> str:
     if close:
         return f"{what}; did you mean `{close[0]}`?"
     return f"{what}; there are: {', '.join(toolbox.names) or 'none (give a file with --tools)'}"
+
+
+def no_such_choice(choice: str | None, tools: Toolbox) -> str:
+    """Why a choice cannot be made among these tools, or nothing."""
+    if choice is None or choice in CHOICES or choice in tools:
+        return ""
+    return f"`tool_choice` is {', '.join(CHOICES)} or a tool of this block ({', '.join(tools.names) or 'it has none'})"
 
 
 def types_beside(tools: Toolbox) -> dict[str, Any]:

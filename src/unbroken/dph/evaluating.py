@@ -38,7 +38,7 @@ def evaluate(expression: Expression, variables: Mapping[str, Json], *, as_writte
         case Constant():
             return expression.value
         case Quoted():
-            return fill(expression.text, variables)
+            return _guarded(expression.at, "the text", lambda: fill(expression.text, variables))
         case Word():
             return expression.text
         case Variable():
@@ -146,9 +146,11 @@ def _contains(whole: Json, part: Json) -> bool:
     if isinstance(whole, str) and isinstance(part, str):
         return part in whole
     if isinstance(whole, list):
+        return any(_same(part, item) for item in cast("list[Json]", whole))
+    if isinstance(whole, dict) and isinstance(part, str):
         return part in whole
-    if isinstance(whole, dict):
-        return part in whole
+    if isinstance(whole, str | dict):
+        raise TypeError(f"in {kind_of(whole)} a text is looked for, and this is {kind_of(part)}")
     raise TypeError(f"nothing is looked for in {kind_of(whole)}; use a text, a list or an object")
 
 

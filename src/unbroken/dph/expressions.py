@@ -27,8 +27,9 @@ from unbroken.dph.syntax import (
 
 Inside = TypeVar("Inside")
 
-DEEPEST = 48
+DEEPEST = 24
 """How deep brackets and signs may stand in each other."""
+DIGITS = 300
 LONGEST = 500
 """Operators in one expression."""
 
@@ -67,18 +68,23 @@ class Expressions:
         """After the opening parenthesis: `key=value, …` and the closing one."""
         cursor, opened = self._cursor, self._cursor.at - 1
         self._depth, self._operators, self._nested = 1, 0, 0
-        found: list[Argument] = []
+        found: dict[str, Argument] = {}
         try:
             while True:
                 cursor.skip_inside()
                 if cursor.starts(")"):
                     cursor.at += 1
-                    return tuple(found)
+                    return tuple(found.values())
                 if cursor.ended:
                     raise cursor.error(
                         opened, "the parenthesis that opens here is never closed", "expected a `)` for it"
                     )
-                found.append(self._argument(found))
+                argument = self._argument()
+                if argument.name in found:
+                    raise cursor.error(
+                        argument.at, f"the argument `{argument.name}` is given twice", "expected another name"
+                    )
+                found[argument.name] = argument
                 cursor.skip_inside()
                 if not cursor.starts(")"):
                     if not cursor.starts(",") and cursor.ended:
@@ -89,7 +95,7 @@ class Expressions:
         finally:
             self._depth = 0
 
-    def _argument(self, before: list[Argument]) -> Argument:
+    def _argument(self) -> Argument:
         cursor, at = self._cursor, self._cursor.at
         name = cursor.take(_NAME)
         cursor.skip_inside()
@@ -98,8 +104,6 @@ class Expressions:
             raise cursor.error(
                 at, f"arguments are written `key=value`, and here stands {cursor.found()}", "expected `key=`"
             )
-        if any(argument.name == name.group() for argument in before):
-            raise cursor.error(at, f"the argument `{name.group()}` is given twice", "expected another name")
         cursor.at += 1
         cursor.skip_inside()
         self._words = True
@@ -171,7 +175,7 @@ class Expressions:
         if found := cursor.take(_VARIABLE):
             return self._path(at, found[1])
         if found := cursor.take(_NUMBER):
-            return Constant(at, _number(found.group()))
+            return Constant(at, self._number(at, found.group()))
         if found := cursor.take(_STRING):
             return Quoted(at, self._string(at, found.group()))
         if cursor.starts("("):
@@ -311,6 +315,14 @@ class Expressions:
         cursor.at = end + len(quote)
         return _ESCAPE.sub(_unescaped, cursor.text[start:end])
 
+    def _number(self, at: int, text: str) -> int | float:
+        if len(text) > DIGITS:
+            raise self._cursor.error(at, f"a number has at most {DIGITS} digits", "expected fewer")
+        number = float(text) if any(mark in text for mark in ".eE") else int(text)
+        if number == float("inf"):
+            raise self._cursor.error(at, "this number is too large", "expected a smaller one")
+        return number
+
     def _keyword(self, word: str) -> int:
         """The place after the one where it stands, so that none is 0."""
         self._skip()
@@ -367,7 +379,3 @@ def _unescaped(found: re.Match[str]) -> str:
     if escape[0] == "u" and len(escape) == 5:
         return chr(int(escape[1:], 16))
     return _ESCAPED.get(escape, found.group())  # a pattern such as \d stays as it is
-
-
-def _number(text: str) -> int | float:
-    return float(text) if any(mark in text for mark in ".eE") else int(text)

@@ -11,13 +11,21 @@ from typing import Any, cast
 from unbroken.dph.syntax import NAME
 from unbroken.messages import Json
 
-_VARIABLE = re.compile(r"\$(" + NAME + r")((?:\." + NAME + r"|\[-?\d+\]|\[\"[^\"\n]*\"\]|\['[^'\n]*'\])*)")
-_STEP = re.compile(r"\.(" + NAME + r")|\[(-?\d+)\]|\[[\"']([^\"'\n]*)[\"']\]")
+_VARIABLE = re.compile(r"\$(" + NAME + r")((?:\." + NAME + r"|\[-?\d{1,9}\]|\[\"[^\"\n]*\"\]|\['[^'\n]*'\])*)")
+_STEP = re.compile(r"\.(" + NAME + r")|\[(-?\d{1,9})\]|\[[\"']([^\"'\n]*)[\"']\]")
 
 
 class Answer(dict[str, Json]):
     """What a block that asked a model gave: `answer`, `think`, and `calls` of an `/explore/`. In a text it stands as
     its answer."""
+
+
+LARGEST = 10_000_000
+"""Characters or items of one value: a program that makes more has gone wrong."""
+
+
+class TooLong(ValueError):
+    """A text beyond all measure."""
 
 
 class Missing(LookupError):
@@ -27,7 +35,15 @@ class Missing(LookupError):
 def fill(text: str, variables: Mapping[str, Json]) -> str:
     if "$" not in text:
         return text
-    return _VARIABLE.sub(lambda found: _filled(found, variables), text)
+    parts: list[str] = []
+    at = size = 0
+    for found in _VARIABLE.finditer(text):
+        parts += (text[at : found.start()], _filled(found, variables))
+        at = found.end()
+        size += len(parts[-1])
+        if size > LARGEST:
+            raise TooLong("the text gets too long with its variables")
+    return "".join([*parts, text[at:]])
 
 
 def names_in(text: str) -> Iterator[tuple[int, str, str]]:

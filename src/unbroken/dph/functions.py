@@ -7,11 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from unbroken.dph.filling import in_text, kind_of
+from unbroken.dph.filling import LARGEST, in_text, kind_of
 from unbroken.messages import Json
 
-LARGEST = 10_000_000
-"""Characters or items of one value: a program that makes more has gone wrong."""
 MOST_BITS = 4096
 """Of a whole number."""
 MOST_NUMBERS = 1_000_000
@@ -103,16 +101,34 @@ def _split(value: Any, mark: Any = None) -> list[Json]:
     return list(_text(value).split(None if mark is None else _text(mark)))
 
 
+def _refuse_beyond(size: int) -> None:
+    """Before the work is done."""
+    if size > LARGEST:
+        raise ValueError("the value gets too large")
+
+
 def _join(items: Any, mark: Any = "") -> str:
-    return _text(mark).join(map(in_text, _list(items)))
+    texts = [in_text(item) for item in _list(items)]
+    _refuse_beyond(sum(map(len, texts)) + len(_text(mark)) * len(texts))
+    return _text(mark).join(texts)
 
 
 def _replace(text: Any, old: Any, new: Any) -> str:
-    return _text(text).replace(_text(old), _text(new))
+    if not _text(old):
+        raise ValueError("nothing cannot be replaced: the second text is empty")
+    _refuse_beyond(len(_text(text)) + text.count(old) * (len(_text(new)) - len(old)))
+    return text.replace(old, new)
 
 
 def _json(text: Any) -> Json:
-    return json.loads(_text(text))
+    try:
+        return json.loads(_text(text), parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _no_number(word: str) -> Json:
+    raise ValueError(f"{word} is no JSON")
 
 
 def _sorted(values: Any) -> list[Json]:

@@ -59,6 +59,8 @@ class Cursor:
         self.source = source
         self.text = source.text
         self.at = 0
+        self._skipped = (0, 0)
+        """Blank lines and comments that were looked over last: from any place among them one comes to their end."""
 
     def error(self, at: int, message: str, expected: str = "") -> InvalidProgram:
         return InvalidProgram([Problem(self.source.place(at), message, expected)])
@@ -107,7 +109,7 @@ class Cursor:
             line_end = len(self.text) if line_end < 0 else line_end
             line = self.text[line_start:line_end]
             whole_line = line_start != start
-            if whole_line and (mark := _FENCE.match(line)) and (not fence or _closes(mark, fence)):
+            if (mark := _FENCE.match(line)) and (_closes(mark, fence) if fence else _opens(mark)):
                 fence, fence_at = ("", 0) if fence else (mark[1], line_start)
             elif not fence:
                 if whole_line and (block := _BLOCK.match(line)):
@@ -139,7 +141,10 @@ class Cursor:
 
     def _ends_at(self, at: int, in_branch: bool) -> bool:
         """Does a statement, or the end, follow?"""
-        at = _end(_SKIPPED, self.text, at)
+        first, last = self._skipped
+        if not first < at <= last:
+            self._skipped = (at, _end(_SKIPPED, self.text, at))
+        at = self._skipped[1]
         if at >= len(self.text) or _BEGINS.match(self.text, at):
             return True
         return in_branch and _BEGINS_BRANCH.match(self.text, at) is not None
@@ -159,6 +164,10 @@ class Cursor:
         return self.error(
             began, f"`/{kind}/` never ends: {why}", "expected `-> name` or `>> name` at the end of its text"
         )
+
+
+def _opens(mark: re.Match[str]) -> bool:
+    return "`" not in mark[2]  # what closes on its own line is a word in code, and no fence
 
 
 def _closes(mark: re.Match[str], fence: str) -> bool:

@@ -29,7 +29,7 @@ from unbroken.dph.syntax import (
 )
 from unbroken.errors import UserError
 
-DEEPEST = 40
+DEEPEST = 30
 """How deep `/if/`, `/for/` and `/parallel/` may stand in each other."""
 
 _KEYWORD = re.compile(r"/(\w+)/")

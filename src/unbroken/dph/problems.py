@@ -10,6 +10,9 @@ from typing import Any, Literal
 from unbroken.dph.source import Place
 from unbroken.errors import UnbrokenError, UserError
 
+TOLD = 20
+"""Problems that an error tells; it has them all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -39,7 +42,8 @@ class InvalidProgram(UserError):
     """A program that is not run: it cannot be read, or asks for what there is not. `problems` has them all."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
+        more = f"\n… and {len(problems) - TOLD} more" if len(problems) > TOLD else ""
+        super().__init__("\n".join(map(str, problems[:TOLD])) + more)
         self.problems = tuple(problems)
 
 

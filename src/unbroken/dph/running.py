@@ -21,7 +21,7 @@ from unbroken.dph.environment import Environment, no_such_tool, types_beside
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.events import BlockFinished, BlockRun, BlockStarted, ProgramEvent, ProgramSink
 from unbroken.dph.files import ENDING, Library
-from unbroken.dph.filling import fill, kind_of
+from unbroken.dph.filling import TooLong, fill, kind_of
 from unbroken.dph.parsing import parse_program, read_source
 from unbroken.dph.problems import InvalidProgram, ProgramFailed
 from unbroken.dph.scope import Scope
@@ -188,6 +188,8 @@ class _Runner:
                     value = await self._value(statement, scope)
                 except CannotEvaluate as error:
                     raise self._failed(error.at, str(error)) from None
+                except TooLong as error:
+                    raise self._failed(statement.at, str(error)) from None
                 except ProgramFailed:
                     raise
                 except UnbrokenError as error:
@@ -251,17 +253,24 @@ class _Runner:
             raise self._failed(call.at, no_such_tool(self._environment.toolbox, call.name))
         place = self._program.source.place(call.at)
         if len(self._calls) >= CALLS_DEEP:
-            names = [Path(one.file).name for one in (place, *self._calls)][:4]
-            raise self._failed(
-                call.at,
-                f"programs call each other more than {CALLS_DEEP} deep ({' < '.join(names)} < …): "
-                "a recursion needs an /if/ that ends it",
-            )
+            raise self._too_deep(call)
         with self._block_run("program", call) as running:
             inside = _Runner(program, self._environment, self._library, (place, *self._calls))
-            value = await inside.run(program.statements, Scope(arguments))
+            try:
+                value = await inside.run(program.statements, Scope(arguments))
+            except RecursionError:  # blocks stand in each other too, and Python has its own limit
+                raise self._too_deep(call) from None
             running.end(value)
             return value
+
+    def _too_deep(self, call: CallStatement) -> ProgramFailed:
+        places = (self._program.source.place(call.at), *self._calls)
+        names = " < ".join(Path(place.file).name for place in places[:4])
+        return self._failed(
+            call.at,
+            f"programs call each other too deep ({names} < …; at most {CALLS_DEEP}): "
+            "a recursion needs an /if/ that ends it",
+        )
 
     async def _parallel(self, statement: Parallel, scope: Scope) -> Json:
         """All children at the same time, each with its own copy of the variables. One that fails leaves the others

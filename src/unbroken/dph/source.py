@@ -24,22 +24,27 @@ class Place:
 
     def drawn(self, says: str = "") -> str:
         """The line with a caret below the place, and a word beside the caret."""
-        number = str(self.line)
-        text = self.text if len(self.text) <= WIDEST else f"{self.text[: max(WIDEST, self.column + 20)]}…"
-        below = "".join(_blank(character) for character in text[: self.column - 1])
-        return f"{number:>4} | {text}\n     | {below}^{f' {says}' if says else ''}"
+        text, column = self.text.translate(_VISIBLE), self.column - 1
+        if len(text) > WIDEST:
+            start = max(0, column - WIDEST // 2)
+            text = f"{'…' if start else ''}{text[start : start + WIDEST]}…"
+            column -= start - (1 if start else 0)
+        below = "".join(_blank(character) for character in text[:column])
+        return f"{self.line:>4} | {text}\n     | {below}^{f' {says}' if says else ''}"
 
 
 WIDEST = 160
-"""Characters that are shown of a long line, at least."""
+"""Characters that are shown of a long line."""
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) != "\t"}
+"""What a program says to a terminal is shown, and not done."""
 
 
 def _blank(character: str) -> str:
     """As wide as the character, so that the caret stands where the eye looks for it."""
     if character == "\t":
         return "\t"
-    if unicodedata.combining(character):
-        return ""
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return ""  # it has no width of its own
     return "  " if unicodedata.east_asian_width(character) in "WF" else " "
 
 
@@ -52,17 +57,17 @@ class Source:
     name: str = "<program>"
     path: Path | None = None
     _starts: list[int] = field(default_factory=list[int], repr=False, compare=False)
+    _lines: list[str] = field(default_factory=list[str], repr=False, compare=False)
+    """All places in a line share its text."""
 
     def __post_init__(self) -> None:
         start = 0
         for line in self.text.split("\n"):
             self._starts.append(start)
+            self._lines.append(line)
             start += len(line) + 1
 
     def place(self, at: int) -> Place:
         at = min(max(at, 0), len(self.text))
         line = bisect_right(self._starts, at)
-        start = self._starts[line - 1]
-        end = self.text.find("\n", start)
-        shown = self.text[start : end if end >= 0 else len(self.text)]
-        return Place(self.name, line, at - start + 1, shown.rstrip("\r"))
+        return Place(self.name, line, at - self._starts[line - 1] + 1, self._lines[line - 1])

@@ -1,0 +1,250 @@
+"""`unbroken dph run` and `unbroken dph check`: programs in DPH. What is shown on the way stands in `dph_show`."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from json import JSONDecodeError
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from unbroken.agent.background import BACKGROUND
+from unbroken.agent.toolset import ToolSet
+from unbroken.cli import options, which_model
+from unbroken.cli.cleaning import clean
+from unbroken.cli.dph_show import JsonShow, PlainShow, Show, TerminalShow
+from unbroken.cli.exits import ANSWERED, FAILED, MISUSED, STOPPED, code_of, ending, in_options, tell
+from unbroken.cli.screen import is_terminal
+from unbroken.cli.session import logged
+from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
+from unbroken.dph.checking import check_program
+from unbroken.dph.environment import types_beside
+from unbroken.dph.parsing import read_source
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.messages import Json, ToolCall
+from unbroken.models.connect import connect
+from unbroken.models.model import Model
+from unbroken.tools.approval import Allow
+from unbroken.transcript import Transcript
+
+app = typer.Typer(help="Programs for models in the language DPH (docs/dph.md).", no_args_is_help=True)
+
+FINE, WRONG = 0, 1
+
+File: TypeAlias = Annotated[str, typer.Argument(metavar="FILE.dph", help="The program; - reads standard input.")]
+Variables: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variable", "-v", metavar="NAME=VALUE", help="A variable; a value that is JSON is read so. May be repeated."
+    ),
+]
+Also: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=PROVIDER:MODEL", help='What model="NAME" in a block means; may be repeated.'),
+]
+
+
+@app.command("run")
+def run_command(
+    file: File,
+    model: which_model.ModelName = "",
+    base_url: which_model.BaseUrl = "",
+    api_key_env: which_model.ApiKeyEnv = "",
+    wire: which_model.WireName = "",
+    also: Also = None,
+    tools: options.Tools = None,
+    mcp: options.Mcp = None,
+    variable: Variables = None,
+    yes: options.Yes = False,
+    record: options.Record = "",
+    json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Run a program. Standard output has its value, that of the statement which ran last.
+
+    It is checked first: a program with a mistake that can be found is not begun. On a terminal, and on standard error
+    in a pipe, you see each block as it begins, calls, and ends. Tools that need an approval are denied without --yes.
+
+    Exit codes: 0 the program ran to its end; 2 wrong use, a program with mistakes, a wrong key; 3 the provider failed;
+    4 the program stopped (a tool failed, a loop over a number, …); 130 interrupted.
+    """
+    setup = options.Setup(
+        model=model,
+        base_url=base_url,
+        api_key_env=api_key_env,
+        wire=wire,
+        tools=tuple(tools or ()),
+        mcp=tuple(mcp or ()),
+        yes=yes,
+        record=record,
+        json=json,
+        debug=debug,
+    )
+    show = _show(json)
+    live = isinstance(show, TerminalShow)
+    with ending(setup), logged(debug), nullcontext() if live else redirect_stdout(sys.stderr):
+        try:
+            program = _program(file)
+            variables = _variables(variable or ())
+            models = _models(also or ())
+            result = _run(program, setup, variables, models, show)
+        except InvalidProgram as error:
+            show.close()
+            _tell_problems(error.problems)
+            raise typer.Exit(MISUSED) from None
+        except ProgramFailed as error:
+            show.close()
+            typer.echo(clean(in_options(str(error))), err=True)
+            if error.variables:
+                tell(f"set until then: {', '.join(error.variables)}")
+            cause = error.__cause__
+            raise typer.Exit(_code(cause)) from None
+        show.finish(result)
+    raise typer.Exit(ANSWERED)
+
+
+@app.command("check")
+def check_command(
+    files: Annotated[list[str], typer.Argument(metavar="FILE.dph…", help="Programs; - reads standard input.")],
+    tools: options.Tools = None,
+    mcp: options.Mcp = None,
+    variable: Annotated[
+        list[str] | None,
+        typer.Option("--variable", "-v", metavar="NAME", help="A variable that will be given; may be repeated."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as mistakes.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Problems as JSON, one a line, on standard output.")] = False,
+    debug: options.Debug = False,
+) -> None:
+    """Find mistakes without running anything: blocks that are not closed, unknown tools and arguments, variables that
+    nothing sets, programs that are not there. Without --tools nothing is said about tools.
+
+    Exit codes: 0 no mistakes; 1 there are some; 2 wrong use, or a file that cannot be read.
+    """
+    setup = options.Setup(tools=tuple(tools or ()), mcp=tuple(mcp or ()), json=json, debug=debug)
+    with ending(setup), redirect_stdout(sys.stderr):
+        names = {one.partition("=")[0] for one in variable or ()}
+        problems = [problem for file in files for problem in _problems(file, setup, names)]
+    wrong = [problem for problem in problems if strict or problem.kind == "error"]
+    if json:
+        for problem in problems:
+            typer.echo(jsonlib.dumps(problem.to_json(), ensure_ascii=False))
+    else:
+        _tell_problems(problems)
+        if not problems:
+            typer.echo(f"{len(files)} program{'' if len(files) == 1 else 's'}: no mistakes found")
+    raise typer.Exit(WRONG if wrong else FINE)
+
+
+def _run(
+    program: Program, setup: options.Setup, variables: dict[str, Json], models: dict[str, Model], show: Show
+) -> ProgramResult:
+    model = options.build_model(setup)
+    sources = options.build_tools(setup)
+
+    async def work() -> ProgramResult:
+        run = run_program(
+            program,
+            model,
+            sources,
+            variables,
+            models=models,
+            on_approval=_allow if setup.yes else None,
+            record=setup.record or None,
+        )
+        async with run:
+            async for event in run:
+                show.show(event)
+        return run.result
+
+    try:
+        return BACKGROUND.run(work())
+    finally:
+        show.close()
+
+
+def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Problem]:
+    try:
+        program = _program(file)
+    except InvalidProgram as error:
+        return error.problems
+    if not setup.tools and not setup.mcp:
+        return check_program(program, None, names)
+    toolset = ToolSet(options.build_tools(setup))
+
+    async def look() -> list[Problem]:
+        async with toolset.opened():
+            toolbox = toolset.toolbox(0, Transcript())
+            return check_program(program, toolbox, names, types_beside(toolbox))
+
+    return BACKGROUND.run(look())
+
+
+def _program(file: str) -> Program:
+    if file == "-":
+        if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
+            raise UserError("reading standard input failed: it is closed; give the file of the program")
+        return load_program(f"{sys.stdin.buffer.read().decode('utf-8', 'replace')}\n")
+    return load_program(read_source(file))
+
+
+def _variables(given: Sequence[str]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name.isidentifier() or not name.isascii():
+            raise UserError(f"-v {one}: a variable is given as NAME=VALUE, as in -v city=Beijing")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Json:
+    """Numbers, true, false, null, lists, objects and texts in quotes are read as JSON; anything else is a text."""
+    try:
+        value: Any = jsonlib.loads(text, parse_constant=_no_number)
+    except (JSONDecodeError, ValueError, RecursionError):
+        return text
+    return value
+
+
+def _no_number(word: str) -> Json:
+    raise ValueError(word)
+
+
+def _models(given: Sequence[str]) -> dict[str, Model]:
+    found: dict[str, Model] = {}
+    for one in given:
+        name, equals, model = one.partition("=")
+        if not equals or not name or not model:
+            raise UserError(f"--also {one}: say which model a name means, as in --also fast=openai:gpt-5-mini")
+        found[name] = connect(model)
+    return found
+
+
+def _show(json: bool) -> Show:
+    if json:
+        return JsonShow(sys.stdout)
+    if is_terminal(sys.stdout):
+        return TerminalShow()
+    return PlainShow(sys.stdout, sys.stderr)
+
+
+def _allow(call: ToolCall) -> Allow:
+    return Allow()
+
+
+def _code(cause: BaseException | None) -> int:
+    if not isinstance(cause, UnbrokenError):
+        return STOPPED
+    code = code_of(cause)
+    return code if code == FAILED or not isinstance(cause, UserError) else STOPPED
+
+
+def _tell_problems(problems: Sequence[Problem]) -> None:
+    for problem in problems:
+        mark = "warning: " if problem.kind == "warning" else ""
+        where = f"{problem.place}: {mark}{problem.message}"
+        typer.echo(clean(f"{where}\n{problem.place.drawn(problem.expected)}"), err=True)

@@ -1,0 +1,163 @@
+"""What is seen of a program that runs: lines on a terminal, lines on standard error with the value alone on standard
+output, or every event as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import IO, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+
+from unbroken.agent.run import usage_to_json
+from unbroken.cli.cleaning import clean
+from unbroken.cli.wording import in_brackets, one_line, retrying, seconds
+from unbroken.dph import (
+    BlockFinished,
+    BlockRun,
+    BlockStarted,
+    InBlock,
+    ProgramEvent,
+    ProgramResult,
+    program_event_to_json,
+)
+from unbroken.dph.filling import Answer, in_text
+from unbroken.events import CallFinished, CallProgress, CallsIgnored, CallStarted, LimitReached, RequestRetried, Said
+from unbroken.messages import Json
+
+
+class Show(Protocol):
+    def show(self, event: ProgramEvent) -> None: ...
+
+    def finish(self, result: ProgramResult) -> None:
+        """The program ran to its end."""
+        ...
+
+    def close(self) -> None:
+        """Leave things so that others can print."""
+        ...
+
+
+class PlainShow:
+    def __init__(self, out: IO[str], err: IO[str]) -> None:
+        self._out, self._err = out, err
+
+    def show(self, event: ProgramEvent) -> None:
+        if (line := _line(event)) is not None:
+            mark, text = line
+            self._err.write(f"{_called(event.block)}: {f'{mark} ' if mark else ''}{text}\n")
+            self._err.flush()
+
+    def finish(self, result: ProgramResult) -> None:
+        if (text := _printed(result.value)) is not None:
+            self._out.write(f"{text}\n")
+            self._out.flush()
+        self._err.write(f"{closing(result)}\n")
+
+    def close(self) -> None:
+        self._err.flush()
+
+
+class TerminalShow:
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+
+    def show(self, event: ProgramEvent) -> None:
+        if (line := _line(event)) is None:
+            return
+        mark, text = line
+        colour = _COLOURS.get(mark, "default")
+        name = escape(_called(event.block))
+        indent = "" if not isinstance(event, InBlock) else "  "
+        self._console.print(
+            f"{indent}[dim]{name}[/dim] [{colour}]{escape(mark)}[/{colour}] {escape(text)}",
+            overflow="ellipsis",
+            no_wrap=True,
+        )
+
+    def finish(self, result: ProgramResult) -> None:
+        if (text := _printed(result.value)) is not None:
+            self._console.print()
+            self._console.print(escape(text))
+        self._console.print(f"[dim]{closing(result)}[/dim]")
+
+    def close(self) -> None:
+        pass
+
+
+class JsonShow:
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+
+    def show(self, event: ProgramEvent) -> None:
+        self._write(program_event_to_json(event))
+
+    def finish(self, result: ProgramResult) -> None:
+        self._write(
+            {
+                "type": "ProgramFinished",
+                "value": result.value,
+                "variables": result.variables,
+                "usage": usage_to_json(result.usage),
+                "requests": result.requests,
+                "seconds": result.seconds,
+            }
+        )
+
+    def close(self) -> None:
+        self._out.flush()
+
+    def _write(self, said: dict[str, Json]) -> None:
+        # Half a surrogate pair, as a cut answer may have, cannot be written: it becomes an escape.
+        text = json.dumps(said, ensure_ascii=False, default=str)
+        self._out.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+        self._out.flush()
+
+
+_COLOURS = {"begins": "cyan", "done": "green", "failed": "red", "call": "blue", "gave": "green", "retry": "yellow"}
+
+
+def closing(result: ProgramResult) -> str:
+    requests = f"{result.requests} request{'' if result.requests == 1 else 's'}"
+    about = "about " if result.usage.estimated else ""
+    tokens = f"{about}{result.usage.input_tokens:,} tokens in, {result.usage.output_tokens:,} out"
+    return f"done · {requests} · {tokens} · {seconds(result.seconds)}"
+
+
+def _called(block: BlockRun) -> str:
+    what = f"@{block.called}" if block.called else f"/{block.kind}/"
+    return f"{block.line} {what} {block.name}"
+
+
+def _line(event: ProgramEvent) -> tuple[str, str] | None:
+    match event:
+        case BlockStarted():
+            return "begins", ""
+        case BlockFinished(value=value, seconds=took, error=error):
+            return ("failed", one_line(error)) if error else ("done", f"{seconds(took)}: {one_line(in_text(value))}")
+        case InBlock(event=CallStarted() as call):
+            return "call", f"{clean(call.name)}{in_brackets(call.arguments, 200)}"
+        case InBlock(event=CallFinished() as call):
+            mark = "failed" if call.error else "gave"
+            return mark, f"{clean(call.name)} {seconds(call.seconds)}: {one_line(call.text)}"
+        case InBlock(event=CallProgress() as progress):
+            return "progress", f"{clean(progress.name)}: {one_line(progress.message)}"
+        case InBlock(event=RequestRetried() as retry):
+            return "retry", retrying(retry)
+        case InBlock(event=CallsIgnored() as ignored):
+            return "ignored", clean(", ".join(ignored.names))
+        case InBlock(event=LimitReached() as limit):
+            return "limit", f"{limit.kind} ({limit.limit:g})"
+        case InBlock(event=Said(text=text, final=False)):
+            return "thought", one_line(text)
+        case _:
+            return None
+
+
+def _printed(value: Json) -> str | None:
+    """The value for a person: a text as it is, anything else as JSON over several lines."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return clean(value)
+    return clean(in_text(value) if isinstance(value, Answer) else json.dumps(value, ensure_ascii=False, indent=2))
