@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: ui real demo tour test check bench bench-gateway bench-recording test-clients test-viewer fuzz faults clean
+.PHONY: ui real demo tour test check docs course command-agent bench bench-gateway bench-recording test-apps test-clients test-moving test-viewer fuzz faults clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +44,27 @@ bench-gateway: $(VENV)/.ready $(if $(LITELLM),$(VENV)/litellm)  ## the gateway's
 bench-recording: $(VENV)/.ready  ## what recording a run costs, and how long 1,000 recordings take to list
 	$(BIN)/python bench/recording.py
 
+$(VENV)/docs: $(VENV)/.ready
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check '.[docs]'
+
+docs: $(VENV)/docs  ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
+
+$(VENV)/moving: $(VENV)/.ready
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e . pytest openai 'pydantic-ai-slim[openai]' langchain langchain-openai
+
+test-moving: $(VENV)/moving  ## the code "before" of docs/moving, with the packages that it is written for
+	$(VENV)/moving/bin/python -m pytest --noconftest tests/moving/check_before.py
+
+course: $(VENV)/.ready  ## the course assistant on a page of its own, on a model that needs no key
+	cd examples && ../$(BIN)/python -m course_assistant serve
+
+command-agent: $(VENV)/.ready  ## the command agent and its block world on a page, on a model that needs no key
+	cd examples && ../$(BIN)/python -m command_agent serve
+
+test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium (needs chromium)
+	$(BIN)/python -m pytest tests/course_browser/check_course_page.py tests/command_browser/check_command_page.py
+
 test-viewer: $(VENV)/.ready  ## the viewer's page in a real Chromium (needs chromium)
 	$(BIN)/python -m pytest tests/viewer_browser/check_page.py
 
@@ -71,4 +92,4 @@ real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M 
 	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest tests/test_real_model.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build site

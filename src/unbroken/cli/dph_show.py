@@ -45,7 +45,7 @@ class PlainShow:
     def show(self, event: ProgramEvent) -> None:
         if (line := _line(event)) is not None:
             mark, text = line
-            self._err.write(f"{_called(event.block)}: {f'{mark} ' if mark else ''}{text}\n")
+            self._err.write(f"{_called(event.block)}: {mark} {text}".rstrip() + "\n")
             self._err.flush()
 
     def finish(self, result: ProgramResult) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from unbroken.clock import Clock
 from unbroken.dph.events import BlockRun, ProgramSink
-from unbroken.dph.source import Place
+from unbroken.dph.source import Position
 from unbroken.errors import UserError
 from unbroken.messages import Usage
 from unbroken.models.connect import connect
@@ -45,7 +45,7 @@ class Environment:
     _connected: dict[str, Model] = field(default_factory=dict[str, Model])
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def begin(self, kind: str, name: str, place: Place, called: str = "") -> BlockRun:
+    def begin(self, kind: str, name: str, place: Position, called: str = "") -> BlockRun:
         return BlockRun.at(next(self._numbers), kind, name, place, called)
 
     def find_model(self, name: str | None) -> Model:

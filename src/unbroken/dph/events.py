@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-from unbroken.dph.source import Place
+from unbroken.dph.source import Position
 from unbroken.events import Event, event_to_json
 from unbroken.messages import Json
 
@@ -28,7 +28,7 @@ class BlockRun:
     """The tool or program that is called."""
 
     @classmethod
-    def at(cls, number: int, kind: str, name: str, place: Place, called: str = "") -> BlockRun:
+    def at(cls, number: int, kind: str, name: str, place: Position, called: str = "") -> BlockRun:
         return cls(number, kind, name, place.file, place.line, called)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unbroken.dph.source import Place
+from unbroken.dph.source import Position
 from unbroken.errors import UnbrokenError, UserError
 
 TOLD = 20
@@ -18,7 +18,7 @@ TOLD = 20
 class Problem:
     """One thing that is wrong at one place. A warning leaves a program that can run, though hardly as it was meant."""
 
-    place: Place
+    place: Position
     message: str
     expected: str = ""
     kind: Literal["error", "warning"] = "error"
@@ -50,7 +50,7 @@ class InvalidProgram(UserError):
 class ProgramFailed(UnbrokenError):
     """A program stopped at one of its statements. `place` says where, `variables` what was set until then."""
 
-    def __init__(self, place: Place, message: str, calls: Sequence[Place] = ()) -> None:
+    def __init__(self, place: Position, message: str, calls: Sequence[Position] = ()) -> None:
         trail = "".join(f"\n  called at {call}" for call in calls)
         super().__init__(f"{place}: {message}\n{place.drawn()}{trail}")
         self.place = place

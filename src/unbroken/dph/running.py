@@ -25,7 +25,7 @@ from unbroken.dph.filling import TooLong, fill, kind_of
 from unbroken.dph.parsing import parse_program, read_source
 from unbroken.dph.problems import InvalidProgram, ProgramFailed
 from unbroken.dph.scope import Scope
-from unbroken.dph.source import Place, Source
+from unbroken.dph.source import Position, Source
 from unbroken.dph.syntax import (
     Assignment,
     Block,
@@ -167,7 +167,7 @@ class _Runner:
     """One program while it runs. `calls` are the places from which it was called, the innermost first."""
 
     def __init__(
-        self, program: Program, environment: Environment, library: Library, calls: tuple[Place, ...] = ()
+        self, program: Program, environment: Environment, library: Library, calls: tuple[Position, ...] = ()
     ) -> None:
         self._program = program
         self._environment = environment

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Where something stands: line and column count from 1, and columns count characters."""
 
     file: str
@@ -67,7 +67,7 @@ class Source:
             self._lines.append(line)
             start += len(line) + 1
 
-    def place(self, at: int) -> Place:
+    def place(self, at: int) -> Position:
         at = min(max(at, 0), len(self.text))
         line = bisect_right(self._starts, at)
-        return Place(self.name, line, at - self._starts[line - 1] + 1, self._lines[line - 1])
+        return Position(self.name, line, at - self._starts[line - 1] + 1, self._lines[line - 1])

@@ -1,0 +1,58 @@
+"""What mkdocs does with these pages beside its own work: what leads out of the site is mended.
+
+On GitHub a page may link to any file of the checkout. The site has only pages: some that stand outside docs/ are taken
+in (`TAKEN_IN`), a link to any other file becomes its path. And the one script that the theme would fetch from elsewhere
+is ours. Nothing else is changed here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from mkdocs.utils import get_relative_url
+
+ROOT = Path(__file__).parents[1]
+TAKEN_IN = ("deploy/README.md", "examples/*/README.md")
+"""Pages outside docs/ that the site has too, at the place that they have in the checkout."""
+FETCHED = "https://unpkg.com/iframe-worker/shim"
+"""Search from a disk, in the theme's own way."""
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for pattern in TAKEN_IN:
+        for page in sorted(ROOT.glob(pattern)):
+            files.append(File.generated(config, page.relative_to(ROOT).as_posix(), abs_src_path=str(page)))
+            for picture in sorted(page.parent.rglob("*.png")):
+                name = picture.relative_to(ROOT).as_posix()
+                files.append(File.generated(config, name, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    place = page.file.src_uri
+    here = place if page.file.generated_by else f"docs/{place}"  # in the checkout
+
+    def mend(link: re.Match[str]) -> str:
+        mark, words, target, anchor = link.groups()
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
+        on_site = there.removeprefix("docs/")
+        if files.get_file_from_path(on_site) is not None:
+            return f"{mark}[{words}]({posixpath.relpath(on_site, posixpath.dirname(place) or '.')}{anchor or ''})"
+        if (ROOT / there).exists():
+            return f"`{there}`" if words.strip("`/") in there else f"{words} (`{there}`)"
+        return link[0]
+
+    return LINK.sub(mend, markdown)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    return output.replace(FETCHED, get_relative_url("search-from-disk.js", page.url))
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    return re.sub(rf'<script src="?{re.escape(FETCHED)}"?></script>', "", output_content)
