@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import unbroken
-from unbroken import dph, gateway, testing
+from unbroken import dph, gateway, testing, viewer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -65,7 +65,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", [unbroken, testing, gateway, dph], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [unbroken, testing, gateway, dph, viewer], ids=lambda room: room.__name__)
 def test_every_public_name_is_in_the_reference_once(room: ModuleType) -> None:
     pages = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
     told = re.findall(r"^::: (unbroken(?:\.\w+)*)\.(\w+)$", pages, re.MULTILINE)

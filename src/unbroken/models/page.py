@@ -17,7 +17,7 @@ _HEAD = """\
 A model is named `provider:model`; the model's own name may hold colons and slashes.
 
 ```python
-from unbroken.models import connect
+from unbroken import connect
 
 model = connect("ollama:qwen3:4b")
 model = connect("openai:gpt-5", api_key="YOUR-KEY", reasoning="low", max_tokens=4000)

@@ -1,0 +1,97 @@
+"""`CourseAssistant`: a model, the two tools over a library of courses, and a budget of rounds. It answers questions,
+streamed or whole, with the sources that were used. It knows nothing of terminals and pages; `cli` and `web` show what
+it says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from course_assistant.config import MAX_TOOL_ROUNDS, check_rounds
+from course_assistant.course_tools import course_tools
+from course_assistant.full_text import is_chinese
+from course_assistant.instructions import Language, instructions
+from course_assistant.library import CourseLibrary
+from course_assistant.sessions import Session, Sessions
+from course_assistant.sources import Source, UsedSources
+from unbroken import Agent, Event, Limits, Model, Prices, Recorder, Result, UserError, connect
+
+LONGEST_QUESTION = 4_000
+PRICES = Prices(input=1.0, output=5.0)
+"""Dollars per million tokens, of a small model of 2025."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The end of a question: what the run came to, and the sources that its tools found."""
+
+    text: str
+    sources: tuple[Source, ...]
+    result: Result
+
+
+class CourseAssistant:
+    """`await assistant.ask("What is MCP?")`. After `max_tool_rounds` rounds of calls, or when a tool fails, the model
+    is asked for its answer in a request in which nothing can be called."""
+
+    def __init__(
+        self,
+        model: Model | str,
+        library: CourseLibrary,
+        *,
+        max_tool_rounds: int = MAX_TOOL_ROUNDS,
+        record: str | os.PathLike[str] | Recorder | None = None,
+    ) -> None:
+        self.library = library
+        self.max_tool_rounds = check_rounds(max_tool_rounds)
+        self._record = record if record is None or isinstance(record, Recorder) else Recorder(record)
+        self._model: Model = connect(model) if isinstance(model, str) else model
+        self.agent = self._build("en")
+        self._chinese = self._build("zh")
+        self.sessions = Sessions(self.agent)
+
+    def _build(self, language: Language) -> Agent:
+        return Agent(
+            self._model,
+            course_tools(self.library),
+            instructions(self.library, self.max_tool_rounds, language),
+            name="course-assistant",
+            limits=Limits(rounds=self.max_tool_rounds, prices=PRICES),
+            on_error="finish",
+            guidance=False,  # the instructions say it in the words of this application
+            record=self._record,
+        )
+
+    async def stream(self, question: str, session: Session) -> AsyncGenerator[Event | Answered, None]:
+        """What happens, as it happens; `Answered` comes last. A run that fails raises its error. Who leaves early
+        closes the generator (`aclosing`), and that ends the run."""
+        question = check_question(question)
+        used = UsedSources()
+        async with session.turn:
+            session.conversation.agent = self._chinese if is_chinese(question) else self.agent
+            async with session.conversation.stream(question, deps=used) as run:
+                async for event in run:
+                    yield event
+            result = run.result
+        sources = used.of(call.result.text for call in result.calls)
+        yield Answered(result.text, sources, result)
+
+    async def ask(self, question: str, session: Session | None = None) -> Answered:
+        """The same without the steps; without a session nothing is remembered."""
+        async with aclosing(self.stream(question, session or self.sessions.apart())) as steps:
+            async for step in steps:
+                if isinstance(step, Answered):
+                    return step
+        raise AssertionError("a stream ends with Answered, or raises")
+
+
+def check_question(question: str) -> str:
+    if not question.strip():
+        raise UserError("the question is empty: ask something, for example `What is MCP?`")
+    if len(question) > LONGEST_QUESTION:
+        raise UserError(
+            f"the question has {len(question):,} characters and {LONGEST_QUESTION:,} are allowed: shorten it"
+        )
+    return question.strip()

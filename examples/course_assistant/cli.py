@@ -1,0 +1,157 @@
+"""The command line: `ask`, `tour`, `serve`, `embed`. Without `--model` the scripted model answers, and nothing needs a
+key. Exit codes: 0 answered, 1 the provider failed, 2 bad input, 130 interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import aclosing, contextmanager
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Annotated, Any, TypeAlias, cast
+
+import typer
+
+from course_assistant.assistant import CourseAssistant, check_question
+from course_assistant.config import max_tool_rounds
+from course_assistant.embed import write_shipped_vectors
+from course_assistant.library import CourseLibrary
+from course_assistant.screen import Screen, clean, find_screen
+from course_assistant.tours import TOURS, find_tour, scripted_model
+from course_assistant.vectors import SHIPPED_VECTORS
+from unbroken import Model, UnbrokenError, UserError, connect
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+A_WORD = 0.02
+"""Seconds in which the scripted model says a word where somebody looks on."""
+
+app = typer.Typer(
+    name="course_assistant",
+    help="Questions about course materials, answered with tools in a few rounds.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+ModelName: TypeAlias = Annotated[
+    str, typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="A real model; else the scripted one, no key.")
+]
+BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server that speaks its wire.")]
+Rounds: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Rounds of tool calls.", show_default="MAX_TOOL_ROUNDS, or 2")
+]
+Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run there.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON for each question.")]
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="In English or Chinese; - reads standard input.")],
+    model: ModelName = "",
+    base_url: BaseUrl = "",
+    rounds: Rounds = None,
+    record: Record = "",
+    json: AsJson = False,
+) -> None:
+    """Ask one question. In a pipe standard output has the answer and its sources, standard error the steps."""
+    with ending():
+        if question == "-":
+            question = sys.stdin.buffer.read().decode("utf-8", "replace")
+        question = check_question(question)
+        with CourseLibrary.open() as library:
+            assistant = _assistant(library, model, base_url, rounds, record)
+            asyncio.run(ask_all([question], assistant, find_screen(json)))
+            by_vectors = library.has_vectors and not model and find_tour(question) is not None
+            if library.note and not by_vectors and not json:
+                typer.echo(f"  note: {library.note}", err=True)
+
+
+@app.command()
+def tour(rounds: Rounds = None, record: Record = "", json: AsJson = False) -> None:
+    """Seven questions, one after the other, with the scripted model: which rounds and calls each of them takes."""
+    with ending(), CourseLibrary.open() as library:
+        assistant = _assistant(library, "", "", rounds, record)
+        asyncio.run(ask_all([each.question for each in TOURS], assistant, find_screen(json)))
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(metavar="N", help="0 is any that is free.")] = 8000,
+    model: ModelName = "",
+    base_url: BaseUrl = "",
+    rounds: Rounds = None,
+    record: Record = "",
+) -> None:
+    """The page, on this machine: http://127.0.0.1:8000/"""
+    with ending(), CourseLibrary.open() as library:
+        try:
+            server = import_module("course_assistant.web.server")
+        except ImportError as error:
+            raise UserError(
+                f"serving the page needs {error.name}, which is not installed: `pip install 'unbroken[course]'`"
+            ) from None
+        assistant = _assistant(library, model, base_url, rounds, record, watched=True)
+
+        def announce(address: str) -> None:
+            typer.echo(f"The course assistant ({assistant.agent.model.name}) is at {address}")
+
+        server.serve(server.create_app(assistant, library.note), port=port, announce=announce)
+
+
+@app.command()
+def embed() -> None:
+    """Make the shipped vectors again, after a course was changed. Needs the embedding model."""
+    with ending():
+        vectors = write_shipped_vectors()
+        typer.echo(f"{SHIPPED_VECTORS.name}: {len(vectors.chunks)} texts and {len(vectors.queries)} queries")
+
+
+@contextmanager
+def ending() -> Generator[None]:
+    """What ends a command becomes one line and an exit code."""
+    try:
+        yield
+    except UserError as error:
+        raise _told(error, MISUSED) from None
+    except UnbrokenError as error:
+        raise _told(error, FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _told(error: UnbrokenError, code: int) -> typer.Exit:
+    typer.echo(f"course_assistant: {clean(' '.join(str(error).split()))}", err=True)
+    return typer.Exit(code)
+
+
+def _assistant(
+    library: CourseLibrary, model: str, base_url: str, rounds: int | None, record: str, *, watched: bool = False
+) -> CourseAssistant:
+    if base_url and not model:
+        raise UserError("--base-url is the server of a real model: name one with --model provider:model")
+    asked: Model = connect(model, base_url=base_url or None) if model else scripted_model(_pace(watched))
+    allowed = max_tool_rounds() if rounds is None else rounds
+    return CourseAssistant(asked, library, max_tool_rounds=allowed, record=record or None)
+
+
+def _pace(watched: bool) -> float:
+    return A_WORD if watched or sys.stdout.isatty() else 0.0
+
+
+async def ask_all(questions: Iterable[str], assistant: CourseAssistant, screen: Screen) -> None:
+    for question in questions:
+        screen.ask(question)
+        try:
+            async with aclosing(assistant.stream(question, assistant.sessions.apart())) as steps:
+                async for step in steps:
+                    screen.show(step)
+        finally:
+            screen.close()
+
+
+def main() -> None:
+    # Where standard output has no letters for Chinese, their numbers will do.
+    cast("TextIOWrapper[Any]", sys.stdout).reconfigure(errors="backslashreplace")
+    app(prog_name="python -m course_assistant")

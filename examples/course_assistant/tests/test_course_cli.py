@@ -1,0 +1,119 @@
+"""The command line, in this process: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from course_assistant import cli
+from course_assistant.assistant import CourseAssistant
+from course_assistant.library import CourseLibrary
+from course_assistant.screen import TerminalScreen, clean
+from course_assistant.tours import script, scripted_model
+from unbroken import Unauthorized, list_recordings
+from unbroken.testing import Fail, run_virtual, serve
+
+
+def run(*words: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(cli.app, list(words), input=stdin)
+
+
+def test_in_a_pipe_the_answer_is_on_standard_output_and_the_steps_are_not() -> None:
+    done = run("ask", "What is MCP?")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("MCP is short for Model Context Protocol.")
+    assert "- MCP: Build Tool Servers for Language Models - Lesson 1: https://example.com/" in done.stdout
+    assert 'round 1: search_course_content(query="What is MCP")' in done.stderr
+    assert "1 round, 2 requests, 1 call, about" in done.stderr
+
+
+def test_json_is_one_line_with_everything() -> None:
+    done = run("ask", "What is MCP and what are the prerequisites?", "--json")
+    told = json.loads(done.stdout)
+    assert (told["rounds"], told["requests"], len(told["calls"]), told["stop_reason"]) == (2, 3, 2, "round_limit")
+    assert told["calls"][1] == {
+        "name": "search_course_content",
+        "arguments": {"query": "prerequisites", "course_name": "MCP"},
+        "round": 2,
+        "error": False,
+    }
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_question_may_come_from_standard_input() -> None:
+    assert json.loads(run("ask", "-", "--json", stdin="什么是沙箱？\n").stdout)["question"] == "什么是沙箱？"
+
+
+def test_the_tour_asks_the_seven_questions() -> None:
+    told = [json.loads(line) for line in run("tour", "--json").stdout.splitlines()]
+    assert [one["rounds"] for one in told] == [1, 1, 2, 1, 2, 2, 2]
+    assert [len(one["calls"]) for one in told] == [1, 1, 2, 2, 2, 2, 2]
+
+
+def test_runs_are_recorded_where_it_is_asked_for(tmp_path: Path) -> None:
+    assert run("ask", "What is MCP?", "--record", str(tmp_path), "--rounds", "1").exit_code == 0
+    (recorded,) = list_recordings(tmp_path)
+    assert (recorded.prompt, recorded.stop_reason) == ("What is MCP?", "round_limit")
+
+
+def test_bad_input_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for words, said in (
+        (["ask", " "], "the question is empty"),
+        (["ask", "Hi.", "--rounds", "0"], "0 rounds of tool calls cannot be"),
+        (["ask", "Hi.", "--model", "gpt-5"], "write provider:model"),
+        (["ask", "Hi.", "--model", "openai:gpt-5"], "set OPENAI_API_KEY"),
+        (["ask", "Hi.", "--base-url", "http://127.0.0.1:9"], "name one with --model"),
+    ):
+        done = run(*words)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_real_server_is_asked_with_model_and_base_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with serve(script()) as server:
+        done = run("ask", "What is MCP?", "--model", "openai:tours", "--base-url", server.base_url(), "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["answer"].startswith("MCP is short for")
+    assert [body["model"] for body in server.bodies] == ["tours", "tours"]
+
+
+def test_a_failing_provider_is_one_line_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with serve(Fail(Unauthorized("wrong key", status=401))) as server:
+        done = run("ask", "What is MCP?", "--model", "openai:gpt-5", "--base-url", server.base_url())
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith("course_assistant: ")
+    assert "secret" not in done.stderr
+
+
+def test_an_interrupt_leaves_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "max_tool_rounds", interrupt)
+    done = run("ask", "What is MCP?")
+    assert (done.exit_code, done.output) == (130, "")
+
+
+def test_a_terminal_shows_rounds_calls_the_answer_and_its_sources(library: CourseLibrary) -> None:
+    shown = io.StringIO()
+    screen = TerminalScreen(Console(file=shown, width=120, force_terminal=True, color_system=None))
+    assistant = CourseAssistant(scripted_model(), library)
+    run_virtual(cli.ask_all(["What is MCP and what are the prerequisites?"], assistant, screen))
+    for words in (
+        *('round 1  search_course_content(query="MCP introduction")', "round 2  search_course_content("),
+        *("nothing can be called any more", "Prerequisites: Python", "https://example.com/courses/mcp", "2 rounds"),
+    ):
+        assert words in shown.getvalue()
+
+
+def test_what_a_model_says_cannot_move_the_cursor() -> None:
+    assert clean("a\x1b[2Jb\r\x07\nc\td") == "a[2Jb\nc\td"

@@ -1,0 +1,104 @@
+"""The search tool: what it finds in the real store, and what it says when it finds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from course_assistant.course_tools import course_tools
+from course_assistant.library import CourseLibrary
+from course_assistant.sources import UsedSources
+from unbroken import CallContext
+
+
+def search(library: CourseLibrary, query: str, course: str | None = None, lesson: int | None = None) -> str:
+    tool, _ = course_tools(library)
+    return asyncio.run(tool(CallContext(deps=UsedSources()), query, course, lesson))
+
+
+def places(found: str) -> set[str]:
+    """Where the hits are from: `MCP 3` for the third lesson of the course on MCP."""
+    return {
+        f"{name} {number}".strip() for name, number in re.findall(r"^\[(.+?):.*?(?: - Lesson (\d+))?\]$", found, re.M)
+    }
+
+
+def test_a_search_finds_the_text_and_says_where_it_is_from(library: CourseLibrary) -> None:
+    found = search(library, "What is MCP")
+    assert found.startswith("[MCP: Build Tool Servers for Language Models - Lesson 1]\n")
+    assert "short for Model Context Protocol" in found
+
+
+def test_vectors_find_by_meaning_what_full_text_has_no_words_for(library: CourseLibrary) -> None:
+    asked = "What topics are covered in both courses?"
+    with CourseLibrary.open(full_text_only=True) as words_only:
+        assert search(words_only, asked) == "No relevant content found."
+    assert library.has_vectors
+    assert len(places(search(library, asked))) > 1
+
+
+def test_a_search_in_one_course_finds_nothing_of_the_others(library: CourseLibrary) -> None:
+    assert places(search(library, "prompt caching")) >= {"MCP 3", "Computer Use 3"}
+    assert places(search(library, "prompt caching", "Computer Use")) == {"Computer Use 3"}
+
+
+def test_a_search_in_one_lesson_finds_only_that_lesson(library: CourseLibrary) -> None:
+    assert places(search(library, "a server and its tools", "MCP", 2)) == {"MCP 2"}
+    assert {place[-1] for place in places(search(library, "a model", lesson=3))} == {"3"}
+
+
+def test_what_a_lesson_covers_is_answered_with_the_lesson_from_its_beginning(library: CourseLibrary) -> None:
+    found = search(library, "what lesson 3 covers", "MCP", 3)
+    assert found.startswith("[MCP: Build Tool Servers for Language Models - Lesson 3]\nTool definitions are sent")
+    assert places(found) == {"MCP 3"}
+
+
+def test_a_course_name_with_a_slip_is_understood(library: CourseLibrary) -> None:
+    assert places(search(library, "screenshots", "computr use")) <= {"Computer Use 1", "Computer Use 3"}
+    assert "screenshot" in search(library, "screenshots", "computr use")
+
+
+def test_a_course_is_known_by_a_part_of_its_title_in_both_languages(library: CourseLibrary) -> None:
+    named = ["mcp", "MCP课程", "the MCP course", "Build Tool Servers", "MCP: Build Tool Servers for Language Models"]
+    assert {course.title for name in named if (course := library.find_course(name))} == {
+        "MCP: Build Tool Servers for Language Models"
+    }
+    chinese = library.find_course("计算机使用")
+    assert chinese is not None
+    assert chinese.title.startswith("Computer Use")
+
+
+def test_a_name_that_fits_no_course_gets_the_names_that_there_are(library: CourseLibrary) -> None:
+    found = search(library, "bread", "cooking")
+    assert found.startswith("No course found that matches 'cooking'. The courses are: Computer Use: ")
+    assert all(course.title in found for course in library.courses)
+
+
+def test_an_empty_result_says_where_was_looked(library: CourseLibrary) -> None:
+    title = "MCP: Build Tool Servers for Language Models"
+    assert search(library, "photosynthesis", "mcp") == f"No relevant content found in course '{title}'."
+    assert search(library, "photosynthesis", "mcp", 2) == f"No relevant content found in course '{title}' in lesson 2."
+    assert search(library, "volcano") == "No relevant content found."
+
+
+def test_a_lesson_that_does_not_exist_gets_the_numbers_that_there_are(library: CourseLibrary) -> None:
+    assert search(library, "prompt caching", "mcp", 9).endswith("in lesson 9. That course has the lessons 1, 2, 3.")
+
+
+def test_an_empty_query_and_odd_characters_are_answered_in_words(library: CourseLibrary) -> None:
+    assert search(library, "  ") == "There is nothing to search for: the query is empty."
+    for odd in ('"', "' OR x=x --", "NEAR(", "*", "-", "🙂", "a" * 5_000):
+        assert search(library, odd) == "No relevant content found."
+
+
+def test_chinese_words_are_found_in_the_chinese_text(library: CourseLibrary) -> None:
+    assert places(search(library, "提示缓存怎么用？")) >= {"MCP 3", "Computer Use 3"}
+    assert places(search(library, "沙箱", "computer use课程")) >= {"Computer Use 2"}
+
+
+def test_the_model_is_shown_one_required_field_and_two_optional_ones(library: CourseLibrary) -> None:
+    spec = course_tools(library)[0].spec
+    assert spec.name == "search_course_content"
+    assert spec.parameters["required"] == ["query"]
+    assert list(spec.parameters["properties"]) == ["query", "course_name", "lesson_number"]
+    assert all(field["description"] for field in spec.parameters["properties"].values())

@@ -1,0 +1,270 @@
+"""The web part over real HTTP: what is told of a question, what is refused, and that no run goes on unread."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from course_web import Client, read, served, texts
+
+from course_assistant.assistant import LONGEST_QUESTION
+from course_assistant.web.server import create_app, serving
+from unbroken import Delta, Guarded, Request, ScriptedModel, Unavailable, UserError
+from unbroken.testing import Break, Call, Fail, Say
+
+SEARCH = Call("search_course_content", query="prompt caching", course_name="MCP")
+
+
+def test_the_steps_of_a_question_are_told_as_they_happen(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = ScriptedModel([Say("Let me look. "), SEARCH], Say("It is paid for once.", chunks=2))
+        async with served(model, tmp_path) as client:
+            told = await client.ask("What is prompt caching?")
+
+        kinds = [one["event"] for one in told]
+        assert [kind for before, kind in zip([None, *kinds], kinds, strict=False) if kind != before] == [
+            "session",
+            *("request_sent", "text_added", "call_started", "said", "call_finished", "round_finished"),
+            *("request_sent", "text_added", "said", "answered"),
+        ]
+        started, finished, answered = (
+            told[kinds.index(kind)] for kind in ("call_started", "call_finished", "answered")
+        )
+        assert (started["name"], started["arguments"]) == (
+            "search_course_content",
+            {"query": "prompt caching", "course_name": "MCP"},
+        )
+        assert "paid for once" in finished["text"]
+        assert not finished["error"]
+        assert texts(told) == "Let me look. It is paid for once."
+        assert answered["text"] == "It is paid for once."
+        assert {"title": "MCP: Build Tool Servers - Lesson 2", "link": "https://example.com/mcp/2"} in answered[
+            "sources"
+        ]
+        assert (answered["stop_reason"], answered["rounds"], answered["requests"], answered["calls"]) == (
+            *("answered", 1, 2, 1),
+        )
+        assert answered["usage"]["input_tokens"] > 0
+        assert answered["seconds"] > 0
+
+    asyncio.run(main())
+
+
+def test_a_call_is_told_before_it_has_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = Held(ScriptedModel(SEARCH, "Found."), at=1)
+        async with (
+            served(model, tmp_path) as client,
+            client.http.post(f"{client.address}api/ask", json={"question": "MCP?"}) as response,
+        ):
+            heard = ""
+            while "call_finished" not in heard:
+                heard += (await response.content.readuntil(b"\n\n")).decode()
+            assert "answered" not in heard
+            model.free.set()
+            assert '"event":"answered"' in (await response.text())
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_broke_off_and_came_in_other_words_is_replaced(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = Guarded(ScriptedModel([Say("MCP is a kind of"), Break()], "It is a protocol."))
+        async with served(model, tmp_path) as client:
+            told = await client.ask("What is MCP?")
+
+        kinds = [one["event"] for one in told]
+        assert kinds.index("request_retried") < kinds.index("text_replaced")
+        assert told[kinds.index("text_replaced")]["text"] == told[-1]["text"] == "It is a protocol."
+
+    asyncio.run(main())
+
+
+def test_a_model_that_fails_is_told_in_one_event_and_the_session_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = ScriptedModel(Fail(Unavailable("the provider is busy: try later", status=503)), "Here I am.")
+        async with served(model, tmp_path) as client:
+            failed = await client.ask("Hello?")
+            assert failed[-1] == {
+                "event": "failed",
+                "error": "Unavailable",
+                "message": "the provider is busy: try later",
+            }
+            assert [one["event"] for one in failed].count("failed") == 1
+            again = await client.ask("Hello?", failed[0]["id"])
+            assert again[-1]["text"] == "Here I am."
+            assert again[0]["id"] == failed[0]["id"]
+
+    asyncio.run(main())
+
+
+def test_a_client_that_leaves_ends_its_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = Held(ScriptedModel("Never read.", "I am free."), at=0)
+        async with served(model, tmp_path) as client:
+            async with client.http.post(f"{client.address}api/ask", json={"question": "MCP?"}) as response:
+                session = (await response.content.readuntil(b"\n\n")).decode().split('"id":"')[1].split('"')[0]
+                await model.reached.wait()
+            await asyncio.wait_for(model.left.wait(), 10)
+            model.free.set()
+            told = await asyncio.wait_for(client.ask("And now?", session), 10)  # the session is not held any more
+            assert told[-1]["text"] == "I am free."
+            assert not [repr(task) for task in asyncio.all_tasks() if "EventStream" in repr(task)]
+
+    asyncio.run(main())
+
+
+def test_a_server_that_stops_tells_whoever_waits_for_an_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = Held(ScriptedModel("Never said."), at=0)
+        async with AsyncExitStack() as stack, ClientSession() as http:
+            client = await stack.enter_async_context(served(model, tmp_path))
+            async with http.post(f"{client.address}api/ask", json={"question": "MCP?"}) as response:
+                await model.reached.wait()
+                await stack.aclose()
+                told = read(await response.text())
+        assert [one["event"] for one in told] == ["session", "request_sent", "failed"]
+        assert "The server was stopped" in told[-1]["message"]
+        assert model.left.is_set()
+
+    asyncio.run(main())
+
+
+BAD: list[tuple[str, dict[str, Any], int, str]] = [
+    ("POST", {"data": b"What is MCP?"}, 400, "the request is no JSON"),
+    ("POST", {"data": b""}, 400, "the request is no JSON"),
+    ("POST", {"data": b"[" * 50_000}, 400, "the request is no JSON"),
+    ("POST", {"data": b'{"question": "\\ud800"}'}, 400, "the request is no JSON"),
+    ("POST", {"json": ["What is MCP?"]}, 400, "no object"),
+    ("POST", {"json": {}}, 400, "has no text in `question`"),
+    ("POST", {"json": {"question": 7}}, 400, "has no text in `question`"),
+    ("POST", {"json": {"question": " \n"}}, 400, "the question is empty"),
+    ("POST", {"json": {"question": "x" * (LONGEST_QUESTION + 1)}}, 400, "4,001 characters and 4,000 are allowed"),
+    ("POST", {"json": {"question": "x" * 1_000_000}}, 413, "larger than 64 KB"),
+    ("POST", {"json": {"question": "x", "session_id": "nobody's"}}, 404, "leave session_id out"),
+    ("POST", {"json": {"question": "x", "session_id": [1]}}, 404, "leave session_id out"),
+    ("GET", {}, 405, "GET /api/ask leads nowhere: there are / (the page)"),
+]
+
+
+def test_bad_requests_are_refused_in_words_that_say_the_way_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(ScriptedModel(), tmp_path) as client:
+            for method, options, status, words in BAD:
+                refused = await client.refused(method, "api/ask", **options)
+                assert refused[0] == status, refused
+                assert words in refused[1]
+            assert (await client.refused("GET", "api/nothing"))[0] == 404
+            assert len(client.assistant.sessions) == 0
+
+    asyncio.run(main())
+
+
+def test_other_sites_are_refused_and_the_own_page_is_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(ScriptedModel("Hello."), tmp_path) as client:
+            own = client.address.rstrip("/")
+            for headers in (
+                {"Origin": "https://evil.example"},
+                {"Origin": "null"},
+                {"Origin": own.replace("127.0.0.1", "localhost")},
+                {"Sec-Fetch-Site": "cross-site"},
+                {"Host": "evil.example"},
+                {"Host": "[broken"},
+            ):
+                status, _ = await client.refused("POST", "api/ask", json={"question": "x"}, headers=headers)
+                assert status == 403, headers
+            async with client.http.post(
+                f"{own}/api/ask", json={"question": "x"}, headers={"Origin": own, "Sec-Fetch-Site": "same-origin"}
+            ) as response:
+                assert "Hello." in await response.text()
+
+    asyncio.run(main())
+
+
+def test_courses_and_the_note_are_listed_and_a_session_can_be_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(ScriptedModel("Hello."), tmp_path, note="Full-text search is used.") as client:
+            async with client.http.get(f"{client.address}api/courses") as response:
+                listed = await response.json()
+            assert listed["note"] == "Full-text search is used."
+            assert [course["title"] for course in listed["courses"]] == ["Computer Use", "MCP: Build Tool Servers"]
+            assert listed["courses"][1]["lessons"][1] == {
+                "number": 2,
+                "title": "Prompt Caching",
+                "link": "https://example.com/mcp/2",
+            }
+            assert len(listed["examples"]) == 7
+            assert listed["examples"][0]["question"] == "What is MCP?"
+            await _forget(client, (await client.ask("Hello?"))[0]["id"])
+
+    asyncio.run(main())
+
+
+async def _forget(client: Client, session: str) -> None:
+    async with client.http.delete(f"{client.address}api/sessions/{session}") as response:
+        assert response.status == 204
+    assert (await client.refused("DELETE", f"api/sessions/{session}"))[0] == 404
+    told = await client.refused("POST", "api/ask", json={"question": "x", "session_id": session})
+    assert told[0] == 404
+
+
+def test_the_page_holds_all_that_it_needs(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(ScriptedModel(), tmp_path) as client, client.http.get(client.address) as response:
+            page = await response.text()
+            policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "innerHTML" not in page
+        assert set(re.findall(r"""(?:src|href)=["']([a-z]+:)""", page)) == {"data:"}
+        assert page.count("<script") == page.count("<style") == 1
+
+    asyncio.run(main())
+
+
+def test_a_port_that_is_taken_and_a_host_of_others_are_refused_in_words(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(ScriptedModel(), tmp_path) as client:
+            port = int(client.address.rstrip("/").rpartition(":")[2])
+            for host, number, words in (
+                ("127.0.0.1", port, f"port {port} failed: Address already in use; name another"),
+                ("127.0.0.1", 70_000, "port 70000 failed: there are ports up to 65535"),
+                ("0.0.0.0", 0, "for this machine alone; use 127.0.0.1"),
+            ):
+                with pytest.raises(UserError, match=re.escape(words)):
+                    await serving(create_app(client.assistant), host, number).__aenter__()
+
+    asyncio.run(main())
+
+
+class Held:
+    """A model whose answer number `at` (from 0) is held back until `free`. `reached` says that it was asked for it,
+    `left` that whoever asked has gone."""
+
+    name = "held"
+
+    def __init__(self, model: ScriptedModel, at: int) -> None:
+        self._model = model
+        self._at = at
+        self._asked = 0
+        self.reached, self.free, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        number, self._asked = self._asked, self._asked + 1
+        answer = self._model.stream(request)
+        if number == self._at:
+            self.reached.set()
+            try:
+                await self.free.wait()
+            except asyncio.CancelledError:
+                self.left.set()
+                raise
+        async for delta in answer:
+            yield delta

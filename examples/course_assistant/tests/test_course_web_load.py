@@ -1,0 +1,80 @@
+"""Fifty chats at once through the real application: every model request of a step is in flight together with those of
+all other chats, and none gets another's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from course_web import Client, Told, served, texts
+
+from unbroken import Delta, Request, ScriptedModel, ToolMessage, User
+from unbroken.testing import Answer, Call, Say
+
+CHATS = 50
+
+
+def test_fifty_chats_at_once_do_not_mix(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = AllAtOnce(ScriptedModel(answer), CHATS)
+        async with served(model, tmp_path) as client, asyncio.timeout(60):
+            chats = await asyncio.gather(*(chat(client, number) for number in range(CHATS)))
+
+        assert model.most == CHATS
+        assert len({first[0]["id"] for first, _ in chats}) == CHATS
+        for number, (first, second) in enumerate(chats):
+            assert first[0]["id"] == second[0]["id"]
+            assert (
+                first[-1]["text"]
+                == texts(first)
+                == f"For visitor-{number}: 1 result, of the query visitor-{number} MCP"
+            )
+            assert second[-1]["text"] == texts(second) == f"You are visitor-{number}."
+            assert [one["arguments"]["query"] for one in first if one["event"] == "call_started"] == [
+                f"visitor-{number} MCP"
+            ]
+            assert (first[-1]["rounds"], second[-1]["rounds"]) == (1, 0)
+            assert first[-1]["sources"]
+            assert not second[-1]["sources"]
+
+    asyncio.run(main())
+
+
+async def chat(client: Client, number: int) -> tuple[list[Told], list[Told]]:
+    first = await client.ask(f"I am visitor-{number}: what is MCP?")
+    return first, await client.ask("Who am I?", first[0]["id"])
+
+
+def answer(request: Request) -> Answer:
+    """Says who asks, from the first question of the history, and what was searched for, from the call."""
+    questions = [message.text for message in request.messages if isinstance(message, User)]
+    visitor = questions[0].removeprefix("I am ").partition(":")[0]
+    if len(questions) == 2:
+        return Say(f"You are {visitor}.", chunks=3)
+    results = [result for message in request.messages if isinstance(message, ToolMessage) for result in message.results]
+    if not results:
+        return Call("search_course_content", query=f"{visitor} MCP")
+    query = next(str(call.arguments["query"]) for message in request.messages for call in getattr(message, "calls", ()))
+    return Say(f"For {visitor}: {len(results)} result, of the query {query}", chunks=3)
+
+
+class AllAtOnce:
+    """A model that answers when as many requests as there are chats wait for it: chats that took turns would wait
+    forever."""
+
+    name = "all-at-once"
+
+    def __init__(self, model: ScriptedModel, chats: int) -> None:
+        self._model = model
+        self._together = asyncio.Barrier(chats)
+        self._waiting = 0
+        self.most = 0
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        self._waiting += 1
+        self.most = max(self.most, self._waiting)
+        async with self._together:
+            self._waiting -= 1
+            async for delta in self._model.stream(request):
+                yield delta

@@ -1,0 +1,227 @@
+"""The tours: seven questions with the calls that a good model makes for them, and `scripted_model`, which plays them
+without a key. What it calls is written down here; what it answers is quoted from what the tools really returned. Any
+other question it searches once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from course_assistant.full_text import is_chinese, own_terms, terms
+from course_assistant.quoting import field, hits, lesson_titles, sentences
+from course_assistant.vectors import plain
+from unbroken import Message, Request, ScriptedModel, ToolMessage, ToolResult, User
+from unbroken.testing import Answer, Call, Say
+
+Arguments = Mapping[str, str | int]
+Read = Callable[[Sequence[str]], str]
+"""Makes an answer of the results, in call order; there are fewer than the tour wants if the rounds ran out."""
+
+SEARCH, OUTLINE = "search_course_content", "get_course_outline"
+UNFINISHED = "I could not look up the rest of the question within the rounds that I had."
+NOTHING_FOUND = "I found nothing about this in the courses."
+NOTHING_FOUND_ZH = "课程材料中没有找到相关内容。"
+
+
+@dataclass(frozen=True, slots=True)
+class Tour:
+    question: str
+    rounds: tuple[tuple[tuple[str, Arguments], ...], ...]
+    """What is called, round by round."""
+    read: Read
+    shows: str
+    also: str = ""
+    """Another wording of the question."""
+
+    @property
+    def calls(self) -> int:
+        return sum(len(calls) for calls in self.rounds)
+
+
+def _explain(results: Sequence[str]) -> str:
+    found = hits(results[0])
+    return sentences(found[0].text, 3) if found else NOTHING_FOUND
+
+
+def _explain_and_require(results: Sequence[str]) -> str:
+    needed = field(results[1], "Prerequisites")
+    return f"{_explain(results)}\n\n**Prerequisites:** {needed or NOTHING_FOUND}"
+
+
+def _outline(results: Sequence[str]) -> str:
+    lessons = "\n".join(f"- Lesson {number}: {title}" for number, title in lesson_titles(results[0]))
+    needed = field(results[0], "Prerequisites")
+    return f"**{field(results[0], 'Course')}**\n\n{lessons}\n\nPrerequisites: {needed}"
+
+
+def _each_lesson(results: Sequence[str]) -> str:
+    told = [f"**{found[0].place}**: {sentences(found[0].text, 2)}" for found in map(hits, results) if found]
+    return "\n\n".join(told) or NOTHING_FOUND
+
+
+def _compare(results: Sequence[str]) -> str:
+    sides = [found for found in map(hits, results) if found]
+    told = [
+        f"**{found[0].course}** ({found[0].part}): {sentences(found[0].text, 2, 'prompt caching')}" for found in sides
+    ]
+    return "\n\n".join(told) or NOTHING_FOUND
+
+
+def _in_both(results: Sequence[str]) -> str:
+    titles = [[title for _, title in lesson_titles(result)] for result in results]
+    words = [set(own_terms(" ".join(each))) for each in titles]
+    shared = set[str].intersection(*words)
+    lines = [f"- {field(result, 'Course')}: {'; '.join(each)}" for result, each in zip(results, titles, strict=True)]
+    first = " ".join(word for word in terms(" ".join(titles[0])) if word in shared)
+    return f"Both courses cover **{first or 'nothing in common'}**. Their lessons:\n\n" + "\n".join(lines)
+
+
+def _outline_and_lesson(results: Sequence[str]) -> str:
+    found = hits(results[1])
+    covers = sentences(found[0].text, 2) if found else NOTHING_FOUND
+    return f"{_outline(results)}\n\n**Lesson 3** covers: {covers}"
+
+
+TOURS: tuple[Tour, ...] = (
+    Tour("What is MCP?", (((SEARCH, {"query": "What is MCP"}),),), _explain, "one part, one round, an early end"),
+    Tour(
+        "Show me the course outline for Computer Use",
+        (((OUTLINE, {"course_title": "Computer Use"}),),),
+        _outline,
+        "the outline tool, one round",
+    ),
+    Tour(
+        "What is MCP and what are the prerequisites?",
+        (
+            ((SEARCH, {"query": "MCP introduction"}),),
+            ((SEARCH, {"query": "prerequisites", "course_name": "MCP"}),),
+        ),
+        _explain_and_require,
+        "two parts, two rounds",
+    ),
+    Tour(
+        "Tell me about lesson 1 and lesson 2 of the MCP course",
+        (
+            (
+                (SEARCH, {"query": "what lesson 1 covers", "course_name": "MCP", "lesson_number": 1}),
+                (SEARCH, {"query": "what lesson 2 covers", "course_name": "MCP", "lesson_number": 2}),
+            ),
+        ),
+        _each_lesson,
+        "two searches side by side in one round",
+    ),
+    Tour(
+        "Compare prompt caching in MCP with Computer Use",
+        (
+            ((SEARCH, {"query": "prompt caching", "course_name": "MCP"}),),
+            ((SEARCH, {"query": "prompt caching", "course_name": "Computer Use"}),),
+        ),
+        _compare,
+        "a comparison, two rounds",
+        also="Compare prompt caching in the MCP course with the Computer Use course",
+    ),
+    Tour(
+        "What topics are covered in both courses?",
+        (((OUTLINE, {"course_title": "MCP"}),), ((OUTLINE, {"course_title": "Computer Use"}),)),
+        _in_both,
+        "one outline for each course, two rounds",
+    ),
+    Tour(
+        "What lessons are in the MCP course and what does lesson 3 cover?",
+        (
+            ((OUTLINE, {"course_title": "MCP"}),),
+            ((SEARCH, {"query": "what lesson 3 covers", "course_name": "MCP", "lesson_number": 3}),),
+        ),
+        _outline_and_lesson,
+        "structure, then content: two tools, two rounds",
+    ),
+)
+
+TOUR_QUERIES = tuple(
+    sorted(
+        {str(given["query"]) for tour in TOURS for calls in tour.rounds for name, given in calls if name == SEARCH}
+        | {tour.question for tour in TOURS}
+    )
+)
+"""What the tours search for: their vectors are shipped."""
+
+_BY_QUESTION = {plain(words): tour for tour in TOURS for words in (tour.question, tour.also) if words}
+_LESSON = re.compile(r"lesson (\d+)|第\s*(\d+)\s*课", re.I)
+
+
+def find_tour(question: str) -> Tour | None:
+    return _BY_QUESTION.get(plain(question))
+
+
+def scripted_model(pace: float = 0.0, *, thinks: float = 0.0) -> ScriptedModel:
+    """The model without a key. It speaks `pace` seconds a word, after `thinks` seconds for each request."""
+    return ScriptedModel(script(pace, thinks=thinks), name="scripted:course-tours", recover=False)
+
+
+def script(pace: float = 0.0, *, thinks: float = 0.0) -> Callable[[Request], Answer]:
+    """What it plays; `unbroken.testing.serve` plays it over HTTP."""
+
+    def answer(request: Request) -> Answer:
+        said = next_words(request)
+        if not isinstance(said, str):
+            first, *others = said
+            return [Call(first[0], first[1], after=thinks), *(Call(name, given) for name, given in others)]
+        # Chinese has no spaces, so it is cut by length.
+        chunks = len(said) // 4 + 1 if is_chinese(said) else 0
+        return Say(said, chunks=chunks, after=thinks, over=pace * (chunks or len(said.split())))
+
+    return answer
+
+
+def next_words(request: Request) -> str | Sequence[tuple[str, Arguments]]:
+    """What comes next in this conversation: an answer, or calls."""
+    before, question, results = _where_it_stands(request.messages)
+    # Not every wire says which results are errors; then their text does.
+    failed = [result.text for result in results if result.error or result.text.startswith("Error: ")]
+    if failed:
+        return f"I could not look this up: {failed[0].removeprefix('Error: ')}"
+    tour = find_tour(question)
+    search = _search_for(question, before)
+    rounds = tour.rounds if tour else (((SEARCH, search),),)
+    done = 0
+    for calls in rounds:
+        if done == len(results):
+            return _so_far(results) if request.final or request.choice == "none" else calls
+        done += len(calls)
+    texts = [result.text for result in results]
+    return tour.read(texts) if tour else _from_first_hits(texts[0], str(search["query"]), is_chinese(question))
+
+
+def _so_far(results: Sequence[ToolResult]) -> str:
+    """The rounds have run out before the tour has."""
+    texts = [result.text for result in results]
+    told = [_outline([text]) if lesson_titles(text) else _explain([text]) for text in texts]
+    return "\n\n".join([*told, UNFINISHED])
+
+
+def _where_it_stands(messages: Sequence[Message]) -> tuple[str, str, list[ToolResult]]:
+    """The question before, the last one, and the results that came since."""
+    questions = [at for at, message in enumerate(messages) if isinstance(message, User)]
+    asked = [messages[at] for at in questions[-2:]]
+    texts = [message.text for message in asked if isinstance(message, User)]
+    since = messages[questions[-1] if questions else 0 :]
+    results = [result for message in since if isinstance(message, ToolMessage) for result in message.results]
+    return texts[0] if len(texts) == 2 else "", texts[-1] if texts else "", results
+
+
+def _search_for(question: str, before: str) -> Arguments:
+    """A question without words of its own (`Tell me more`) means the one before it."""
+    own = [term for term in own_terms(question) if not term.isdigit()]
+    query = question if own or not before else before
+    lesson = _LESSON.search(question)
+    return {"query": query} if lesson is None else {"query": query, "lesson_number": int(lesson[1] or lesson[2])}
+
+
+def _from_first_hits(result: str, about: str, chinese: bool) -> str:
+    found = hits(result)[:2]
+    if not found:
+        return NOTHING_FOUND_ZH if chinese else NOTHING_FOUND
+    if chinese:
+        return "\n\n".join(f"**{hit.place}**：{sentences(hit.text, 2, about, chinese=True)}" for hit in found)
+    return "\n\n".join(f"**{hit.place}**: {sentences(hit.text, 2, about)}" for hit in found)

@@ -1,0 +1,69 @@
+"""The vectors that are shipped: one for each chunk, and one for each query of the tour, so that the tour runs through
+the vector store without the embedding model. They stand in a JSON file under the digest of their text, eight bits for
+each number; `python -m course_assistant embed` writes it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course_assistant.chunks import Chunk, digest
+from unbroken import UserError
+
+SHIPPED_VECTORS = Path(__file__).parent / "vectors.json"
+DIMENSIONS = 384
+MAKE_AGAIN = "make it again with `python -m course_assistant embed`"
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    chunks: Mapping[str, bytes]
+    queries: Mapping[str, bytes]
+
+    def of_query(self, query: str) -> bytes | None:
+        return self.queries.get(digest(plain(query)))
+
+    def lacks(self, chunks: Iterable[Chunk]) -> Chunk | None:
+        """A chunk whose text has no vector here: it is new, or was changed since."""
+        return next((chunk for chunk in chunks if chunk.digest not in self.chunks), None)
+
+
+def plain(query: str) -> str:
+    return " ".join(query.casefold().split()).rstrip("?？.。!！ ")
+
+
+def to_bytes(vector: Sequence[float]) -> bytes:
+    """A vector of length 1 in whole numbers from -127 to 127. Its angles, and only they count, stay as they were."""
+    scale = 127 / (max(abs(number) for number in vector) or 1.0)
+    return bytes(round(number * scale) & 0xFF for number in vector)
+
+
+def read_vectors(file: Path = SHIPPED_VECTORS) -> Vectors:
+    try:
+        saved: Any = json.loads(file.read_text("utf-8"))
+        return Vectors(_decoded(saved["chunks"]), _decoded(saved["queries"]))
+    except OSError as error:
+        raise UserError(f"{file.name}: the vectors cannot be read ({error.strerror}); {MAKE_AGAIN}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+        raise UserError(f"{file.name}: this is no file of vectors; {MAKE_AGAIN}") from None
+
+
+def write_vectors(file: Path, model: str, vectors: Vectors) -> None:
+    saved = {"model": model, "chunks": _encoded(vectors.chunks), "queries": _encoded(vectors.queries)}
+    file.write_text(json.dumps(saved, indent=0) + "\n", "utf-8")
+
+
+def _encoded(vectors: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: base64.b64encode(vector).decode() for key, vector in sorted(vectors.items())}
+
+
+def _decoded(saved: dict[str, str]) -> dict[str, bytes]:
+    vectors = {key: base64.b64decode(value, validate=True) for key, value in saved.items()}
+    if any(len(vector) != DIMENSIONS for vector in vectors.values()):
+        raise ValueError("a vector of another length")
+    return vectors

@@ -1,0 +1,45 @@
+"""Only this machine, only this page. A web page from elsewhere can reach a server on the loopback, by its address or by
+a name of theirs that leads there (DNS rebinding): so a request has to name the loopback, and to come from our own page
+or from no page at all. It is no login: whoever may use this machine may ask."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class OnlyHere:
+    """Around an application; refuses before anything of it runs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (words := _objection(Headers(scope=scope))):
+            await JSONResponse({"error": words}, 403)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _objection(headers: Headers) -> str:
+    host = headers.get("host", "")
+    if _name(host) not in LOOPBACK:
+        return "the course assistant is served to this machine alone: ask for 127.0.0.1"
+    origin = headers.get("origin", "")
+    fetched_by = headers.get("sec-fetch-site", "none")
+    foreign = fetched_by not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate"
+    if (origin and origin != f"http://{host}") or foreign:
+        return "the course assistant answers its own page alone: open its address in the browser"
+    return ""
+
+
+def _name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,140 @@
+"""What the page is told of a run: its events in JSON, one server-sent event each, while somebody listens.
+
+Only what the page shows goes out: not the history, not the model's reasoning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any, TypeAlias
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from course_assistant.assistant import Answered
+from unbroken import (
+    CallFinished,
+    CallStarted,
+    Event,
+    LimitReached,
+    RequestRetried,
+    RequestSent,
+    RoundFinished,
+    Said,
+    TextAdded,
+    TextReplaced,
+    UnbrokenError,
+    event_to_json,
+)
+
+Told: TypeAlias = dict[str, Any]
+STOPPED: Told = {
+    "event": "failed",
+    "error": "ServerStopped",
+    "message": "The server was stopped in the middle of the answer: start it again, then ask again.",
+}
+SHOWN = (
+    RequestSent,
+    RequestRetried,
+    TextAdded,
+    TextReplaced,
+    Said,
+    CallStarted,
+    CallFinished,
+    RoundFinished,
+    LimitReached,
+)
+
+
+async def tell(session_id: str, happening: AsyncGenerator[Event | Answered, None]) -> AsyncGenerator[Told, None]:
+    """The session, each step, and at the end `answered` or `failed`: one of them, always."""
+    yield {"event": "session", "id": session_id}
+    try:
+        async with aclosing(happening) as steps:
+            async for step in steps:
+                if isinstance(step, Answered):
+                    yield _answered(step)
+                elif isinstance(step, SHOWN):
+                    yield event_to_json(step)
+    except UnbrokenError as error:
+        yield {"event": "failed", "error": type(error).__name__, "message": str(error)}
+
+
+def _answered(answered: Answered) -> Told:
+    result = answered.result
+    usage = result.usage
+    return {
+        "event": "answered",
+        "text": answered.text,
+        "sources": [{"title": source.title, "link": source.link} for source in answered.sources],
+        "stop_reason": result.stop_reason,
+        "rounds": result.rounds,
+        "requests": result.requests,
+        "calls": len(result.calls),
+        "seconds": result.seconds,
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "estimated": usage.estimated,
+        },
+    }
+
+
+class OpenStreams:
+    """The streams that are being sent. `end` ends them all, for a server that stops."""
+
+    def __init__(self) -> None:
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def add(self, sending: asyncio.Task[None]) -> None:
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
+    def end(self) -> None:
+        for sending in self._sending:
+            sending.cancel()
+
+
+class EventStream(Response):
+    """Sends what is told until it ends or the client leaves. Leaving ends the telling at its next wait, and with it the
+    run: nothing goes on that nobody reads. (Starlette's own streaming does not close its generator then.)"""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, told: AsyncGenerator[Told, None], streams: OpenStreams) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._told = told
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(OSError):  # what a server may raise when it has nobody to send to
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(self._send(send))
+                watching = group.create_task(_end_when_left(receive, sending))
+                sending.add_done_callback(lambda _: watching.cancel())
+                self._streams.add(sending)
+            if sending.cancelled() and watching.cancelled():
+                await send(_part(STOPPED, more=True))
+            await send(_part(None, more=False))
+
+    async def _send(self, send: Send) -> None:
+        async with aclosing(self._told) as told:
+            with suppress(OSError):
+                async for one in told:
+                    await send(_part(one, more=True))
+
+
+async def _end_when_left(receive: Receive, sending: asyncio.Task[None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    sending.cancel()
+
+
+def _part(told: Told | None, *, more: bool) -> Message:
+    body = b"" if told is None else b"data: %b\n\n" % orjson.dumps(told)
+    return {"type": "http.response.body", "body": body, "more_body": more}
