@@ -15,7 +15,7 @@ from course_assistant.full_text import is_chinese
 from course_assistant.instructions import Language, instructions
 from course_assistant.library import CourseLibrary
 from course_assistant.sessions import Session, Sessions
-from course_assistant.sources import Source, UsedSources
+from course_assistant.sources import Source, once_each
 from unbroken import Agent, Event, Limits, Model, Prices, Recorder, Result, UserError, connect
 
 LONGEST_QUESTION = 4_000
@@ -68,15 +68,14 @@ class CourseAssistant:
         """What happens, as it happens; `Answered` comes last. A run that fails raises its error. Who leaves early
         closes the generator (`aclosing`), and that ends the run."""
         question = check_question(question)
-        used = UsedSources()
         async with session.turn:
             session.conversation.agent = self._chinese if is_chinese(question) else self.agent
-            async with session.conversation.stream(question, deps=used) as run:
+            async with session.conversation.stream(question) as run:
                 async for event in run:
                     yield event
             result = run.result
-        sources = used.of(call.result.text for call in result.calls)
-        yield Answered(result.text, sources, result)
+        found: list[Source] = [source for call in result.calls for source in call.result.data or ()]
+        yield Answered(result.text, once_each(found), result)
 
     async def ask(self, question: str, session: Session | None = None) -> Answered:
         """The same without the steps; without a session nothing is remembered."""

@@ -1,5 +1,5 @@
-"""The two tools that the model has: search in the course texts, and the outline of a course. What they find is noted
-as a source in `UsedSources`, which each run brings along."""
+"""The two tools that the model has: search in the course texts, and the outline of a course. Beside the text for the
+model they give the sources of it for the assistant (`ToolOutput`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import Field
 
 from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
-from course_assistant.sources import Source, UsedSources
-from unbroken import CallContext, Tool, tool
+from course_assistant.sources import Source
+from unbroken import Tool, ToolOutput, tool
 
 Query = Annotated[str, Field(description="What to look for, in a few words.")]
 CourseName = Annotated[str | None, Field(description="Only in this course; a part of its title will do, as in 'MCP'.")]
@@ -23,11 +23,10 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
 
     @tool(effect="read")
     async def search_course_content(
-        context: CallContext[UsedSources | None],
         query: Query,
         course_name: CourseName = None,
         lesson_number: LessonNumber = None,
-    ) -> str:
+    ) -> str | ToolOutput:
         """Search the course materials by meaning, with fuzzy course names and an optional lesson number."""
         if not query.strip():
             return "There is nothing to search for: the query is empty."
@@ -40,15 +39,15 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
         if not chunks:
             return _nothing_found(course, lesson_number)
         text = "\n\n".join(f"[{chunk.place}]\n{chunk.text}" for chunk in chunks)
-        return _noted(context, text, [chunk.source for chunk in chunks])
+        return ToolOutput(text, data=[chunk.source for chunk in chunks])
 
     @tool(effect="read")
-    async def get_course_outline(context: CallContext[UsedSources | None], course_title: CourseTitle) -> str:
+    async def get_course_outline(course_title: CourseTitle) -> str | ToolOutput:
         """The outline of a course: its title, link and prerequisites, and the number and title of each lesson."""
         course = library.find_course(course_title)
         if course is None:
             return _no_course(course_title, library)
-        return _noted(context, outline(course), [Source(course.title, course.link)])
+        return ToolOutput(outline(course), data=[Source(course.title, course.link)])
 
     return [search_course_content, get_course_outline]
 
@@ -59,10 +58,6 @@ def outline(course: Course) -> str:
         lines.append(f"Instructor: {course.instructor}")
     lines += [f"Prerequisites: {course.prerequisites}", f"Lessons ({len(course.lessons)}):"]
     return "\n".join(lines + [f"{lesson.number}. {lesson.title}" for lesson in course.lessons])
-
-
-def _noted(context: CallContext[UsedSources | None], text: str, sources: list[Source]) -> str:
-    return text if context.deps is None else context.deps.note(text, sources)
 
 
 def _no_course(name: str, library: CourseLibrary) -> str:

@@ -7,13 +7,13 @@ import re
 
 from course_assistant.course_tools import course_tools
 from course_assistant.library import CourseLibrary
-from course_assistant.sources import UsedSources
-from unbroken import CallContext
+from unbroken import ToolOutput
 
 
 def search(library: CourseLibrary, query: str, course: str | None = None, lesson: int | None = None) -> str:
     tool, _ = course_tools(library)
-    return asyncio.run(tool(CallContext(deps=UsedSources()), query, course, lesson))
+    found = asyncio.run(tool(query, course, lesson))
+    return str(found.content) if isinstance(found, ToolOutput) else found
 
 
 def places(found: str) -> set[str]:

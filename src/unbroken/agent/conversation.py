@@ -28,7 +28,7 @@ SPOKE_INSTEAD = "not executed: the user spoke instead of answering it"
 class Conversation:
     """`await chat.say("…")`; `chat.messages` is the history. `history=` is a function that says what of a long history
     is sent; the history itself stays whole. `store` and `deps` are what tools find in their `CallContext`; only the
-    store is saved with the conversation."""
+    store is saved with the conversation. `agent` may be set to another between two turns."""
 
     def __init__(
         self,

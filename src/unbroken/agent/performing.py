@@ -12,7 +12,7 @@ from unbroken.agent.loop import Decisions, play
 from unbroken.agent.notes import Note, Notes
 from unbroken.agent.plan import Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
-from unbroken.agent.run import CallRecord, Ending, Run, usage_to_json
+from unbroken.agent.run import CallRecord, Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.agent.voice import Voice
 from unbroken.clock import Clock, current_clock
@@ -175,7 +175,7 @@ def _say_end(voice: Voice, run: Run, result: Result) -> None:
     if not voice.heard:
         return
     calls, returns = run.chain()
-    usage = usage_to_json(result.usage)
+    usage = result.usage.to_json()
     pending: list[dict[str, Any]] = [
         {"id": call.id, "name": call.name, "arguments": call.arguments} for call in result.pending
     ]

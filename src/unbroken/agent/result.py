@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from unbroken.agent.limits import StopReason
 from unbroken.agent.notes import Note, events_of
-from unbroken.agent.run import CallRecord, usage_to_json
+from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.events import RunFinished
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
@@ -82,7 +82,7 @@ class Result:
             "rounds": self.rounds,
             "requests": self.requests,
             "call_count": self.call_count,
-            "usage": usage_to_json(self.usage),
+            "usage": self.usage.to_json(),
             "cost": self.cost,
             "seconds": self.seconds,
             "finish": self.finish,
@@ -146,7 +146,7 @@ def metrics_of(result: Result) -> Metrics:
     returns = sum(len(message.results) for message in result.messages if isinstance(message, ToolMessage))
     end = RunFinished(
         *(result.run, 0, 0, 0.0, result.text, result.stop_reason, result.rounds, result.requests, len(result.calls)),
-        usage=usage_to_json(result.usage),
+        usage=result.usage.to_json(),
         seconds=result.seconds,
         complete=calls == returns + len(result.answered),
         verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],

@@ -135,7 +135,7 @@ class Run:
             "rounds": account.rounds,
             "requests": account.requests,
             "calls": account.calls,
-            "usage": usage_to_json(account.usage),
+            "usage": account.usage.to_json(),
             "attempts": self.attempts,
             "fallback_used": self.fallback_used,
             "nudge": self.nudge,
@@ -330,15 +330,3 @@ def _called(messages: tuple[Message, ...]) -> dict[str, None]:
     """The names of all tools that were called, in their order."""
     calls = (call for message in messages if isinstance(message, Assistant) for call in message.calls)
     return dict.fromkeys(call.name for call in calls)
-
-
-def usage_to_json(usage: Usage) -> dict[str, Json]:
-    """Without the provider's own object."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "reasoning_tokens": usage.reasoning_tokens,
-        "estimated": usage.estimated,
-    }

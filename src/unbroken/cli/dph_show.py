@@ -9,7 +9,6 @@ from typing import IO, Protocol
 from rich.console import Console
 from rich.markup import escape
 
-from unbroken.agent.run import usage_to_json
 from unbroken.cli.cleaning import clean
 from unbroken.cli.wording import in_brackets, one_line, retrying, seconds
 from unbroken.dph import (
@@ -98,7 +97,7 @@ class JsonShow:
                 "type": "ProgramFinished",
                 "value": result.value,
                 "variables": result.variables,
-                "usage": usage_to_json(result.usage),
+                "usage": result.usage.to_json(),
                 "requests": result.requests,
                 "seconds": result.seconds,
             }
