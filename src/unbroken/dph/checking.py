@@ -13,6 +13,7 @@ from unbroken.dph.environment import no_such_choice, no_such_tool
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.files import Library
 from unbroken.dph.filling import kind_of, names_in
+from unbroken.dph.lexing import lines_outside_fences
 from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.syntax import (
     Applied,
@@ -96,7 +97,7 @@ class _Checker:
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def check(self, variables: set[str]) -> list[Problem]:
-        self._statements(self.program.statements, _Names(variables))
+        self._statements(self.program.statements, _Names(set(variables)))
         return sorted(self.problems, key=lambda problem: (problem.place.file, problem.place.line, problem.place.column))
 
     def _say(self, at: int, message: str, expected: str = "", kind: Literal["error", "warning"] = "error") -> None:
@@ -208,18 +209,17 @@ class _Checker:
                 told.add(name)
                 message = f"`${name}` is not set before this, and stays in the text as it is written"
                 self._say(block.text_at + at, message, f"expected a variable that is set, or -v {name}=…", "warning")
-        at, began = block.text_at, self.program.source.place(block.at).line
-        for line in block.text.split("\n"):
+        began = self.program.source.place(block.at).line
+        for at, line in lines_outside_fences(block.text):
             stripped = line.lstrip()
             name = stripped[1:].partition("(")[0].strip() if stripped.startswith("@") and "(" in stripped else ""
             if name and self.tools is not None and name in self.tools:
                 self._say(
-                    at + len(line) - len(stripped),
+                    block.text_at + at + len(line) - len(stripped),
                     f"this looks like a call, but is text of the `/{block.kind}/` of line {began}",
                     "expected `-> name` before it, if it is none",
                     "warning",
                 )
-            at += len(line) + 1
 
     def _call(self, call: CallStatement, known: _Names) -> None:
         for argument in call.arguments:

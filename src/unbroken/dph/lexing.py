@@ -11,6 +11,7 @@ a bounded number of times, so the time is linear in the text.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unbroken.dph.functions import FUNCTIONS
@@ -164,6 +165,18 @@ class Cursor:
         return self.error(
             began, f"`/{kind}/` never ends: {why}", "expected `-> name` or `>> name` at the end of its text"
         )
+
+
+def lines_outside_fences(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a prompt that stand in no code fence, with where they begin."""
+    at, fence = 0, ""
+    for line in text.split("\n"):
+        mark = _FENCE.match(line)
+        if mark and (_closes(mark, fence) if fence else _opens(mark)):
+            fence = "" if fence else mark[1]
+        elif not fence:
+            yield at, line
+        at += len(line) + 1
 
 
 def _opens(mark: re.Match[str]) -> bool:

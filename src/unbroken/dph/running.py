@@ -13,7 +13,7 @@ from typing import Any, assert_never, cast
 from unbroken.agent.background import BACKGROUND
 from unbroken.agent.streaming import Streamed
 from unbroken.agent.toolset import ToolSet
-from unbroken.clock import Clock, RealClock
+from unbroken.clock import Clock, current_clock
 from unbroken.dph.arguments import Settings, unfit, unknown
 from unbroken.dph.asking import ASK
 from unbroken.dph.checking import check_program
@@ -110,7 +110,7 @@ def run_program(
                 models=models or {},
                 types={**types_beside(toolbox), **(types or {})},
                 tell=tell,
-                clock=clock or RealClock(),
+                clock=clock or current_clock(),
                 on_approval=on_approval,
                 deps=deps,
                 recorder=recorder,
