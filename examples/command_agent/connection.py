@@ -1,0 +1,154 @@
+"""One connection: a player, a conversation, and what goes to and fro on its WebSocket.
+
+Three things go on at once, in one task group: reading, writing, and the wish that is being granted. When the client
+leaves, its wish is cancelled and its player goes; what was built stays, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from command_agent.chat import StreamEvent, ending, stream_chat
+from command_agent.tools import Here, agent_for
+from command_agent.world import Change, World
+from unbroken import Conversation, Model
+
+LARGEST = 64 * 1024
+"""Bytes of a message; more closes the connection."""
+LONGEST_WISH = 2000
+WAITING = 5000
+"""Messages that a client may be behind; then it is let go."""
+
+
+class Connection:
+    """`name` is that of its runs in the log; `hang_up` ends it without a word."""
+
+    def __init__(
+        self,
+        name: str,
+        player: str,
+        socket: web.WebSocketResponse,
+        world: World,
+        model: Model,
+        *,
+        hang_up: Callable[[], None],
+        sentences: bool,
+        lag: float,
+    ) -> None:
+        self.player = player
+        self._name = name
+        self._socket = socket
+        self._hang_up = hang_up
+        self._world = world
+        self._model = model
+        self._by_sentence = sentences
+        self._chat = Conversation(agent_for(player, model), deps=Here(world, player, lag))
+        self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
+        self._wishes = 0
+        self._granting: asyncio.Task[None] | None = None
+        self._sequence = 0
+        """Of the next event of the wish."""
+
+    async def serve(self) -> None:
+        with self._world.watched(self._tell):
+            self._send({"type": "hello", "player": self.player, "model": self._model.name})
+            self._send({"type": "world", "whole": True, **self._world.snapshot()})
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(self._write())
+                try:
+                    await self._read(group)
+                finally:
+                    writing.cancel()
+                    if self._granting:
+                        self._granting.cancel()
+
+    async def close(self, code: WSCloseCode, reason: str) -> None:
+        await self._socket.close(code=code, message=reason.encode())
+
+    async def _read(self, group: asyncio.TaskGroup) -> None:
+        async for message in self._socket:
+            if message.type is not WSMsgType.TEXT:
+                self._refuse("a message is text with JSON in it")
+            elif len(message.data) > LARGEST:
+                await self.close(WSCloseCode.MESSAGE_TOO_BIG, f"a message has at most {LARGEST} characters")
+            else:
+                await self._take(message.data, group)
+
+    async def _take(self, text: str, group: asyncio.TaskGroup) -> None:
+        try:
+            said = json.loads(text)
+        except (ValueError, RecursionError):
+            return self._refuse('that is no JSON; send {"type": "wish", "content": "give me a diamond"}')
+        fields = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+        match fields.get("type"):
+            case "wish":
+                return await self._wish(fields.get("content"), group)
+            case "cancel" if self._granting:
+                self._granting.cancel()
+                return None
+            case "cancel":
+                return self._refuse("there is nothing to cancel: no wish is being granted")
+            case other:
+                return self._refuse(f"there is no message of the type {str(other)[:40]!r}; there are: wish, cancel")
+
+    async def _wish(self, wish: object, group: asyncio.TaskGroup) -> None:
+        if not isinstance(wish, str) or not wish.strip():
+            return self._refuse("a wish has a text in `content`")
+        if len(wish) > LONGEST_WISH:
+            return self._refuse(f"a wish has at most {LONGEST_WISH} characters; this one has {len(wish)}")
+        if self._granting:
+            return self._refuse(
+                "one wish at a time: the last one is still being granted; wait for its end, or cancel it"
+            )
+        self._wishes += 1
+        self._granting = group.create_task(self._grant(wish.strip(), self._wishes))
+        await asyncio.sleep(0)  # it has begun: a task that is cancelled before that could not say its end
+        return None
+
+    async def _grant(self, wish: str, number: int) -> None:
+        self._sequence = 0
+        events = stream_chat(
+            wish,
+            self._chat,
+            stream_sentence_mode=self._by_sentence,
+            run_id=f"{self._name}-wish{number}",
+        )
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    self._send_event(number, event)
+        except asyncio.CancelledError:
+            # Also when the client has gone; then nobody reads this.
+            self._send_event(number, ending(self._chat, self._sequence, None, stop_reason="cancelled"))
+        finally:
+            self._granting = None
+
+    def _send_event(self, wish: int, event: StreamEvent) -> None:
+        self._sequence = event.sequence + 1
+        self._send({"type": "event", "wish": wish, **event.to_json()})
+
+    def _refuse(self, reason: str) -> None:
+        self._send({"type": "error", "content": reason})
+
+    def _tell(self, change: Change) -> None:
+        self._send({"type": "world", "whole": False, **change})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            self._hang_up()  # it does not read; what it misses would leave it with a wrong world, so it may come again
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                message = await self._outbox.get()
+                await self._socket.send_str(json.dumps(message))  # ASCII: half a character has no UTF-8
+        except ConnectionError:
+            pass  # the reader hears of it too

@@ -1,0 +1,126 @@
+"""The server: the page, its WebSocket, and the world as JSON, on this machine and for this machine.
+
+A page of another site could reach a server on the loopback, by its address or by a name of its own that leads there
+(DNS rebinding). So a request has to name the loopback, and its `Origin`, if it has one, has to be this server.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import WSCloseCode, web
+
+from command_agent.connection import Connection
+from command_agent.world import World
+from unbroken import Model, UserError
+
+HOST = "127.0.0.1"
+MOST = 64
+"""Connections at once."""
+ACCEPTED = 4 * 1024 * 1024
+"""Bytes that are read before a message is refused; beyond that the connection just ends."""
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_PAGE = (Path(__file__).parent / "page.html").read_text("utf-8")
+_SCRIPT = _PAGE.partition("<script>")[2].partition("</script>")[0]
+_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+_HEADERS = {
+    "content-security-policy": f"default-src 'none'; script-src 'sha256-{_HASH}'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Game:
+    """One world, one model, and the connections that share them."""
+
+    def __init__(self, model: Model, world: World | None = None, *, sentences: bool = True, lag: float = 0.0) -> None:
+        self.world = world or World()
+        self.connections: set[Connection] = set()
+        self._model = model
+        self._numbers = count(1)
+        self._options: dict[str, Any] = {"sentences": sentences, "lag": lag}
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[_only_here])
+        app.router.add_get("/", _show_page)
+        app.router.add_get("/world", self._show_world)
+        app.router.add_get("/ws", self._connect)
+        app.on_shutdown.append(self._stop)
+        return app
+
+    async def _show_world(self, request: web.Request) -> web.Response:
+        return web.json_response(self.world.snapshot())
+
+    async def _connect(self, request: web.Request) -> web.StreamResponse:
+        if len(self.connections) >= MOST:
+            return web.Response(status=503, text=f"{MOST} players are here already: come back later\n")
+        socket = web.WebSocketResponse(max_msg_size=ACCEPTED, heartbeat=30)
+        await socket.prepare(request)
+        player = next(name for number in count(1) if (name := f"player{number}") not in self.world.players)
+        self.world.join(player)
+
+        def hang_up() -> None:
+            if request.transport is not None:
+                request.transport.abort()
+
+        name = f"connection{next(self._numbers)}"
+        connection = Connection(name, player, socket, self.world, self._model, hang_up=hang_up, **self._options)
+        self.connections.add(connection)
+        try:
+            await connection.serve()
+        finally:
+            self.connections.discard(connection)
+            self.world.leave(player)
+        return socket
+
+    async def _stop(self, app: web.Application) -> None:
+        for connection in tuple(self.connections):
+            await connection.close(WSCloseCode.GOING_AWAY, "the server stops")
+
+
+@asynccontextmanager
+async def serving(game: Game, port: int = 0) -> AsyncGenerator[str]:
+    """The address of the page, as long as it is served."""
+    runner = web.AppRunner(game.application(), access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, HOST, port).start()
+        except OSError as error:
+            raise UserError(
+                f"serving on port {port} failed: {error.strerror or error}; name another with --port, or 0 for any"
+            ) from None
+        yield f"http://{HOST}:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+async def _show_page(request: web.Request) -> web.Response:
+    return web.Response(text=_PAGE, content_type="text/html", headers=_HEADERS)
+
+
+@web.middleware
+async def _only_here(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if _name(f"//{request.headers.get('host', '')}") not in _LOOPBACK:
+        return web.Response(status=403, text=f"this server is for this machine alone: ask for {HOST}\n")
+    origin = request.headers.get("origin")
+    if origin is not None and origin != f"http://{request.headers['host']}":
+        return web.Response(status=403, text="pages of other sites are not served\n")
+    return await handler(request)
+
+
+def _name(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,131 @@
+"""Every fault that a stream can meet, through the WebSocket: the player sees no text twice and no call unanswered, and
+the world is changed exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from command_client import Client, alone, problems_of, text_of
+
+from command_agent.scripted import script
+from command_agent.server import Game
+from command_agent.upstream import BadLine, faults_named, open_model
+from unbroken import Guarded, UserError, connect
+from unbroken.testing import FAULTS, Fault, FaultyServer
+
+WISH = "build a tower of 3 stone at 1 64 1"
+TOWER = [f"/setblock 1 {y} 1 stone" for y in (64, 65, 66)]
+ANSWER = "The tower stands. At its top, 1 66 1, there is stone."
+SAID = f"A tower of 3 stone. Here it comes. {ANSWER}"
+STREAMED = [
+    fault
+    for fault in FAULTS.values()
+    if fault.fits("openai-chat", True) and fault.longest is None and fault.name != "big_integers"
+]
+
+
+async def grant_over(server: FaultyServer, fault: Fault) -> list[str]:
+    """What was wrong with it."""
+    patience = 0.4 if "stall" in fault.name else 20
+    http = connect(
+        "deepseek:deepseek-chat",
+        base_url=server.base_url(fault=fault.name),
+        api_key="none",
+        idle=patience,
+        first_byte=patience,
+    ).model
+    async with alone(Game(Guarded(http, first_wait=0.01))) as client:
+        events = await client.wish(WISH)
+        problems = problems_of(events)
+        if fault.outcome.startswith("typed:"):
+            error = next((event.metadata["error"] for event in events if event.event_type == "error"), "none")
+            problems += [] if f"typed:{error}" == fault.outcome else [f"the error is {error}"]
+            problems += [f"commands ran: {client.commands}"] if client.commands else []
+            return problems
+        problems += [] if sorted(client.commands) == TOWER else [f"commands: {client.commands}"]
+        problems += [] if events[-1].metadata["is_complete"] else ["it is not complete"]
+        said = text_of(events)
+        problems += [] if said.endswith(ANSWER) and said.count("Here it comes.") == 1 else [f"said: {said}"]
+        if fault.damages and (fault.name not in server.broken.values()):
+            problems.append("the fault did not happen")
+    return problems
+
+
+async def grant_over_all(faults: Sequence[Fault], reworded: bool) -> dict[str, list[str]]:
+    at_once = asyncio.Semaphore(12)
+    async with FaultyServer(script(), differs=reworded) as server:
+
+        async def one(fault: Fault) -> tuple[str, list[str]]:
+            async with at_once:
+                return fault.name, await grant_over(server, fault)
+
+        found = await asyncio.gather(*map(one, faults))
+    return {name: problems for name, problems in found if problems}
+
+
+def test_every_fault_of_a_stream_ends_well_at_the_player() -> None:
+    assert len(STREAMED) > 80
+    assert asyncio.run(grant_over_all(STREAMED, reworded=False)) == {}
+
+
+def test_a_second_answer_in_other_words_ends_well_at_the_player_too() -> None:
+    damaging = [fault for fault in STREAMED if fault.damages and "status" not in fault.name]
+    assert len(damaging) > 15
+    assert asyncio.run(grant_over_all(damaging, reworded=True)) == {}
+
+
+def test_numbers_beyond_all_measure_are_refused_by_the_world_and_told() -> None:
+    async def main() -> None:
+        async with FaultyServer(script(), fault="big_integers") as server:
+            model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
+            async with alone(Game(model)) as client:
+                events = await client.wish(WISH)
+        assert problems_of(events) == []
+        assert client.commands == []
+        assert "18446744073709551617 is outside of the world: x and z are 0 to 15" in text_of(events)
+
+    asyncio.run(main())
+
+
+def test_on_a_bad_line_every_response_of_several_wishes_breaks_and_nothing_is_lost() -> None:
+    async def talk(client: Client) -> None:
+        for wish in (WISH, "give me three diamonds", "make it night and tell everyone"):
+            events = await client.wish(wish)
+            assert problems_of(events) == []
+            assert events[-1].metadata["is_complete"]
+        assert sorted(client.commands[:3]) == TOWER
+        assert client.commands[3:] == ["/give player1 diamond 3", "/time set night", "/say It is night now!"]
+
+    async def main() -> None:
+        names = ["reset", "cut_by_lost_connection", "html_inside", "leaked_deepseek", "cut_by_length", "empty_response"]
+        plan = BadLine([FAULTS[name] for name in names])
+        async with FaultyServer(script(), plan=plan) as server:
+            model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
+            async with alone(Game(Guarded(model.model, first_wait=0.01))) as client:
+                await talk(client)
+        assert len(server.broken) >= 6
+
+    asyncio.run(main())
+
+
+def test_a_fault_that_does_not_exist_is_refused_with_names_that_do() -> None:
+    assert len(faults_named("all")) > 80
+    with pytest.raises(UserError, match=r"no fault 'rest' of a stream; say all, or a name .* as in: reset"):
+        faults_named("rest")
+    with pytest.raises(UserError, match="no fault 'too_long_openai'"):  # it never befalls a history this short
+        faults_named("too_long_openai")
+
+
+def test_the_bad_line_of_the_command_line_is_one_over_http() -> None:
+    async def main() -> None:
+        async with open_model(faults="cut_by_lost_connection", reworded=True, pace=0) as model:
+            assert model.name == "deepseek:deepseek-chat"
+            async with alone(Game(model)) as client:
+                events = await client.wish("give me a diamond")
+        assert events[-1].metadata["tool_fallback_used"]
+        assert text_of(events).startswith("In other words: One moment")
+        assert client.commands == ["/give player1 diamond 1"]
+
+    asyncio.run(main())

@@ -1,0 +1,287 @@
+"""The server: several connections in one world, those that leave, cancel or send rubbish, and who is not let in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import aiohttp
+import pytest
+from command_client import alone, crowd, joined, problems_of, text_of
+
+from command_agent.scripted import script
+from command_agent.server import MOST, Game, serving
+from command_agent.world import Place, Say
+from unbroken import Delta, Request, ScriptedModel, UserError
+from unbroken.testing import Call, Pause
+from unbroken.testing import Say as Words
+
+
+class Meeting:
+    """A model that begins to answer when so many have asked: all of them are in flight together."""
+
+    name = "scripted:meeting"
+    wire = "openai-chat"
+
+    def __init__(self, many: int) -> None:
+        self._barrier = asyncio.Barrier(many)
+        self._inner = ScriptedModel(script())
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        await self._barrier.wait()
+        async for delta in self._inner.stream(request):
+            yield delta
+
+
+def endless() -> ScriptedModel:
+    """Says two sentences, and has no end; the second time it answers."""
+    return ScriptedModel([Words("One. Two. Th"), Pause(3600), Call("give", item="diamond")], "Here I am.")
+
+
+def test_two_connections_share_the_world_and_nothing_else() -> None:
+    async def main() -> None:
+        async with serving(Game(Meeting(2), lag=0.001)) as address, joined(address) as one, joined(address) as two:
+            assert (one.player, two.player) == ("player1", "player2")
+            first = await asyncio.gather(one.wish("give me two diamonds"), two.wish("给我一个苹果"))
+            second = await asyncio.gather(one.wish("what do I have?"), two.wish("我有什么？"))
+
+            assert [problems_of(events) for events in (*first, *second)] == [[]] * 4
+            assert [text_of(events) for events in second] == ["You have 2 × diamond.", "你有 1 × apple。"]
+            for events, foreign in zip(second, ("苹果", "diamonds"), strict=True):
+                assert foreign not in json.dumps(events[-1].metadata["all_messages"], ensure_ascii=False)
+            both = {"/give player1 diamond 2", "/give player2 apple 1"}
+            assert set(one.commands) == set(two.commands) == both
+
+    asyncio.run(main())
+
+
+def test_commands_of_many_connections_interleave_and_each_is_done_once() -> None:
+    async def main() -> None:
+        game = Game(Meeting(5), lag=0.001)
+        async with serving(game) as address, crowd(address, 5) as clients:
+            wishes = [f"build a tower of 8 stone at {number} 64 {number}" for number in range(5)]
+            answers = await asyncio.gather(*(client.wish(wish) for client, wish in zip(clients, wishes, strict=True)))
+            assert [problems_of(events) for events in answers] == [[]] * 5
+            assert len(game.world.log) == len({done.command for done in game.world.log}) == 40
+            assert [done.number for done in game.world.log] == list(range(1, 41))
+            by = [done.by for done in game.world.log]
+            assert by != sorted(by)
+            assert all(game.world.block_at(Place(at, 71, at)) == "stone" for at in range(5))
+
+    asyncio.run(main())
+
+
+def test_who_leaves_in_the_middle_ends_the_own_wish_and_nobody_elses() -> None:
+    async def main() -> None:
+        game = Game(endless())
+        async with serving(game) as address, joined(address) as stays:
+            async with joined(address) as leaves:
+                await leaves.send(type="wish", content="give me a diamond")
+                await leaves.until("content")
+                assert game.world.players == ("player1", "player2")
+            while game.world.players != ("player1",):
+                await stays.take()  # is told that the other one left
+            assert len(game.connections) == 1
+            assert game.world.log == ()
+            assert text_of(await stays.wish("hello?")) == "Here I am."
+
+    asyncio.run(main())
+
+
+def test_a_wish_can_be_cancelled_and_the_next_one_is_granted() -> None:
+    async def main() -> None:
+        async with alone(Game(endless())) as client:
+            await client.send(type="wish", content="give me a diamond")
+            await client.until("content")
+            await client.send(type="cancel")
+            events = await client.rest()
+            assert events[-1].metadata["stop_reason"] == "cancelled"
+            assert not events[-1].metadata["is_complete"]
+            assert problems_of(events) == []
+            assert text_of(await client.wish("hello?")) == "Here I am."
+            assert client.commands == []
+            assert client.errors == []
+
+    asyncio.run(main())
+
+
+def test_a_wish_that_is_cancelled_at_once_has_an_end_too() -> None:
+    async def main() -> None:
+        async with alone(Game(endless())) as client:
+            await client.send(type="wish", content="give me a diamond")
+            await client.send(type="cancel")
+            assert (await client.rest())[-1].metadata["stop_reason"] == "cancelled"
+            await client.send(type="cancel")
+            assert await client.error() == "there is nothing to cancel: no wish is being granted"
+
+    asyncio.run(main())
+
+
+def test_a_wish_during_a_wish_is_refused_and_disturbs_nothing() -> None:
+    async def main() -> None:
+        async with alone(Game(endless())) as client:
+            await client.send(type="wish", content="give me a diamond")
+            await client.until("content")
+            await client.send(type="wish", content="and another one")
+            assert (await client.error()).startswith("one wish at a time: the last one is still being granted")
+            await client.send(type="cancel")
+            assert problems_of(await client.rest()) == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("give me a diamond", 'that is no JSON; send {"type": "wish"'),
+        ("", "that is no JSON"),
+        ("[" * 50_000, "that is no JSON"),
+        ("[1]", "there is no message of the type 'None'; there are: wish, cancel"),
+        ('{"type": "dance"}', "there is no message of the type 'dance'"),
+        ('{"type": ["wish"]}', "there is no message of the type"),
+        ('{"type": "wish"}', "a wish has a text in `content`"),
+        ('{"type": "wish", "content": "  "}', "a wish has a text"),
+        ('{"type": "wish", "content": 5}', "a wish has a text"),
+        (json.dumps({"type": "wish", "content": "a" * 2001}), "a wish has at most 2000 characters; this one has 2001"),
+        (b"\x00\xff", "a message is text with JSON in it"),
+    ],
+)
+def test_rubbish_is_answered_with_an_error_and_the_connection_lives_on(message: str | bytes, error: str) -> None:
+    async def main() -> None:
+        async with alone(Game(ScriptedModel(script()))) as client:
+            if isinstance(message, str):
+                await client.socket.send_str(message)
+            else:
+                await client.socket.send_bytes(message)
+            assert (await client.error()).startswith(error)
+            assert text_of(await client.wish("what time is it?")) == "It is 07:00, day."
+
+    asyncio.run(main())
+
+
+def test_half_a_character_in_a_wish_breaks_nothing() -> None:
+    async def main() -> None:
+        async with alone(Game(ScriptedModel(script()))) as client:
+            await client.socket.send_str('{"type": "wish", "content": "say \\ud83d!"}')
+            assert text_of(await client.rest()) == "I told everybody."
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+def test_a_message_that_is_too_big_ends_the_connection_with_a_reason(size: int) -> None:
+    async def main() -> None:
+        game = Game(ScriptedModel(script()))
+        async with serving(game) as address:
+            async with joined(address) as client:
+                await client.socket.send_str(json.dumps({"type": "wish", "content": "a" * size}))
+                closed = await client.socket.receive(timeout=20)
+                assert closed.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING)
+                assert client.socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
+                assert closed.extra == "a message has at most 65536 characters"
+            async with joined(address) as client:
+                assert text_of(await client.wish("what do I have?")) == "You have nothing."
+
+    asyncio.run(main())
+
+
+def test_a_message_beyond_all_measure_is_not_even_read_to_its_end() -> None:
+    async def main() -> None:
+        game = Game(ScriptedModel(script()))
+        async with serving(game) as address, joined(address) as stays:
+            async with joined(address) as client:
+                with suppress(aiohttp.ClientError, ConnectionError):
+                    await client.socket.send_str("a" * 5_000_000)
+                while game.world.players != ("player1",):
+                    await stays.take()
+            assert text_of(await stays.wish("what do I have?")) == "You have nothing."
+
+    asyncio.run(main())
+
+
+def test_who_does_not_read_is_let_go() -> None:
+    async def main() -> None:
+        game = Game(ScriptedModel(script()))
+        async with serving(game) as address, joined(address):
+            for number in range(6000):  # without an await between them, as if nothing got through
+                game.world.run("player1", Say(str(number)))
+            while game.connections:
+                await asyncio.sleep(0.001)
+            assert game.world.players == ()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"Origin": "https://example.com"}, "pages of other sites are not served"),
+        ({"Origin": "null"}, "pages of other sites are not served"),
+        ({"Host": "example.com"}, "this server is for this machine alone: ask for 127.0.0.1"),
+        ({"Host": "["}, "this server is for this machine alone"),
+    ],
+)
+def test_pages_of_other_sites_are_not_let_in(headers: dict[str, str], reason: str) -> None:
+    async def main() -> None:
+        async with serving(Game(ScriptedModel())) as address, aiohttp.ClientSession() as session:
+            for path in ("", "ws", "world"):
+                async with session.get(f"{address}{path}", headers=headers) as answer:
+                    assert answer.status == 403
+                    assert reason in await answer.text()
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await session.ws_connect(f"{address}ws", headers=headers)
+
+    asyncio.run(main())
+
+
+def test_the_page_and_the_world_are_served_to_the_own_origin() -> None:
+    async def main() -> None:
+        async with serving(Game(ScriptedModel())) as address, aiohttp.ClientSession() as session:
+            async with session.get(address, headers={"Origin": address.rstrip("/")}) as answer:
+                assert "script-src 'sha256-" in answer.headers["content-security-policy"]
+                assert "innerHTML" not in await answer.text()
+            async with session.get(f"{address}world") as answer:
+                assert (await answer.json())["players"] == {}
+            async with session.get(f"{address}ws") as answer:
+                assert answer.status == 400
+
+    asyncio.run(main())
+
+
+def test_when_it_is_full_the_next_one_is_told_to_come_back() -> None:
+    async def main() -> None:
+        async with serving(Game(ScriptedModel())) as address, crowd(address, MOST) as clients:
+            assert len({client.player for client in clients}) == MOST
+            async with aiohttp.ClientSession() as session, session.get(f"{address}ws") as answer:
+                assert (answer.status, await answer.text()) == (503, "64 players are here already: come back later\n")
+
+    asyncio.run(main())
+
+
+def test_a_server_that_stops_says_so_and_leaves_nothing_running() -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession() as session:
+            async with serving(Game(endless())) as address:
+                socket = await session.ws_connect(f"{address}ws")
+                await socket.send_json({"type": "wish", "content": "give me a diamond"})
+                while (await socket.receive_json(timeout=20))["type"] != "event":
+                    pass
+            while (message := await socket.receive(timeout=20)).type is aiohttp.WSMsgType.TEXT:
+                pass
+            assert (message.data, message.extra) == (aiohttp.WSCloseCode.GOING_AWAY, "the server stops")
+            assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    async def main() -> None:
+        async with serving(Game(ScriptedModel())) as address:
+            port = int(address.rstrip("/").rpartition(":")[2])
+            with pytest.raises(UserError, match=f"serving on port {port} failed: .*; name another with --port"):
+                async with serving(Game(ScriptedModel()), port):
+                    pass
+
+    asyncio.run(main())

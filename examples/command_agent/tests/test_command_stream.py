@@ -1,0 +1,215 @@
+"""`stream_chat`: the seven scenarios of a chat that streams while it calls commands, and what surrounds them.
+
+The last two play DeepSeek's models over HTTP, breaking the first answer of each wish; with a key in DEEPSEEK_API_KEY
+they also ask the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+
+import pytest
+from command_client import problems_of, text_of
+
+from command_agent.chat import StreamEvent, stream_chat
+from command_agent.scripted import script
+from command_agent.tools import Here, agent_for
+from command_agent.world import World
+from unbroken import Conversation, Guarded, Model, ScriptedModel, connect, validate_tool_chain
+from unbroken.testing import Break, Call, FaultyServer, Pause, Say, Think, run_virtual
+
+GIVE = Call("give", item="diamond", id="call_1")
+
+
+class Scene:
+    """A world with one player, who talks to a model."""
+
+    def __init__(self, model: Model) -> None:
+        self.world = World()
+        self.world.join("player1")
+        self.chat = Conversation(agent_for("player1", model), deps=Here(self.world, "player1"))
+
+    async def wish(self, wish: str, sentences: bool = True) -> list[StreamEvent]:
+        return [event async for event in stream_chat(wish, self.chat, stream_sentence_mode=sentences)]
+
+    @property
+    def commands(self) -> list[str]:
+        return [done.command for done in self.world.log]
+
+
+def contents(events: Sequence[StreamEvent]) -> list[str]:
+    return [event.content for event in events[:-1] if event.event_type == "content"]
+
+
+def kinds(events: Sequence[StreamEvent]) -> list[str]:
+    return [event.event_type for event in events]
+
+
+def test_in_sentence_mode_each_sentence_is_an_event_and_commands_stand_between_them() -> None:
+    model = ScriptedModel([Say("One moment. Here it comes!"), GIVE], "You have it. 给你了。Enjoy!")
+    events = run_virtual(Scene(model).wish("give me a diamond"))
+
+    assert contents(events) == ["One moment. ", "Here it comes!", "You have it. ", "给你了。", "Enjoy!"]
+    assert kinds(events)[:4] == ["content", "content", "tool_call", "tool_return"]
+    assert problems_of(events) == []
+    end = events[-1].metadata
+    assert (end["is_complete"], end["tool_calls"], end["tool_returns"], end["tool_fallback_used"]) == (
+        True,
+        1,
+        1,
+        False,
+    )
+    assert len(end["all_messages"]) == 4
+    assert end["usage"]["output_tokens"] > 0
+
+
+def test_in_whole_mode_each_answer_is_one_event() -> None:
+    model = ScriptedModel([Say("One moment. Here it comes!"), GIVE], "You have it. Enjoy!")
+    events = run_virtual(Scene(model).wish("give me a diamond", sentences=False))
+
+    assert contents(events) == ["One moment. Here it comes!", "You have it. Enjoy!"]
+    assert kinds(events) == ["content", "tool_call", "tool_return", "content", "content"]
+    assert problems_of(events) == []
+
+
+@pytest.mark.parametrize("sentences", [True, False])
+def test_an_incomplete_chain_is_asked_for_again_without_streaming(
+    sentences: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ScriptedModel([Say("One moment. "), GIVE, Break()], [Say("One moment. "), GIVE], "Done.")
+    scene = Scene(Guarded(model))
+    with caplog.at_level(logging.WARNING, "unbroken.chain"):
+        events = run_virtual(scene.wish("give me a diamond", sentences))
+
+    assert [request.stream for request in model.requests] == [True, False, True]
+    assert scene.commands == ["/give player1 diamond 1"]
+    assert events[-1].metadata["tool_fallback_used"] is True
+    assert events[-1].metadata["broken"] == ["lost"]
+    assert "retried" in kinds(events)
+    assert problems_of(events) == []
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("tool_chain_incomplete_on_stream run=wish tool_calls=1 tool_returns=0 attempt=1 kind=lost")
+
+
+def test_after_the_fall_back_only_what_is_new_is_sent() -> None:
+    model = ScriptedModel([Say("I see. It com"), Break()], "I see. It comes. Now.")
+    events = run_virtual(Scene(Guarded(model)).wish("give me a diamond"))
+
+    assert contents(events) == ["I see. ", "It comes. ", "Now."]
+    assert "replaced" not in kinds(events)
+
+
+def test_a_second_answer_in_other_words_stands_in_place_of_the_first() -> None:
+    model = ScriptedModel(
+        [Think("Hm."), Say("I see. It com"), Break()], [Think("Well."), Say("Certainly. Here it is.")]
+    )
+    events = run_virtual(Scene(Guarded(model)).wish("give me a diamond"))
+
+    assert text_of(events) == "Certainly. Here it is."
+    assert [event.metadata["of"] for event in events if event.event_type == "replaced"] == ["reasoning", "content"]
+    assert [event.content for event in events if event.event_type == "reasoning"] == ["Hm.", "Well."]
+    assert problems_of(events) == []
+
+
+def test_a_read_that_ends_while_the_answer_is_written_is_told_behind_its_call() -> None:
+    model = ScriptedModel([Call("inventory", id="call_1"), Pause(5), Call("what_time", id="call_2")], "Nothing.")
+    events = run_virtual(Scene(model).wish("what do I have?"))
+
+    assert kinds(events)[:4] == ["tool_call", "tool_call", "tool_return", "tool_return"]
+    assert problems_of(events) == []
+
+
+@pytest.mark.parametrize("again", ["call_1", "call_9"])
+def test_a_read_that_ran_in_a_broken_answer_is_told_once(again: str) -> None:
+    looks = [Say("Let me look. "), Call("inventory", id="call_1"), Pause(5), Break()]
+    model = ScriptedModel(looks, [Say("Let me look. "), Call("inventory", id=again)], "Nothing.")
+    events = run_virtual(Scene(Guarded(model)).wish("what do I have?"))
+
+    assert [event.metadata["call_id"] for event in events if event.event_type == "tool_return"] == [again]
+    assert problems_of(events) == []
+
+
+def test_a_read_of_a_broken_answer_that_does_not_come_again_is_not_told() -> None:
+    looks = [Call("inventory", id="call_1"), Pause(5), Break()]
+    model = ScriptedModel(looks, [Call("what_time", id="call_1")], "It is 07:00.")
+    events = run_virtual(Scene(Guarded(model)).wish("what do I have?"))
+
+    returns = [event for event in events if event.event_type == "tool_return"]
+    assert [(event.metadata["name"], event.content) for event in returns] == [("what_time", "07:00, day")]
+    assert problems_of(events) == []
+
+
+def test_a_chain_that_breaks_again_and_again_is_tried_three_times_and_then_told() -> None:
+    breaks = [Say("One moment. "), GIVE, Break()]
+    scene = Scene(Guarded(model := ScriptedModel(breaks, breaks, [Say("One moment. "), GIVE], "Done.")))
+    events = run_virtual(scene.wish("give me a diamond"))
+    assert len(model.requests) == 4
+    assert events[-1].metadata["attempts"] == 4
+    assert scene.commands == ["/give player1 diamond 1"]
+    assert problems_of(events) == []
+
+    scene = Scene(Guarded(ScriptedModel([GIVE], breaks, breaks, breaks, "You have it.")))
+    events = run_virtual(scene.wish("give me a diamond"))
+    assert kinds(events)[-2:] == ["error", "content"]
+    assert problems_of(events) == []
+    assert "broke off, at 3 tries" in events[-2].content
+    assert events[-2].metadata["error"] == "ChainBroken"
+    assert events[-1].metadata["is_complete"] is False
+    assert validate_tool_chain(scene.chat.messages)
+    assert text_of(run_virtual(scene.wish("and now?"))) == "You have it."  # the conversation goes on
+
+
+def test_who_stops_reading_ends_the_run_and_the_conversation_goes_on() -> None:
+    async def main() -> None:
+        scene = Scene(ScriptedModel([Say("One. Two. "), GIVE], "Hello."))
+        events = stream_chat("give me a diamond", scene.chat)
+        assert (await anext(events)).content == "One. "
+        await events.aclose()
+        assert validate_tool_chain(scene.chat.messages)
+        assert text_of(await scene.wish("hello?")) == "Hello."
+        assert len(asyncio.all_tasks()) == 1
+
+    run_virtual(main)
+
+
+async def two_wishes(model: Model) -> tuple[Scene, list[list[StreamEvent]]]:
+    scene = Scene(model)
+    return scene, [await scene.wish("give me two diamonds"), await scene.wish("give me a torch")]
+
+
+@pytest.mark.parametrize("name", ["deepseek-chat", "deepseek-reasoner"])
+@pytest.mark.parametrize("fault", ["cut_by_lost_connection", "clean_end_without_finish", "finish_says_calls_on_cut"])
+def test_deepseek_goes_through_a_chain_of_several_turns(name: str, fault: str) -> None:
+    async def main() -> None:
+        async with FaultyServer(script()) as server:
+            model = connect(f"deepseek:{name}", base_url=server.base_url(fault=fault), api_key="none")
+            scene, wishes = await two_wishes(model)
+        for events in wishes:
+            assert problems_of(events) == []
+            assert events[-1].metadata["is_complete"] is True
+        assert [events[-1].metadata["tool_calls"] for events in wishes] == [2, 4]
+        assert text_of(wishes[1]).endswith("You have 2 × diamond, 1 × torch now.")
+        assert scene.commands == ["/give player1 diamond 2", "/give player1 torch 1"]
+        assert set(server.broken.values()) == {fault}
+        said = [message for message in server.bodies[-1]["messages"] if message["role"] == "assistant"]
+        assert len(said) == 5
+        if name == "deepseek-reasoner":  # it wants its reasoning back, and refuses a history without
+            assert all("They wish" in message["reasoning_content"] for message in said)
+            assert "reasoning" in kinds(wishes[0])
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif("DEEPSEEK_API_KEY" not in os.environ, reason="no DEEPSEEK_API_KEY: the real models are not asked")
+@pytest.mark.parametrize("name", ["deepseek-chat", "deepseek-reasoner"])
+def test_the_real_deepseek_goes_through_a_chain_of_several_turns(name: str) -> None:
+    scene, wishes = asyncio.run(two_wishes(connect(f"deepseek:{name}")))
+    for events in wishes:
+        assert problems_of(events) == []
+        end = events[-1].metadata
+        assert end["is_complete"] is True
+        assert end["tool_calls"] == end["tool_returns"] >= 1
+    assert dict(scene.world.player("player1").inventory) == {"diamond": 2, "torch": 1}

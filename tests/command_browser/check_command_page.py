@@ -1,0 +1,160 @@
+"""The command agent's page in a real Chromium: wishes by keyboard, the world as it changes, also by others, over a line
+that breaks, in both colours and on a narrow screen.
+
+`make test-apps` runs it; the default tests need no browser. `UNBROKEN_SHOTS=DIR` keeps pictures of what it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import chromium
+import pytest
+
+from command_agent.server import Game, serving
+from command_agent.upstream import open_model
+from unbroken import Model, ScriptedModel
+from unbroken.testing import Pause, Say
+
+pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
+
+SHOTS = os.environ.get("UNBROKEN_SHOTS")
+Act = Callable[[chromium.Tab, str], Awaitable[None]]
+
+
+def in_browser(act: Act, model: Model | None = None, faults: str = "", reworded: bool = False) -> None:
+    async def main() -> None:
+        async with opened(model, faults, reworded) as (tab, address):
+            await act(tab, address)
+            assert tab.complaints == []
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def opened(model: Model | None, faults: str, reworded: bool) -> AsyncGenerator[tuple[chromium.Tab, str]]:
+    async with (
+        open_model(faults=faults, reworded=reworded, pace=0.1) as scripted,
+        serving(Game(model or scripted)) as address,
+        chromium.browser() as tab,
+    ):
+        await tab.size(1280, 760)
+        await tab.theme("light")
+        await tab.open(address, ready="document.getElementById('who').innerText.startsWith('you are player')")
+        yield tab, address
+
+
+async def type_wish(tab: chromium.Tab, wish: str) -> None:
+    await tab.press("/") if await tab.run("document.activeElement.id !== 'wish'") else None
+    await tab.ask("Input.insertText", text=wish)
+    await tab.press("Enter")
+
+
+async def wish(tab: chromium.Tab, text: str) -> str:
+    """Types it, waits for its end, and gives what the last answer shows."""
+    await type_wish(tab, text)
+    await tab.until(f"document.querySelector('.mine:nth-last-child(2)')?.innerText === {json.dumps(text)}")
+    await tab.until("document.getElementById('stop').hidden")
+    return await text_of(tab, ".answer:last-child")
+
+
+async def text_of(tab: chromium.Tab, selector: str) -> str:
+    return await tab.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
+
+
+async def shot(tab: chromium.Tab, name: str) -> None:
+    if SHOTS:
+        await asyncio.sleep(1.2)  # the sun sets
+        await tab.screenshot(Path(SHOTS) / f"{name}.png")
+
+
+def test_a_wish_is_granted_by_keyboard_and_shows_in_the_world() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        answer = await wish(tab, "give me three diamonds")
+        assert answer.startswith("One moment: 3 × diamond for you.")
+        assert "give item=diamond count=3 → player1 got 3 diamond (command 1)" in answer
+        assert answer.endswith("Done. You have 3 × diamond now.")
+        assert "3 × diamond" in await text_of(tab, "#players")
+        assert "player1 /give player1 diamond 3" in await text_of(tab, "#log")
+
+        answer = await wish(tab, "build a small house at 9 64 5")
+        assert "setblock × 22" in answer and "setblock x=9" not in answer  # many are folded  # noqa: PT018
+        await wish(tab, "build a tower of 6 gold_block at 3 64 3")
+        await shot(tab, "command-agent")
+        await tab.press("ArrowUp")
+        assert await tab.run("document.getElementById('wish').value") == "build a tower of 6 gold_block at 3 64 3"
+
+    in_browser(act)
+
+
+def test_over_a_bad_line_nothing_is_shown_twice_and_the_restart_is_marked() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        answer = await wish(tab, "make it night and tell everyone")
+        assert answer.count("Let it be night.") == 1
+        assert answer.count("Everybody knows.") == 1
+        assert "and is asked for again" in answer
+        assert answer.endswith("answered after a restart")
+        assert "night" in await text_of(tab, "#clock")
+        assert len(await tab.run("[...document.querySelectorAll('#log li')].map((line) => line.innerText)")) == 2
+
+    in_browser(act, faults="cut_by_lost_connection", reworded=True)
+
+
+def test_what_others_do_is_seen_as_it_happens() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws") as other:
+            await tab.until("document.getElementById('players').children.length === 2")
+            await other.send_json({"type": "wish", "content": "give me a torch"})
+            await tab.until("document.getElementById('log').innerText.includes('player2 /give player2 torch 1')")
+            assert await text_of(tab, ".answer") == ""
+        await tab.until("document.getElementById('players').children.length === 1")
+
+    in_browser(act)
+
+
+def test_escape_stops_a_wish_and_the_next_one_is_granted() -> None:
+    model = ScriptedModel([Say("One. Two. "), Pause(3600)], "Here I am.")
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await type_wish(tab, "wait for me")
+        await tab.until("document.querySelector('.words')?.innerText.startsWith('One.')")
+        await tab.press("Escape")
+        await tab.until("document.getElementById('stop').hidden")
+        assert (await text_of(tab, ".answer:last-child")).endswith("stopped")
+        assert await wish(tab, "hello?") == "Here I am."
+
+    in_browser(act, model)
+
+
+def test_text_of_a_model_is_text_whatever_is_in_it() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        assert await wish(tab, "<b>me</b>") == "<img src=x onerror=alert(1)> and <b>more</b>."
+        assert await tab.run("document.querySelector('#talk img, #talk .words b, .mine b')") is None
+
+    in_browser(act, ScriptedModel("<img src=x onerror=alert(1)> and <b>more</b>."))
+
+
+def test_it_is_readable_in_the_dark_and_fits_a_narrow_screen() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await tab.theme("dark")
+        await wish(tab, "build a small house at 9 64 5")
+        await wish(tab, "build a tower of 6 gold_block at 3 64 3")
+        answer = await wish(tab, "make it night and tell everyone")
+        assert answer.endswith("Everybody knows.")
+        await shot(tab, "command-agent-dark")
+        assert await tab.run("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 26)"
+        for width in (360, 700, 1000):
+            await tab.size(width, 800)
+            await tab.settle()
+            assert await tab.run("document.documentElement.scrollWidth") <= width
+            assert await tab.run("document.documentElement.scrollHeight") <= 800
+            assert await tab.run("document.querySelector('canvas').clientHeight") > 100
+            await shot(tab, f"command-agent-{width}")
+
+    in_browser(act)
