@@ -1,16 +1,27 @@
-"""What `import unbroken` offers is what it says it offers, and each name is fetched when it is first asked for."""
+"""What `import unbroken` offers is what it says it offers, in words too; a name is fetched when first asked for."""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
 import unbroken
+from unbroken import dph, gateway, testing, viewer
+
+ROOMS = (unbroken, testing, gateway, dph, viewer)
+METHODS = (types.FunctionType, classmethod, staticmethod, property, cached_property)
+EMPTY_WORDS = frozenset(
+    {"a", "an", "and", "for", "get", "gets", "give", "gives", "is", "its", "of", "the", "this", "to"}
+)
 
 
 def test_every_name_can_be_had() -> None:
@@ -47,3 +58,35 @@ def test_every_public_thing_has_words() -> None:
         if isinstance(value := getattr(unbroken, name), types.FunctionType) and not value.__doc__
     ]
     assert silent == []
+
+
+def public_methods() -> Iterator[tuple[str, str]]:
+    """Of every public class: its methods and properties, by name, with their words; not what others have written."""
+    for room in ROOMS:
+        for kind in (value for name in room.__all__ if isinstance(value := getattr(room, name), type)):
+            for name in dir(kind):
+                home = next((each for each in kind.__mro__ if name in vars(each)), kind)
+                if name.startswith("_") or home.__module__.split(".")[0] != "unbroken":
+                    continue
+                if isinstance(method := vars(home)[name], METHODS):
+                    bound = method if isinstance(method, property) else getattr(kind, name)
+                    yield f"{home.__name__}.{name}", inspect.getdoc(bound) or ""
+
+
+def says_more_than(name: str, doc: str) -> bool:
+    known = {*re.findall(r"[A-Z]?[a-z]+", name), *name.split(".")}
+    said = {word.lower() for word in re.findall(r"\w+", doc)}
+    return bool(said - EMPTY_WORDS - {word.lower() for word in known})
+
+
+def test_every_public_method_has_words_that_say_more_than_its_name() -> None:
+    methods = dict(public_methods())
+    assert len(methods) > 150  # they were found at all
+    assert {"Decoder.feed", "Transcript.add", "Problem.to_json", "Shelf.rows", "Recording.events"} <= set(methods)
+    assert sorted(name for name, doc in methods.items() if not says_more_than(name, doc)) == []
+
+
+@pytest.mark.parametrize("doc", ["", "The name.", "Gets the name of this tool.", "Tool name"])
+def test_a_name_repeated_is_no_words(doc: str) -> None:
+    assert not says_more_than("Tool.name", doc)
+    assert says_more_than("Tool.name", "What the model calls it.")

@@ -381,3 +381,36 @@ def test_a_recording_that_is_still_being_written_is_read_as_far_as_it_is(tmp_pat
     agent = Agent(ScriptedModel([Call("look_at_it")], [Call("look_at_it")], "Done."), [look_at_it])
     run_virtual(lambda: agent.run("Go.", sinks=[heard.append, Recorder(path)]))
     assert len(seen) == 2
+
+
+def test_pieces_that_share_a_line_are_read_as_the_deltas_that_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    run_virtual(Agent(ScriptedModel("One two three."), record=Recorder(path)).run("Count."))
+    raw = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    [line] = [line for line in raw if line["line"] == "pieces"]
+    assert [text for _, text in line["pieces"]] == ["One ", "two ", "three."]
+    deltas = [delta for delta in read_recording(path).of("delta") if delta["delta"] == "text"]
+    assert [(delta["at"], delta["text"]) for delta in deltas] == [tuple(piece) for piece in line["pieces"]]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"pieces": "One"},
+        {"pieces": [["soon", "One"]]},
+        {"pieces": [[0.0]]},
+        {"pieces": [0.0, "One"]},
+        {"delta": "ended"},
+        {"turn": -1},
+    ],
+    ids=str,
+)
+def test_pieces_that_are_none_are_left_out_and_said(broken: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    run_virtual(Agent(ScriptedModel("One two three."), record=Recorder(path)).run("Count."))
+    data = path.read_bytes()
+    place = next(n for n, line in enumerate(data.splitlines()) if b'"line":"pieces"' in line)
+    path.write_bytes(change(data, place, **broken))
+    recording = read_recording(path)
+    assert recording.problems == [f"line {place + 1} cannot be read and is left out"]
+    assert not [delta for delta in recording.of("delta") if delta["delta"] == "text"]

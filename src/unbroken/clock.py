@@ -23,9 +23,11 @@ class Clock(Protocol):
 
 class RealClock:
     def now(self) -> float:
+        """Seconds since the epoch, by the clock of the system, which somebody may set."""
         return time.time()
 
     def elapsed(self) -> float:
+        """Seconds that never go back, whoever sets the clock."""
         return time.monotonic()
 
 
@@ -37,12 +39,15 @@ class VirtualClock:
         self._elapsed = 0.0
 
     def now(self) -> float:
+        """`start`, and the seconds since."""
         return self.start + self._elapsed
 
     def elapsed(self) -> float:
+        """All that it was advanced, in seconds."""
         return self._elapsed
 
     def advance(self, seconds: float) -> None:
+        """So many seconds pass, at once. `ValueError` if they are less than 0."""
         if seconds < 0:
             raise ValueError(f"time cannot go back: advance({seconds})")
         self._elapsed = round(self._elapsed + seconds, 9)

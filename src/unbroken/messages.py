@@ -119,10 +119,12 @@ class ToolResult:
 
     @classmethod
     def of(cls, call: ToolCall, *content: str | Part, error: bool = False) -> ToolResult:
+        """The answer to this call, with its id and name; a string is a text part."""
         return cls(call.id, _parts(content), error=error, name=call.name)
 
     @property
     def text(self) -> str:
+        """Its text parts, joined as they are; media are left out."""
         return _text(self.content)
 
 
@@ -132,10 +134,12 @@ class System:
 
     @classmethod
     def of(cls, *texts: str | Text) -> System:
+        """Each text is a part of its own; a `Text` may carry a cache mark."""
         return cls(tuple(Text(text) if isinstance(text, str) else text for text in texts))
 
     @property
     def text(self) -> str:
+        """All its parts, joined as they are."""
         return _text(self.parts)
 
 
@@ -145,10 +149,12 @@ class User:
 
     @classmethod
     def of(cls, *parts: str | Part) -> User:
+        """Strings are text parts; `Media` may stand between them."""
         return cls(_parts(parts))
 
     @property
     def text(self) -> str:
+        """Its text parts, joined as they are; media are left out."""
         return _text(self.parts)
 
 
@@ -187,6 +193,7 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
+        """Input and output: what came from a cache is in the input, reasoning is in the output."""
         return self.input_tokens + self.output_tokens
 
     def to_json(self) -> dict[str, Json]:

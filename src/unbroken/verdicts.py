@@ -47,6 +47,7 @@ class Verdict:
 
     @property
     def whole(self) -> bool:
+        """Nothing is wrong with it, though a token limit may have ended it: `meaning` says so."""
         return self.kind == "whole"
 
     @property

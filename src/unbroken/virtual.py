@@ -57,16 +57,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
+        """Virtual seconds since it was made."""
         return self.clock.elapsed()
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        """Of timers at the same nanosecond, the one that was set first comes first."""
         return super().call_at(_Instant(round(when, 9), next(self._numbers)), callback, *args, context=context)
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
+        """Done at once, in the loop's own thread, whatever the executor: it takes no virtual time."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
@@ -75,9 +78,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def has_threads(self) -> bool:
+        """Is there a thread that was not there when the loop was made? It may wake a task yet."""
         return any(thread not in self._threads_before for thread in threading.enumerate())
 
     def deadlock(self) -> Deadlock:
+        """The error for when nothing can happen any more: which tasks wait, and at which line each."""
         tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
         waiting = "; ".join(f"{task.get_name()} in {_place(task)}" for task in tasks) or "no task"
         return Deadlock(f"at {self.time():g} s nothing will ever happen again, and these wait: {waiting}")

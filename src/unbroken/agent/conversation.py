@@ -72,6 +72,7 @@ class Conversation:
         return RunStream(perform, self._answered)
 
     def say_sync(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
+        """`say` for programs that cannot await."""
         return BACKGROUND.run(self.say(prompt, **options))
 
     async def resume(self, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
@@ -83,16 +84,20 @@ class Conversation:
         return BACKGROUND.run(self.resume(answers, **options))
 
     def stream_resume(self, answers: Answers, **options: Unpack[ResumeOptions]) -> RunStream:
+        """The same as `resume`, as a stream of events. It is refused at once where no call waits."""
         performance = self._rest(answers, options)
         return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
 
     def to_json(self) -> dict[str, Json]:
+        """The history, the turn that waits, and what of the `store` is JSON; the rest of it is left out."""
         store = {key: value for key, value in self.store.items() if _is_json(value)}
         waiting = self._waiting.to_json() if self._waiting else None
         return {"version": 1, "messages": to_json(self.messages), "waiting": waiting, "store": store}
 
     @classmethod
     def from_json(cls, agent: Agent, saved: Json, *, history: Trim | None = None, deps: Any = None) -> Conversation:
+        """What `to_json` gave, to go on with; `UserError` for anything else. `history` and `deps` are not saved: give
+        them again."""
         if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
             raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json gives")
         fields = cast("dict[str, Any]", saved)
@@ -114,6 +119,7 @@ class Conversation:
 
     @classmethod
     def load(cls, agent: Agent, path: str | Path, *, history: Trim | None = None, deps: Any = None) -> Conversation:
+        """What `save` wrote, to go on with; `UserError` if the file cannot be read, or is no conversation."""
         try:
             saved = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:

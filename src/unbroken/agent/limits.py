@@ -34,6 +34,7 @@ class Prices:
     cache_write: float | None = None
 
     def of(self, usage: Usage) -> float:
+        """What these tokens cost; of the input, what a cache gave or kept has its own price, if there is one."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         fresh = max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)

@@ -31,6 +31,7 @@ from unbroken.models.model import closing
 from unbroken.tools.calling import in_words, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.companion import open_ear
 from unbroken.verdicts import Verdict
 
 STILL = nullcontext()
@@ -54,9 +55,12 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     usage: Usage | None = None
     ended: Ended | None = None
     limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
+    ear = open_ear(run.companions, request) if run.companions else None
     try:
-        async with limit or STILL, closing(plan.model.stream(request)) as deltas:
+        async with limit or STILL, ear or STILL, closing(plan.model.stream(request)) as deltas:
             async for delta in deltas:
+                if ear is not None:
+                    ear(delta)
                 match delta:
                     case TextDelta(text):
                         heard.text.append(text)

@@ -65,18 +65,22 @@ class CallRecord:
 
     @property
     def id(self) -> str:
+        """Of the call; its result has the same."""
         return self.call.id
 
     @property
     def name(self) -> str:
+        """Of the tool that the model wanted; there may be none of that name."""
         return self.call.name
 
     @property
     def arguments(self) -> dict[str, Json]:
+        """As the model wrote them; empty where they could not be read, and nothing ran."""
         return self.call.arguments or {}
 
     @property
     def error(self) -> bool:
+        """It failed, or was not executed: `result.text` says why."""
         return self.result.error
 
 

@@ -76,6 +76,7 @@ class Sentences:
         self._retried = False
 
     def take(self, event: Event) -> list[str]:
+        """The sentences that this event completes, and what is left of a turn when that ends; most events give none."""
         match event:
             case TextAdded():
                 return self._give(self._splitter.feed(event.text))
@@ -94,6 +95,7 @@ class Sentences:
                 return []
 
     def end(self) -> str:
+        """What is left when no more events will come; with it, the pieces joined are the text."""
         return self._splitter.end()
 
     def _give(self, sentences: list[str]) -> list[str]:

@@ -49,6 +49,7 @@ class Streamed(Generic[Item, Outcome]):
 
     @property
     def result(self) -> Outcome:
+        """What it came to. `RuntimeError` before its end; the error of what failed is raised here too."""
         if self._task is None or not self._task.done():
             raise RuntimeError("the run has no result before its end: read the stream to the end first")
         return self._task.result()
@@ -107,4 +108,5 @@ class RunStream(Streamed[Event, Result]):
 
     @property
     def messages(self) -> tuple[Message, ...]:
+        """The history so far, every call in it answered, at any time: keep it when a run was cancelled."""
         return self._messages()

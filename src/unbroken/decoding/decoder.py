@@ -105,6 +105,8 @@ class Decoder:
         return self._done
 
     def feed(self, chunk: bytes) -> list[Delta]:
+        """The next bytes, cut anywhere, and what they say. Beyond a limit `TooLarge` or `TooDeep`, also if it is fed
+        once more; `UserError` after `end`."""
         if self._ended is not None:
             raise UserError("feed was called after end: use a new Decoder for each response")
         if self._failure is not None:

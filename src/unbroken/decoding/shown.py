@@ -22,10 +22,12 @@ class Shown:
         self._pieces: list[str] = [text] if text else []
 
     def feed(self, text: str) -> None:
+        """This was shown, after all the rest."""
         self._pieces.append(text)
 
     @property
     def text(self) -> str:
+        """All that was shown so far."""
         return "".join(self._pieces)
 
     def compare(self, answer: str) -> StillToSay:

@@ -29,6 +29,7 @@ class BlockRun:
 
     @classmethod
     def at(cls, number: int, kind: str, name: str, place: Position, called: str = "") -> BlockRun:
+        """One whose file and line are those of the place."""
         return cls(number, kind, name, place.file, place.line, called)
 
 

@@ -27,6 +27,7 @@ class Problem:
         return f"{self.place}: {self.message}\n{self.place.drawn(self.expected)}"
 
     def to_json(self) -> dict[str, Any]:
+        """For editors and CI: file, line and column apart; `text` is the whole line."""
         return {
             "kind": self.kind,
             "file": self.place.file,

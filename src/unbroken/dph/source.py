@@ -68,6 +68,7 @@ class Source:
             start += len(line) + 1
 
     def place(self, at: int) -> Position:
+        """Where a character stands, by its number from 0; beyond either end, the end is meant."""
         at = min(max(at, 0), len(self.text))
         line = bisect_right(self._starts, at)
         return Position(self.name, line, at - self._starts[line - 1] + 1, self._lines[line - 1])

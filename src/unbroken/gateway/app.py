@@ -89,6 +89,7 @@ class Gateway:
         self._pages = Pages(settings, self.upstreams, self.store, self._book, now)
 
     async def aclose(self) -> None:
+        """Closes the store and this loop's connections to models. A server that speaks ASGI's lifespan has it done."""
         await self.store.aclose()
         await close_session()
 

@@ -208,7 +208,7 @@ class RequestRecording:
         if self._recorder is None:
             return model
         self._say(RunStarted, upstream.alias, BY_CLIENT)
-        return _Overheard(self._recorder.model(model), self)
+        return _Overheard(self._recorder.recorded(model), self)
 
     # What is heard of the model
 

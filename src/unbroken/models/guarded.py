@@ -97,6 +97,7 @@ class Guarded(Generic[M_co]):
 
     @property
     def name(self) -> str:
+        """That of the first model, whoever answers in the end."""
         return self._model.name
 
     @property
@@ -105,6 +106,7 @@ class Guarded(Generic[M_co]):
         return tuple(each for model in (self._model, *self.fallback) for each in getattr(model, "secrets", ()))
 
     async def aclose(self) -> None:
+        """Closes all its models, as far as they can be closed; those to go on with too."""
         for model in (self.model, *self.fallback):
             close: Any = getattr(model, "aclose", None)
             if close is not None:
@@ -117,6 +119,9 @@ class Guarded(Generic[M_co]):
         await self.aclose()
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        """Asks until an answer is whole. `AttemptFailed` tells of each try that was not; `Restarted` follows it where
+        something was passed on already: all of the next answer comes then. Raises when the last try has failed:
+        `ProviderError` where nobody answered, `ChainBroken` where an answer broke off."""
         story: _Story | None = None
         model: Model = self._model
         asked = request
@@ -182,6 +187,7 @@ class Guarded(Generic[M_co]):
         return request
 
     def backoff(self, failures: int) -> float:
+        """Seconds to wait after so many failures at one model, where the provider did not say how long."""
         wait = min(self._first_wait * 2.0 ** (failures - 1), LONGEST_WAIT)
         return wait * (1 - self._jitter() / 2)
 

@@ -94,6 +94,7 @@ class HTTPModel:
 
     @property
     def name(self) -> str:
+        """Provider and model: `openai:gpt-5`."""
         return f"{self.endpoint.provider}:{self.endpoint.model}"
 
     @property
@@ -104,6 +105,7 @@ class HTTPModel:
 
     @property
     def wire(self) -> str:
+        """The protocol that it speaks, by its name in `WIRES`."""
         return self.endpoint.wire
 
     @property
@@ -146,6 +148,7 @@ class HTTPModel:
 
     @property
     def proxy_headers(self) -> Mapping[str, str] | None:
+        """How the proxy knows us: a secret. None where it does not ask."""
         return self._proxy_headers
 
     def masked(self, text: str) -> str:

@@ -20,7 +20,9 @@ class Model(Protocol):
         """For people and for records: `openai:gpt-5`."""
         ...
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]: ...
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        """One question, and its answer delta by delta as it comes."""
+        ...
 
 
 def closing(stream: AsyncIterator[Delta]) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:

@@ -66,6 +66,7 @@ class ScriptedModel:
         self._recover = recover
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
+        """Plays the next answer of the script and keeps the request. `UserError` if the script has no more."""
         if not request.model:
             request = replace(request, model=self.name.rpartition(":")[2])
         self.requests.append(request)

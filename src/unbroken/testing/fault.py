@@ -73,6 +73,7 @@ class Fault:
         return self.outcome == "told"
 
     def fits(self, wire: str, stream: bool) -> bool:
+        """Can it happen on this wire, to a response that is streamed, or to a whole one?"""
         mode: Mode = "streamed" if stream else "whole"
         return wire in self.wires and mode in self.modes and (wire, mode) not in self.except_for
 
@@ -90,6 +91,7 @@ class Fault:
         return replace(self, wires=tuple(wire for wire in self.wires if wire in wires))
 
     def in_place(self, wire: str) -> Reply | None:
+        """What is sent in place of the response; None for a fault that breaks or bends the response itself."""
         if self.instead is None:
             return None
         headers = {"Content-Type": self.instead.type}

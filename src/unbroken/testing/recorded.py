@@ -72,7 +72,7 @@ class RecordedModel:
         recorder.turn = self._number
         self._number += 1
         self._unfinished += 1
-        async for delta in recorder.model(model).stream(request):
+        async for delta in recorder.recorded(model).stream(request):
             if isinstance(delta, Ended) and delta.verdict.whole:
                 self._unfinished -= 1
             yield delta

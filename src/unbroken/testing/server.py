@@ -87,6 +87,7 @@ class ScriptedServer:
         return f"{self.url}/v1" if find_wire(wire).name.startswith("openai") else self.url
 
     async def start(self) -> None:
+        """Listens; from now on it has its `url`. `UserError` if it cannot have its port. `async with` does it too."""
         app = web.Application(client_max_size=1 << 30)
         for prefix in self.prefixes:
             for path, wire in _PATHS.items():
@@ -109,6 +110,7 @@ class ScriptedServer:
         self.url = f"http://{host}:{port}"
 
     async def stop(self) -> None:
+        """Hangs up and listens no more; what came is kept. Nothing happens if it does not listen."""
         self._stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()

@@ -50,6 +50,7 @@ class CallContext(Generic[Deps]):
 
     @property
     def key(self) -> str:
+        """For a service that must not do a thing twice: the same on every attempt of this call, and after a resume."""
         digest = hashlib.sha1(self.fingerprint.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
         return f"{self.run}-{self.turn}-{digest[:12]}-{self.nth}"
 

@@ -125,10 +125,12 @@ class MCPServer(ToolServer):
 
     @property
     def is_open(self) -> bool:
+        """It was opened, and is not closed. If its program has died, the next call starts it anew."""
         return self._session is not None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
+        """What it offers now: that may change while it is open. `InvalidTool` if it is not."""
         if self._session is None:
             raise InvalidTool(f"{self._label} is not open; use `async with`, or give it to an Agent, which opens it")
         return self._session.tools

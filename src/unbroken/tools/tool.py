@@ -62,6 +62,7 @@ class Tool:
 
     @property
     def name(self) -> str:
+        """What the model calls it."""
         return self.spec.name
 
     @property
@@ -70,6 +71,7 @@ class Tool:
         return self.effect == "read" if self.dedupe is None else self.dedupe
 
     def needs_approval(self, arguments: Arguments) -> bool:
+        """Is somebody asked before a call with these bound arguments runs?"""
         return self.approve(arguments) if callable(self.approve) else self.approve
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -63,13 +63,16 @@ class Toolbox:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """In the order in which the tools were given."""
         return tuple(self._tools)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as a model sees them, in their order: for a `Request`."""
         return self._specs
 
     def get(self, name: str) -> Tool | None:
+        """The tool of just this name, or None; `close_to` says which may have been meant."""
         return self._tools.get(name)
 
     def close_to(self, name: str) -> tuple[str, ...]:

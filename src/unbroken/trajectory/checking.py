@@ -159,6 +159,8 @@ def is_line(line: Line) -> bool:
         return False
     if kind == "event":
         return _is_event(line)
+    if kind == "pieces":
+        return _are_pieces(line)
     if "at" in line and not is_number(line["at"]):
         return False
     if kind in _NEEDS and not (_is_count(line.get("turn")) and is_number(line.get("at"))):
@@ -172,6 +174,20 @@ def is_line(line: Line) -> bool:
         # A delta of a later version is not played; it is left out.
         return needed is not None and all(name in line for name in needed) and _fits(line)
     return True
+
+
+def _are_pieces(line: Line) -> bool:
+    if not _is_count(line.get("turn")) or line.get("delta") not in ("text", "reasoning"):
+        return False
+    pieces = line.get("pieces")
+    return isinstance(pieces, list) and all(map(_is_piece, cast("list[object]", pieces)))
+
+
+def _is_piece(value: object) -> bool:
+    if not isinstance(value, list) or len(cast("list[object]", value)) != 2:
+        return False
+    at, text = cast("list[object]", value)
+    return is_number(at) and _is_text(text)
 
 
 def _fits(line: Line) -> bool:

@@ -9,12 +9,15 @@ signatures as what they wrap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import ClassVar, Protocol, runtime_checkable
 
 from unbroken.clock import Clock
+from unbroken.deltas import Delta
 from unbroken.events import Event
-from unbroken.messages import Json, Message, ToolResult, User
+from unbroken.messages import Json, Message, Request, ToolResult, User
 from unbroken.models.model import Model
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.calling import Caller
@@ -48,11 +51,24 @@ class RunHead:
     """Keys and tokens of its model, as far as they are known by now."""
 
 
+class Ear(Protocol):
+    """Hears one answer: each delta before the run acts on it. It is entered before the model is asked, and left when
+    the answer has ended, however it did; what the model raised is what it is left with."""
+
+    def __call__(self, delta: Delta) -> None: ...
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class Companion:
     """Goes along with one run. As it stands it does nothing: what is wanted is overridden."""
 
     hears_deltas: ClassVar[bool] = False
-    """It hears the pieces of an answer at the model, and needs no event for each."""
+    """It hears the pieces of an answer as they come (`listens`), and needs no event for each."""
 
     def __call__(self, event: Event) -> None:
         """An event of the run."""
@@ -63,6 +79,10 @@ class Companion:
     def model(self, model: Model) -> Model:
         """What is asked in place of the model."""
         return model
+
+    def listens(self, request: Request) -> Ear | None:
+        """Who hears the answer to this request. Cheaper than to stand in place of the model."""
+        return None
 
     def caller(self, caller: Caller) -> Caller:
         """What runs the tools in place of the caller."""
@@ -94,6 +114,33 @@ def wrap_caller(companions: Sequence[Companion], caller: Caller) -> Caller:
     for companion in reversed(companions):
         caller = companion.caller(caller)
     return caller
+
+
+class _Ears:
+    """Several that hear the same answer."""
+
+    def __init__(self, ears: Sequence[Ear]) -> None:
+        self._ears = ears
+        self._entered = AsyncExitStack()
+
+    def __call__(self, delta: Delta) -> None:
+        for ear in self._ears:
+            ear(delta)
+
+    async def __aenter__(self) -> None:
+        for ear in self._ears:
+            await self._entered.enter_async_context(ear)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._entered.__aexit__(kind, error, trace)
+
+
+def open_ear(companions: Sequence[Companion], request: Request) -> Ear | None:
+    """Of all that want to hear the answer."""
+    ears = [ear for companion in companions if (ear := companion.listens(request)) is not None]
+    return (ears[0] if len(ears) == 1 else _Ears(ears)) if ears else None
 
 
 def wrap_approval(companions: Sequence[Companion], on_approval: OnApproval | None) -> OnApproval | None:

@@ -8,6 +8,7 @@ and fields that it does not know: only what changes the meaning of what was ther
     history   all that was said, where the next request has not just that
     request   what the model was asked; of its messages only those that the request before had not
     delta     what came of the answer
+    pieces    deltas of its text, or of its reasoning, that came one after another, each with its time
     failed    there was no answer: the error in its place
     result    what a tool gave, and the idempotency key of its call
     approval  what was decided about a call
@@ -102,9 +103,17 @@ def plain(value: Any, exactly: bool = False) -> bytes:
 # Deltas
 
 
+def apart(line: Line) -> list[Line]:
+    """Pieces of a text that share a line, each as the delta that it was; any other line as it is."""
+    if line["line"] != "pieces":
+        return [line]
+    rest: Line = {"turn": line["turn"], "delta": line["delta"]} | ({"masked": True} if line.get("masked") else {})
+    return [{"line": "delta", "at": at, "text": text, **rest} for at, text in line["pieces"]]
+
+
 def ended_fields(ended: Ended, heard: Assistant) -> Line:
     """`heard` is what the deltas before it came to: an end that says the same says so in one word."""
-    return {"verdict": _fields(ended.verdict)} | _ending(ended.message, heard)
+    return {"verdict": ended.verdict, **_ending(ended.message, heard)}
 
 
 def _ending(said: Assistant | None, heard: Assistant) -> Line:

@@ -49,6 +49,7 @@ class ToolMetrics:
 
     @property
     def failure_rate(self) -> float:
+        """The share of its executions that failed; 0 if it never ran."""
         return self.failures / self.executions if self.executions else 0.0
 
     def __add__(self, other: ToolMetrics) -> ToolMetrics:
@@ -65,6 +66,7 @@ class ToolMetrics:
         )
 
     def to_json(self) -> dict[str, Json]:
+        """All its numbers, times in seconds."""
         return {
             "calls": self.calls,
             "executions": self.executions,
@@ -105,6 +107,7 @@ class Metrics:
 
     @classmethod
     def of(cls, events: Iterable[Event], *, prices: Pricing | None = None) -> Self:
+        """Counts these events: those of a recording, say. `UserError` if they are still JSON."""
         metrics = cls(prices=prices)
         for event in events:
             if isinstance(event, Mapping):
@@ -327,10 +330,12 @@ class Metrics:
 
     @property
     def input_tokens(self) -> int:
+        """What models were sent, what came from a cache included; of the same runs as `tokens`."""
         return self._tokens.get("input", 0)
 
     @property
     def output_tokens(self) -> int:
+        """What models wrote, reasoning included; of the same runs as `tokens`."""
         return self._tokens.get("output", 0)
 
     @property
@@ -431,6 +436,7 @@ class Metrics:
         )
 
     def to_json(self) -> dict[str, Json]:
+        """Every number under its own name, and below `tools` those of each tool; all at one moment."""
         with self._lock:
             return self._to_json()
 

@@ -65,6 +65,8 @@ class Recorder:
         """Events alone make no recording: an agent asks for a companion at the start of each run (`accompany`)."""
 
     def accompany(self, head: RunHead) -> RunRecorder:
+        """What records one run, in its file; an agent asks for it when a run begins. `UserError` if the file is of
+        another run, or of one that still goes on."""
         if not self._hiding.covers(head.secrets()):
             self._hiding = Hiding((*self._hiding.given, *head.secrets()))
         try:

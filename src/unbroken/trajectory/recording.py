@@ -17,7 +17,7 @@ from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded, event_from_json
 from unbroken.messages import Json
 from unbroken.trajectory.checking import count, is_line, number, objects, texts
-from unbroken.trajectory.lines import SCHEMA, Line
+from unbroken.trajectory.lines import SCHEMA, Line, apart
 from unbroken.trajectory.references import Expander
 from unbroken.wires.jsontext import loads_faithful
 
@@ -54,14 +54,17 @@ class Recording:
 
     @property
     def run(self) -> str:
+        """Its id, which all its events have."""
         return str(self.head.get("run", ""))
 
     @property
     def agent_name(self) -> str:
+        """Whose run it was: `main`, if the agent was given no name."""
         return str(self.head.get("agent_name", "main"))
 
     @property
     def model(self) -> str:
+        """Who was asked: `openai:gpt-5`."""
         return str(self.head.get("model", ""))
 
     @property
@@ -71,6 +74,7 @@ class Recording:
 
     @property
     def settings(self) -> Line:
+        """How it was played: the schedule, the limits, what happens after a failure."""
         return _object(self.head.get("settings"))
 
     @property
@@ -162,6 +166,7 @@ class Recording:
         return last
 
     def of(self, kind: str) -> Iterator[Line]:
+        """The lines of one kind (`request`, `delta`, `result`, `event` and so on), in their order."""
         return (line for line in self.lines if line["line"] == kind)
 
 
@@ -192,19 +197,20 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
             if head is None:
                 head = _head(file, raw)
                 continue
-            line = _line(raw)
-            if line is None:
+            found = _line(raw)
+            if found is None:
                 if raw.strip():
                     problems.append(_unreadable(place, raw))
                 continue
-            if not expander.feed(line):
-                problems.append(f"line {place} refers to lines that are not there")
-            if line["line"] == "resumed":
-                offset = max(number(line.get("time")) - number(head.get("time")), 0.0)
-                line["at"] = offset
-            elif offset and "at" in line:
-                line["at"] = round(line["at"] + offset, 9)
-            lines.append(line)
+            for line in apart(found):
+                if not expander.feed(line):
+                    problems.append(f"line {place} refers to lines that are not there")
+                if line["line"] == "resumed":
+                    offset = max(number(line.get("time")) - number(head.get("time")), 0.0)
+                    line["at"] = offset
+                elif offset and "at" in line:
+                    line["at"] = round(line["at"] + offset, 9)
+                lines.append(line)
     if head is None:
         raise _empty(file)
     return Recording(file, head, lines, problems)

@@ -85,6 +85,7 @@ class Playback(Companion):
 
     @property
     def run(self) -> str:
+        """The id of the run that was recorded."""
         return self.recording.run
 
     @property
@@ -114,6 +115,7 @@ class Playback(Companion):
         return loop
 
     def accompany(self, head: RunHead) -> Companion:
+        """The run that begins is the one to play: its time counts from now. An agent asks for it."""
         self._accompanies = True
         self._tape.begin(ordered=self.tools == "recorded")
         return self
@@ -123,14 +125,18 @@ class Playback(Companion):
             self._tape.said()
 
     def end(self) -> None:
+        """The run is over: it lets go of the loop."""
         self._tape.end()
 
     # In place of the model
 
     def model(self, model: Model | None = None) -> Model:
+        """Answers as the model did then; the one that is given is not asked."""
         return _PlayedModel(self)
 
     def next_exchange(self, request: Request) -> Exchange:
+        """The next answer that was recorded. `Departed` if this is not the request for it, `RecordingEnded` if there is
+        none because the recorded run broke off."""
         if self.departed is not None or self.ended is not None:
             raise self.departed or self.ended or AssertionError
         place, self._asked = self._asked, self._asked + 1
@@ -155,6 +161,7 @@ class Playback(Companion):
         return self.ended
 
     async def play_exchange(self, exchange: Exchange) -> AsyncIterator[Delta]:
+        """The deltas of one answer, each when its time has come; a request that failed then fails again."""
         self._begin_alone()
         hearing = Hearing()
         for each in exchange.inputs:
@@ -173,6 +180,8 @@ class Playback(Companion):
     # In place of the tools
 
     def caller(self, caller: Caller) -> Caller:
+        """Gives what the tools gave then; with `tools="live"` they run."""
+
         async def played(call: ToolCall, context: CallContext[Any]) -> ToolResult:
             if self.tools == "live":
                 return await caller(call, context)
@@ -216,6 +225,7 @@ class Playback(Companion):
     # In place of who approves
 
     def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
+        """Decides as it was decided then; with `tools="live"`, who is given is asked."""
         if self.tools == "live" or not self._approvals:
             return on_approval
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from operator import is_not
 from pathlib import Path
+from types import TracebackType
 from typing import Any, ClassVar, cast
 
 from unbroken.clock import VirtualClock
@@ -78,6 +79,8 @@ class RunRecorder(Companion):
         self._clock = head.clock
         self._elapsed = head.clock.elapsed
         self._began = head.clock.elapsed()
+        self._looked_for: Iterable[str] = ()
+        """Secrets of the model, when they were looked for last."""
         self._system: System | None = None
         self._sent: tuple[Message, ...] = head.messages
         """Without the system's message, which stands beside them."""
@@ -145,7 +148,12 @@ class RunRecorder(Companion):
             self._reads = {tool.name for tool in tools if tool.effect == "read"}
             self._put(self._line("tools", tools=[tool_fields(tool) for tool in tools]))
 
-    def model(self, model: Model) -> Model:
+    def listens(self, request: Request) -> RecordingEar:
+        self.requested(request)
+        return RecordingEar(self)
+
+    def recorded(self, model: Model) -> Model:
+        """For those who ask a model without an agent: the same model, and what it is asked and says is recorded."""
         return _Recorded(model, self)
 
     def requested(self, request: Request) -> None:
@@ -177,8 +185,12 @@ class RunRecorder(Companion):
 
     def _look_for_secrets(self) -> None:
         """A key that a function gives is known when it was asked for one, and may change."""
-        if not self._hiding.covers(self._head.secrets()):
-            self._hiding = Hiding((*self._hiding.given, *self._head.secrets()))
+        secrets = self._head.secrets()
+        if secrets == self._looked_for:
+            return
+        self._looked_for = secrets
+        if not self._hiding.covers(secrets):
+            self._hiding = Hiding((*self._hiding.given, *secrets))
             self._scribe.hide(self._hiding)
 
     def received(self, delta: Delta, hearing: Hearing) -> None:
@@ -330,6 +342,34 @@ class _Spent:
         self._spend(usage)
 
 
+class RecordingEar:
+    """Hears one answer for its recorder."""
+
+    __slots__ = ("_fresh", "_hearing", "_received", "_recorder")
+
+    def __init__(self, recorder: RunRecorder) -> None:
+        self._recorder = recorder
+        self._received = recorder.received
+        self._hearing = Hearing()
+        self._fresh = True
+
+    def __call__(self, delta: Delta) -> None:
+        if self._fresh:
+            self._fresh = False
+            self._recorder.answering()
+        self._received(delta, self._hearing)
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            self._recorder.failed(error)
+        self._recorder.left()
+
+
 class _Recorded:
     """A model whose requests and answers are recorded."""
 
@@ -345,19 +385,8 @@ class _Recorded:
         return getattr(self._model, name)
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        recorder, hearing = self._recorder, Hearing()
-        recorder.requested(request)
-        received, fresh = recorder.received, True
-        try:
-            async with closing(self._model.stream(request)) as deltas:
-                async for delta in deltas:
-                    if fresh:
-                        fresh = False
-                        recorder.answering()
-                    received(delta, hearing)
-                    yield delta
-        except Exception as error:
-            recorder.failed(error)
-            raise
-        finally:
-            recorder.left()
+        ear = self._recorder.listens(request)
+        async with ear, closing(self._model.stream(request)) as deltas:
+            async for delta in deltas:
+                ear(delta)
+                yield delta

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from unbroken.deadlines import Deadline, deadline
 from unbroken.deltas import Delta
@@ -39,8 +39,12 @@ class _Piece:
         self.text = text
         self.masked = False
 
+    def follows(self, other: _Piece) -> bool:
+        """May they stand in one line?"""
+        return self.turn == other.turn and self.name == other.name and self.masked == other.masked
 
-_Item: TypeAlias = "Line | Event | _Piece | tuple[float, int, Delta]"
+
+_Whole: TypeAlias = "Line | Event | tuple[float, int, Delta]"
 
 
 class Scribe:
@@ -53,7 +57,7 @@ class Scribe:
         """A number is in it that the fast encoder would bend."""
         self._file = file
         self._hiding = hiding
-        self._items: list[_Item] = []
+        self._items: list[_Whole | _Piece] = []
         self._timer: Deadline | None = None
         self._streams: dict[str, tuple[Pieces, deque[_Piece]]] = {}
 
@@ -62,7 +66,7 @@ class Scribe:
         self.settle()
         self._hiding = hiding
 
-    def put(self, item: Line | Event | tuple[float, int, Delta]) -> None:
+    def put(self, item: _Whole) -> None:
         self._items.append(item)
         if self._timer is None:
             self._timer = deadline(asyncio.get_running_loop(), DELAY, self._ring)
@@ -108,11 +112,25 @@ class Scribe:
     def _write(self) -> None:
         items, self._items = self._items, []
         lines: list[bytes] = []
+        said: list[_Piece] = []
+        """Pieces of one text that came one after another: they share a line."""
         for place, item in enumerate(items):
-            if item.__class__ is _Piece and item.text is None:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-                self._items = items[place:]
-                break
-            lines.append(self._line(item))
+            if item.__class__ is _Piece:
+                piece = cast("_Piece", item)
+                if piece.text is None:
+                    self._items = items[place:]
+                    break
+                if said and not piece.follows(said[-1]):
+                    lines.append(self._pieces(said))
+                    said = []
+                said.append(piece)
+            else:
+                if said:
+                    lines.append(self._pieces(said))
+                    said = []
+                lines.append(self._line(cast("_Whole", item)))
+        if said:
+            lines.append(self._pieces(said))
         if self.broken or self._file < 0 or not lines:
             return
         data = self._hiding.lines(lines)
@@ -123,19 +141,24 @@ class Scribe:
             self.broken = True
             LOG.warning("the recording %s is not written any more: %s", self.path, error.strerror or error)
 
-    def _line(self, item: _Item) -> bytes:
+    def _pieces(self, pieces: list[_Piece]) -> bytes:
+        first = pieces[0]
+        line: Line = {"line": "pieces", "turn": first.turn, "delta": first.name}
+        if first.masked:
+            line["masked"] = True
+        line["pieces"] = [(piece.at, piece.text) for piece in pieces]
+        return encode(line)
+
+    def _line(self, item: _Whole) -> bytes:
         try:
             return self._encoded(item)
         except Exception as error:  # noqa: BLE001 - a user's value that is no JSON
             what = item["line"] if isinstance(item, dict) else type(item).__name__
             return encode({"line": "note", "text": f"a line `{what}` could not be written: {error}"[:500]})
 
-    def _encoded(self, item: _Item) -> bytes:
+    def _encoded(self, item: _Whole) -> bytes:
         write = exact if self.exact else encode
         match item:
-            case _Piece():
-                line: Line = {"line": "delta", "at": item.at, "turn": item.turn, "delta": item.name, "text": item.text}
-                return encode(line if not item.masked else {**line, "masked": True})
             case tuple():
                 at, turn, delta = item
                 beginning = encode({"line": "delta", "at": at, "turn": turn, "delta": NAMES[type(delta)]})

@@ -47,6 +47,8 @@ class Transcript:
         return not self._calls
 
     def add(self, message: Message) -> None:
+        """The next message. `InvalidStep`, and nothing changed, where it cannot stand: text while a call is open,
+        results that do not fit the calls."""
         match message:
             case System() | User():
                 self._refuse_while_open(message)

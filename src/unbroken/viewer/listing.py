@@ -60,6 +60,7 @@ class Shelf:
         """Of files that were counted, by name and size: a recording only ever grows."""
 
     def rows(self, search: int = SEARCHED) -> list[Row]:
+        """The latest first. Up to `search` bytes are read to count failed calls; of the rest `failed` is None."""
         rows: list[Row] = []
         for summary in [summarize(self.path)] if self.one else list_recordings(self.path):
             failed = self._failed.get((summary.path.name, summary.size))

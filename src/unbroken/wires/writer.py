@@ -37,6 +37,7 @@ class ResponseWriter:
         self._encoder.follow(data)
 
     def feed(self, delta: Delta) -> bytes:
+        """What the client is sent for this delta. A call is written whole, and not before those that began earlier."""
         if isinstance(delta, TextDelta):
             self._said.append(delta)
             return self._encoder.feed(delta)

@@ -55,6 +55,7 @@ class OpenTelemetry:
         """Events alone make no trace: an agent asks for a companion at the start of each run (`accompany`)."""
 
     def accompany(self, head: RunHead) -> Companion:
+        """What traces one run. An agent asks for it when a run begins."""
         if head is self._last:  # it is twice among the sinks: of the agent and of the run
             return Companion()
         self._last = head
