@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json as jsonlib
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
-from json import JSONDecodeError
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -23,6 +23,8 @@ from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, Progra
 from unbroken.dph.checking import check_program
 from unbroken.dph.environment import types_beside
 from unbroken.dph.parsing import read_source
+from unbroken.dph.problems import TOLD
+from unbroken.dph.values import read_json
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.messages import Json, ToolCall
 from unbroken.models.connect import connect
@@ -92,16 +94,14 @@ def run_command(
             models = _models(also or ())
             result = _run(program, setup, variables, models, show)
         except InvalidProgram as error:
-            show.close()
+            show.refuse(error)
             _tell_problems(error.problems)
             raise typer.Exit(MISUSED) from None
         except ProgramFailed as error:
-            show.close()
+            show.fail(error)
             typer.echo(clean(in_options(str(error))), err=True)
-            if error.variables:
-                tell(f"set until then: {', '.join(error.variables)}")
-            cause = error.__cause__
-            raise typer.Exit(_code(cause)) from None
+            _tell_set(error.variables)
+            raise typer.Exit(_code(error.__cause__)) from None
         show.finish(result)
     raise typer.Exit(ANSWERED)
 
@@ -142,28 +142,44 @@ def check_command(
 def _run(
     program: Program, setup: options.Setup, variables: dict[str, Json], models: dict[str, Model], show: Show
 ) -> ProgramResult:
-    model = options.build_model(setup)
-    sources = options.build_tools(setup)
+    run = run_program(
+        program,
+        options.build_model(setup) if setup.model.strip() else None,  # a program may ask nobody
+        options.build_tools(setup),
+        variables,
+        models=models,
+        on_approval=_allow if setup.yes else None,
+        record=setup.record or None,
+    )
 
     async def work() -> ProgramResult:
-        run = run_program(
-            program,
-            model,
-            sources,
-            variables,
-            models=models,
-            on_approval=_allow if setup.yes else None,
-            record=setup.record or None,
-        )
-        async with run:
+        told = False
+        try:
             async for event in run:
+                if not told:
+                    told = True
+                    _tell_problems(run.warnings)
                 show.show(event)
+        except asyncio.CancelledError:
+            await run.aclose()
+            async for event in run:  # what was under way is told, and how it ended
+                show.show(event)
+            raise
         return run.result
 
     try:
         return BACKGROUND.run(work())
+    except KeyboardInterrupt:
+        show.interrupt(run.variables)
+        _tell_set(run.variables)
+        raise
     finally:
         show.close()
+
+
+def _tell_set(variables: dict[str, Json]) -> None:
+    if variables:
+        tell(f"set until then: {', '.join(variables)}")
 
 
 def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Problem]:
@@ -204,14 +220,9 @@ def _variables(given: Sequence[str]) -> dict[str, Json]:
 def _value(text: str) -> Json:
     """Numbers, true, false, null, lists, objects and texts in quotes are read as JSON; anything else is a text."""
     try:
-        value: Any = jsonlib.loads(text, parse_constant=_no_number)
-    except (JSONDecodeError, ValueError, RecursionError):
+        return read_json(text)
+    except ValueError:
         return text
-    return value
-
-
-def _no_number(word: str) -> Json:
-    raise ValueError(word)
 
 
 def _models(given: Sequence[str]) -> dict[str, Model]:
@@ -244,7 +255,9 @@ def _code(cause: BaseException | None) -> int:
 
 
 def _tell_problems(problems: Sequence[Problem]) -> None:
-    for problem in problems:
+    for problem in problems[:TOLD]:
         mark = "warning: " if problem.kind == "warning" else ""
         where = f"{problem.place}: {mark}{problem.message}"
         typer.echo(clean(f"{where}\n{problem.place.drawn(problem.expected)}"), err=True)
+    if len(problems) > TOLD:
+        typer.echo(f"… and {len(problems) - TOLD} more", err=True)

@@ -16,11 +16,13 @@ from unbroken.dph import (
     BlockRun,
     BlockStarted,
     InBlock,
+    InvalidProgram,
     ProgramEvent,
+    ProgramFailed,
     ProgramResult,
     program_event_to_json,
 )
-from unbroken.dph.filling import Answer, in_text
+from unbroken.dph.values import Answer, in_text
 from unbroken.events import CallFinished, CallProgress, CallsIgnored, CallStarted, LimitReached, RequestRetried, Said
 from unbroken.messages import Json
 
@@ -32,12 +34,37 @@ class Show(Protocol):
         """The program ran to its end."""
         ...
 
+    def refuse(self, error: InvalidProgram) -> None:
+        """It was not begun."""
+        ...
+
+    def fail(self, error: ProgramFailed) -> None:
+        """It stopped."""
+        ...
+
+    def interrupt(self, variables: dict[str, Json]) -> None:
+        """Somebody ended it."""
+        ...
+
     def close(self) -> None:
         """Leave things so that others can print."""
         ...
 
 
-class PlainShow:
+class _Words:
+    """What is said in words is said by the command, on standard error."""
+
+    def refuse(self, error: InvalidProgram) -> None:
+        pass
+
+    def fail(self, error: ProgramFailed) -> None:
+        pass
+
+    def interrupt(self, variables: dict[str, Json]) -> None:
+        pass
+
+
+class PlainShow(_Words):
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out, self._err = out, err
 
@@ -49,7 +76,8 @@ class PlainShow:
 
     def finish(self, result: ProgramResult) -> None:
         if (text := _printed(result.value)) is not None:
-            self._out.write(f"{text}\n")
+            # As it is: whoever reads a pipe wants the data. Only half a character cannot be written.
+            self._out.write(text.encode("utf-8", "replace").decode() + "\n")
             self._out.flush()
         self._err.write(f"{closing(result)}\n")
 
@@ -57,7 +85,7 @@ class PlainShow:
         self._err.flush()
 
 
-class TerminalShow:
+class TerminalShow(_Words):
     def __init__(self) -> None:
         self._console = Console(highlight=False)
 
@@ -77,7 +105,7 @@ class TerminalShow:
     def finish(self, result: ProgramResult) -> None:
         if (text := _printed(result.value)) is not None:
             self._console.print()
-            self._console.print(escape(text))
+            self._console.print(escape(clean(text)))
         self._console.print(f"[dim]{closing(result)}[/dim]")
 
     def close(self) -> None:
@@ -102,6 +130,25 @@ class JsonShow:
                 "seconds": result.seconds,
             }
         )
+
+    def refuse(self, error: InvalidProgram) -> None:
+        self._write({"type": "InvalidProgram", "problems": [problem.to_json() for problem in error.problems]})
+
+    def fail(self, error: ProgramFailed) -> None:
+        place = error.place
+        self._write(
+            {
+                "type": "ProgramFailed",
+                "message": error.message,
+                "file": place.file,
+                "line": place.line,
+                "column": place.column,
+                "variables": error.variables,
+            }
+        )
+
+    def interrupt(self, variables: dict[str, Json]) -> None:
+        self._write({"type": "ProgramInterrupted", "variables": variables})
 
     def close(self) -> None:
         self._out.flush()
@@ -157,6 +204,6 @@ def _printed(value: Json) -> str | None:
     """The value for a person: a text as it is, anything else as JSON over several lines."""
     if value is None:
         return None
-    if isinstance(value, str):
-        return clean(value)
-    return clean(in_text(value) if isinstance(value, Answer) else json.dumps(value, ensure_ascii=False, indent=2))
+    if isinstance(value, str | Answer):
+        return in_text(value)
+    return json.dumps(value, ensure_ascii=False, indent=2)

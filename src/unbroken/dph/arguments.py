@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from unbroken.dph.filling import kind_of
+from unbroken.dph.values import kind_of
 from unbroken.messages import Json
 
 MODES = ("tool_call", "prompt")

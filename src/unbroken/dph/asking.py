@@ -14,14 +14,13 @@ from unbroken.dph import flags
 from unbroken.dph.arguments import Settings
 from unbroken.dph.environment import Environment, choose_tools, no_such_choice
 from unbroken.dph.events import BlockRun, InBlock
-from unbroken.dph.filling import Answer
 from unbroken.dph.outputs import DoesNotFit, Output, correction, output_of
 from unbroken.dph.text_calls import TextCalls
 from unbroken.dph.tool_calls import ToolCallFailed, call_tool
+from unbroken.dph.values import Answer, in_text
 from unbroken.errors import AnswerInvalid, UserError
 from unbroken.events import Event, ToolCallsDetected
 from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, User
-from unbroken.tools.approval import Wait
 from unbroken.tools.calling import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
@@ -63,7 +62,7 @@ async def ask_judge(
     """One request in which the model may choose one tool. The program runs it: its value is the block's."""
     tools = choose_tools(environment.toolbox, settings.tools)
     asking = _Asking(settings, said, block, environment)
-    result = await asking.run(text, Toolbox(*map(_only_chosen, tools)), on_approval=_choose, several_calls=False)
+    result = await asking.run(text, Toolbox(*map(_only_chosen, tools)), several_calls=False)
     if result.calls:  # what the model chose cannot run
         why = result.calls[0].result.text.removeprefix("Error: ")
         raise ToolCallFailed(f"the model chose `{result.calls[0].name}`: {why}")
@@ -74,13 +73,9 @@ async def ask_judge(
     return Asked(value, asking.said(text, value), "answered")
 
 
-def _choose(call: ToolCall) -> Wait:
-    return Wait()
-
-
 def _only_chosen(tool: Tool) -> Tool:
-    """So that its call ends the run: whoever may approve it is asked when the program runs it."""
-    return replace(tool, approve=True)
+    """So that its call ends the run, as if it ran elsewhere: it is the program that runs it."""
+    return replace(tool, function=None, approve=False, key=None)
 
 
 class _Asking:
@@ -100,7 +95,8 @@ class _Asking:
             value = output.read(result.text)
         except DoesNotFit as problem:
             self._history = result.messages
-            result = await self.run(correction(problem, output), tools, output)
+            # Only the answer is to be put right: nothing is called for it.
+            result = await self.run(correction(problem, output), tools, output, choice="none" if len(tools) else None)
             try:
                 value = output.read(result.text)
             except DoesNotFit as again:
@@ -143,14 +139,14 @@ class _Asking:
         result = await Agent(model, tools, instructions, **arguments).run(text, **options)
         environment.usage += result.usage
         environment.requests += result.requests
-        if result.pending and "on_approval" not in changes:
+        if result.pending and self._block.kind != "judge":
             names = ", ".join(f"`{call.name}`" for call in result.pending)
             raise UserError(f"{names} waits for somebody outside, and a program cannot wait")
         return result
 
     def said(self, text: str, value: Json) -> tuple[Message, ...]:
         """A choice that the program carried out, as it stands in the history."""
-        return (*self._history, User.of(text), Assistant(value if isinstance(value, str) else repr(value)))
+        return (*self._history, User.of(text), Assistant(in_text(value)))
 
     def _answer(self, result: Result) -> Answer:
         new = [one for one in result.messages[len(self._history) :] if isinstance(one, Assistant)]

@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, assert_never
 
 from unbroken.dph.arguments import TYPED, unfit, unknown
-from unbroken.dph.environment import no_such_choice, no_such_tool
+from unbroken.dph.environment import NO_MODEL, no_such_choice, no_such_tool
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.files import Library
-from unbroken.dph.filling import kind_of, names_in
-from unbroken.dph.lexing import lines_outside_fences
+from unbroken.dph.filling import names_in
+from unbroken.dph.lexing import lines_outside_fences, swallowed
 from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.syntax import (
     Applied,
@@ -37,6 +37,7 @@ from unbroken.dph.syntax import (
     Variable,
     Word,
 )
+from unbroken.dph.values import kind_of
 from unbroken.errors import UserError
 from unbroken.tools.toolbox import Toolbox
 
@@ -47,6 +48,7 @@ def check_program(
     variables: Collection[str] = (),
     types: Mapping[str, Any] | None = None,
     library: Library | None = None,
+    has_model: bool = True,
 ) -> list[Problem]:
     """All problems of a program and of the programs that it calls, in their order. Without `tools` nothing is said of
     tools, without `types` nothing of types."""
@@ -54,7 +56,7 @@ def check_program(
     library, checked = library or Library(), dict[str, set[str]]()
     waiting = [(program, set(variables))]
     for one, given in waiting:  # it grows while they are gone through
-        checker = _Checker(one, tools, types, library, checked, waiting)
+        checker = _Checker(one, tools, types, library, checked, waiting, has_model)
         found |= dict.fromkeys(checker.check(given))
     return [*found]
 
@@ -94,10 +96,12 @@ class _Checker:
     """Programs that are looked at, with the variables that they are given."""
     waiting: list[tuple[Program, set[str]]]
     """Programs that are called, and are looked at next."""
+    has_model: bool
+    """Is there one for blocks that name none?"""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def check(self, variables: set[str]) -> list[Problem]:
-        self._statements(self.program.statements, _Names(set(variables)))
+        self._statements(self.program.statements, _Names({*variables, *lists_of(self.program)}))
         return sorted(self.problems, key=lambda problem: (problem.place.file, problem.place.line, problem.place.column))
 
     def _say(self, at: int, message: str, expected: str = "", kind: Literal["error", "warning"] = "error") -> None:
@@ -168,6 +172,8 @@ class _Checker:
                 continue
             self._value(argument.value, known)
             self._argument(argument)
+        if not self.has_model and not any(argument.name == "model" for argument in block.arguments):
+            self._say(block.at, NO_MODEL, "expected model=…")
         self._choice(block)
         self._text(block, known)
 
@@ -220,6 +226,15 @@ class _Checker:
                     "expected `-> name` before it, if it is none",
                     "warning",
                 )
+                return
+        for at in swallowed(block.text):
+            self._say(
+                block.text_at + at,
+                f"this line ends like a prompt, but is text of the `/{block.kind}/` of line {began}: "
+                "no statement follows it",
+                "expected a statement after it, or an arrow on a line of its own at the end of the text",
+                "warning",
+            )
 
     def _call(self, call: CallStatement, known: _Names) -> None:
         for argument in call.arguments:
@@ -301,6 +316,15 @@ class _Checker:
                         told.add(name)
                         message = f"`${name}` is not set before this, and stays in the text as it is written"
                         self._say(part.at, message, f"expected a variable that is set, or -v {name}=…", "warning")
+
+
+def lists_of(program: Program) -> list[str]:
+    """Names that a program only appends to: they are lists from its beginning, also if nothing is ever appended."""
+    appended = dict.fromkeys(target.name for target in _targets(program.statements) if target.append)
+    for target in _targets(program.statements):
+        if not target.append:
+            appended.pop(target.name, None)
+    return [*appended]
 
 
 def _targets(statements: Iterable[Statement]) -> Iterable[Target]:

@@ -24,13 +24,14 @@ from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.record import Recorder
 
+NO_MODEL = "no model is named, and this block asks one; give one to the program (--model), or say model= here"
 CHOICES = ("auto", "required", "none")
 
 
 @dataclass(slots=True)
 class Environment:
     run: str
-    model: Model
+    model: Model | None
     toolbox: Toolbox
     models: Mapping[str, Model]
     types: Mapping[str, Any]
@@ -42,6 +43,10 @@ class Environment:
     results: ResultCache = field(default_factory=ResultCache)
     usage: Usage = field(default_factory=Usage)
     requests: int = 0
+    steps: int = 0
+    """Statements that were run."""
+    keeping: dict[str, Toolbox] = field(default_factory=dict[str, Toolbox])
+    """Tools that the program called itself, by name."""
     _connected: dict[str, Model] = field(default_factory=dict[str, Model])
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -51,6 +56,8 @@ class Environment:
     def find_model(self, name: str | None) -> Model:
         """The program's own, one by its name, or one that is connected for it."""
         if name is None:
+            if self.model is None:
+                raise UserError(NO_MODEL)
             return self.model
         if name in self.models:
             return self.models[name]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never, cast
 
-from unbroken.dph.filling import Missing, fill, in_text, kind_of, step_into
-from unbroken.dph.functions import apply, bounded, is_number
+from unbroken.dph.filling import fill
+from unbroken.dph.functions import apply
 from unbroken.dph.syntax import (
     Applied,
     Binary,
@@ -20,6 +20,7 @@ from unbroken.dph.syntax import (
     Variable,
     Word,
 )
+from unbroken.dph.values import Missing, bounded, in_text, is_number, kind_of, same, step_into
 from unbroken.messages import Json
 
 
@@ -146,17 +147,12 @@ def _contains(whole: Json, part: Json) -> bool:
     if isinstance(whole, str) and isinstance(part, str):
         return part in whole
     if isinstance(whole, list):
-        return any(_same(part, item) for item in cast("list[Json]", whole))
+        return any(same(part, item) for item in cast("list[Json]", whole))
     if isinstance(whole, dict) and isinstance(part, str):
         return part in whole
     if isinstance(whole, str | dict):
         raise TypeError(f"in {kind_of(whole)} a text is looked for, and this is {kind_of(part)}")
     raise TypeError(f"nothing is looked for in {kind_of(whole)}; use a text, a list or an object")
-
-
-def _same(left: Json, right: Json) -> bool:
-    """1 is no true."""
-    return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Json]] = {
@@ -166,8 +162,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Json]] = {
     "/": lambda a, b: _divide(a, b, lambda: a / b),
     "//": lambda a, b: _divide(a, b, lambda: a // b),
     "%": lambda a, b: _divide(a, b, lambda: a % b),
-    "==": _same,
-    "!=": lambda a, b: not _same(a, b),
+    "==": same,
+    "!=": lambda a, b: not same(a, b),
     "<": lambda a, b: _order(a, b, lambda x, y: x < y),
     "<=": lambda a, b: _order(a, b, lambda x, y: x <= y),
     ">": lambda a, b: _order(a, b, lambda x, y: x > y),

@@ -362,9 +362,11 @@ class Expressions:
 def _closing_quote(text: str, start: int, quote: str) -> int:
     """Where the quote is that ends a text, or -1."""
     at = start
+    line_end = text.find("\n", start) if len(quote) == 1 else -1
+    limit = len(text) if line_end < 0 else line_end
     while True:
-        end = text.find(quote, at)
-        if end < 0 or (len(quote) == 1 and text.find("\n", start, end) >= 0):
+        end = text.find(quote, at, limit)
+        if end < 0:
             return -1
         slashes = 0
         while text[end - slashes - 1] == "\\" and end - slashes - 1 >= start:

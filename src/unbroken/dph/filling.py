@@ -3,33 +3,20 @@ known stays as it is written, because a text may speak of `$HOME` or of `$5`."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 from unbroken.dph.syntax import NAME
+from unbroken.dph.values import LARGEST, Missing, in_text, step_into
 from unbroken.messages import Json
 
 _VARIABLE = re.compile(r"\$(" + NAME + r")((?:\." + NAME + r"|\[-?\d{1,9}\]|\[\"[^\"\n]*\"\]|\['[^'\n]*'\])*)")
 _STEP = re.compile(r"\.(" + NAME + r")|\[(-?\d{1,9})\]|\[[\"']([^\"'\n]*)[\"']\]")
 
 
-class Answer(dict[str, Json]):
-    """What a block that asked a model gave: `answer`, `think`, and `calls` of an `/explore/`. In a text it stands as
-    its answer."""
-
-
-LARGEST = 10_000_000
-"""Characters or items of one value: a program that makes more has gone wrong."""
-
-
 class TooLong(ValueError):
     """A text beyond all measure."""
-
-
-class Missing(LookupError):
-    """There is no such key or position."""
 
 
 def fill(text: str, variables: Mapping[str, Json]) -> str:
@@ -66,49 +53,3 @@ def _filled(found: re.Match[str], variables: Mapping[str, Json]) -> str:
             break  # a text or a number has no keys: `$file.txt` is a name and an ending
         taken = step.end()
     return in_text(value) + rest[taken:]
-
-
-def step_into(value: Any, key: Any) -> Json:
-    """`.key` or `[0]` of a value."""
-    if isinstance(value, dict):
-        inside = cast("dict[Any, Any]", value)
-        if isinstance(key, str | int) and not isinstance(key, bool):
-            for name in (key, str(key)):
-                if name in inside:
-                    return inside[name]
-        raise Missing(f"there is no `{key}`; there are: {', '.join(map(str, inside)) or 'none'}")
-    if isinstance(value, list | str) and isinstance(key, int) and not isinstance(key, bool):
-        items = cast("list[Any] | str", value)
-        if -len(items) <= key < len(items):
-            return items[key]
-        what = "characters" if isinstance(value, str) else "items"
-        raise Missing(f"there is no position {key}: it has {len(items)} {what}")
-    raise Missing(f"{kind_of(value)} has no `{key}`")
-
-
-def in_text(value: Json) -> str:
-    """A value as it stands in a text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Answer):
-        return in_text(value.get("answer", ""))
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def kind_of(value: Any) -> str:
-    """For people."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-        case dict():
-            return "an object"
-        case _:
-            return f"a {type(value).__name__}"

@@ -3,29 +3,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from unbroken.dph.filling import LARGEST, in_text, kind_of
+from unbroken.dph.values import LARGEST, bounded, in_text, is_number, kind_of, read_json
 from unbroken.messages import Json
 
-MOST_BITS = 4096
-"""Of a whole number."""
 MOST_NUMBERS = 1_000_000
 MANY = 99
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def bounded(value: Json) -> Json:
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        raise ValueError("the number gets too large")
-    if isinstance(value, str | list) and len(cast("str", value)) > LARGEST:
-        raise ValueError("the value gets too large")
-    return cast("Json", value)
+DIGITS = 300
+"""Of a number in a text."""
 
 
 def apply(name: str, arguments: list[Json]) -> Json:
@@ -79,6 +66,8 @@ def _sum(values: Any) -> Json:
 def _range(*bounds: Any) -> list[Json]:
     if not all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds):
         raise TypeError("needs whole numbers")
+    if len(bounds) == 3 and bounds[2] == 0:
+        raise ValueError("the step must not be 0")
     numbers = range(*bounds)
     if len(numbers) > MOST_NUMBERS:
         raise ValueError(f"more than {MOST_NUMBERS:,} numbers")
@@ -88,6 +77,8 @@ def _range(*bounds: Any) -> list[Json]:
 def _round(value: Any, digits: Any = 0) -> Json:
     if not is_number(value) or not isinstance(digits, int):
         raise TypeError(f"needs a number, and this is {kind_of(value)}")
+    if not -DIGITS <= digits <= DIGITS:
+        raise ValueError(f"at most {DIGITS} digits")
     return round(value, digits) if digits else round(value)
 
 
@@ -98,6 +89,8 @@ def _abs(value: Any) -> Json:
 
 
 def _split(value: Any, mark: Any = None) -> list[Json]:
+    if mark == "":
+        raise ValueError("the mark between the parts is empty")
     return list(_text(value).split(None if mark is None else _text(mark)))
 
 
@@ -121,24 +114,23 @@ def _replace(text: Any, old: Any, new: Any) -> str:
 
 
 def _json(text: Any) -> Json:
-    try:
-        return json.loads(_text(text), parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-
-
-def _no_number(word: str) -> Json:
-    raise ValueError(f"{word} is no JSON")
+    return read_json(_text(text))
 
 
 def _sorted(values: Any) -> list[Json]:
     return sorted(_alike((_list(values),))) if values else []
 
 
+def _digits(text: str) -> str:
+    if "_" in text or len(text) > DIGITS:
+        raise ValueError(text)
+    return text.strip()
+
+
 def _int(value: Any) -> int:
     if isinstance(value, str | int | float):
         try:
-            return int(value.strip() if isinstance(value, str) else value)
+            return int(_digits(value) if isinstance(value, str) else value)
         except (ValueError, OverflowError):
             pass
     raise ValueError(f"{in_text(value)[:80]!r} is no whole number")
@@ -147,7 +139,7 @@ def _int(value: Any) -> int:
 def _float(value: Any) -> float:
     if isinstance(value, str | int | float):
         try:
-            return float(value)
+            return float(_digits(value) if isinstance(value, str) else value)
         except (ValueError, OverflowError):
             pass
     raise ValueError(f"{in_text(value)[:80]!r} is no number")

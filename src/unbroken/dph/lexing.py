@@ -10,11 +10,11 @@ a bounded number of times, so the time is linear in the text.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from unbroken.dph.functions import FUNCTIONS
 from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.source import Source
 from unbroken.dph.syntax import NAME
@@ -27,20 +27,16 @@ _SKIPPED = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*(?:#[^\n]*\Z)?")
 _THING = re.compile(r"->|>>|[=!<>]=|\$?\w+|[^\w\s]")
 _SPACE = re.compile(r"[ \t]*")
 _SPACE_AND_COMMENTS = re.compile(r"(?:\s+|#[^\n]*)*")
-_OPERATOR = r"[ \t]*(?:->|>>|[-+*/%<>]|[=!]=|(?:and|or|in|not|if)\b)"
+_OPERATOR = r"[ \t]*(?:->|>>|[-+*/%<>]|[=!]=|(?:and|or|in|not)\b)"
 _BEGINS = re.compile(
-    r"/(?:" + "|".join(BLOCKS) + r")/"
-    r"|@DESC\b|@" + NAME + r"[ \t]*\("
-    r"|\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _OPERATOR + r"|"
-    r'"""|' + r"'''"
-    r'|"(?:[^"\\\n]|\\.)*"' + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*'" + _OPERATOR + r"|"
-    r"-?\d+(?:\.\d+)?" + _OPERATOR + r"|(?:true|false|null)" + _OPERATOR + r"|"
-    r"(?:" + "|".join(FUNCTIONS) + r")\([^\n]*(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:#[^\n]*)?$"
-    r"|[\[{(][^\n]*[\]})][ \t]*(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:#[^\n]*)?$",
-    re.MULTILINE,
+    r"/(?:" + "|".join(BLOCKS) + r")/|@DESC\b|@" + NAME + r"[ \t]*\(|"
+    r"\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _OPERATOR + r"|"
+    r'"(?:[^"\\\n]|\\.)*"' + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*'" + _OPERATOR
 )
-"""What a statement begins with, told from its first line: enough to tell it from the text of a prompt, and no more, so
-that a mistake further on in it is an error there and does not make it text."""
+"""What a statement begins with, told from its first words: enough to tell it from the text of a prompt, so that a
+mistake further on in it is an error there and does not make it text. (What is whole is found by reading it.)"""
+_MAY_BEGIN = re.compile(r"[\[{(\"'$\d]|-(?=[\d$(\w])|[A-Za-z]+(?=[ \t(])")
+_NEAR_BLOCK = re.compile(r"[ \t]*/([a-z]{2,10})/")
 _BEGINS_BRANCH = re.compile(r"else[ \t]*:|elif\b[^\n]*:")
 
 
@@ -101,10 +97,13 @@ class Cursor:
         word = _THING.match(self.text, self.at)
         return f"`{word.group() if word else self.text[self.at]}`"
 
-    def take_prompt(self, kind: str, began: int, in_branch: bool) -> PromptText:
-        """The text of a prompt from here on, and the arrow and name that end it."""
+    def take_prompt(self, kind: str, began: int, in_branch: bool, is_statement: Callable[[int], bool]) -> PromptText:
+        """The text of a prompt from here on, and the arrow and name that end it. `is_statement` reads what stands at a
+        place, to see whether it is one."""
         start = self.at
         line_start, fence, fence_at, odd = start, "", 0, ""
+        followed = -1
+        """Where that stands which made the last ending none."""
         while line_start <= len(self.text):
             line_end = self.text.find("\n", line_start)
             line_end = len(self.text) if line_end < 0 else line_end
@@ -113,14 +112,23 @@ class Cursor:
             if (mark := _FENCE.match(line)) and (_closes(mark, fence) if fence else _opens(mark)):
                 fence, fence_at = ("", 0) if fence else (mark[1], line_start)
             elif not fence:
-                if whole_line and (block := _BLOCK.match(line)):
+                if whole_line and (block := _BLOCK.match(line) or _misspelled(line)):
                     raise self._forgotten(kind, began, line_start + block.start(1) - 1, block[1])
-                if (ending := _ENDING.search(line)) and self._ends_at(line_start + ending.end(), in_branch):
-                    self.at = line_start + ending.end()
-                    arrow = line_start + ending.start(1)
-                    return self._prompt(kind, start, arrow, ending)
+                if ending := _ENDING.search(line):
+                    end = line_start + ending.end()
+                    if self._ends_at(end, in_branch, is_statement):
+                        self.at = end
+                        return self._prompt(kind, start, line_start + ending.start(1), ending)
+                    followed = self._skipped[1]
                 odd = odd or _near_ending(line)
             line_start = line_end + 1
+        if followed >= 0 and not fence:
+            raise self.error(
+                followed,
+                f"this is no statement, so the arrow before it is text, and the `/{kind}/` of line "
+                f"{self.source.place(began).line} never ends",
+                "expected a statement (a value needs an arrow: `-> name`), or an arrow that ends the text",
+            )
         raise self._unclosed(kind, began, fence_at if fence else None, odd)
 
     def _prompt(self, kind: str, start: int, arrow: int, ending: re.Match[str]) -> PromptText:
@@ -140,15 +148,17 @@ class Cursor:
             )
         return PromptText(text.rstrip(), at, arrow, ending[1] == ">>", ending[2])
 
-    def _ends_at(self, at: int, in_branch: bool) -> bool:
+    def _ends_at(self, at: int, in_branch: bool, is_statement: Callable[[int], bool]) -> bool:
         """Does a statement, or the end, follow?"""
         first, last = self._skipped
         if not first < at <= last:
             self._skipped = (at, _end(_SKIPPED, self.text, at))
         at = self._skipped[1]
-        if at >= len(self.text) or _BEGINS.match(self.text, at):
+        if at >= len(self.text) or _BEGINS.match(self.text, at) or _misspelled(self.text, at):
             return True
-        return in_branch and _BEGINS_BRANCH.match(self.text, at) is not None
+        if in_branch and _BEGINS_BRANCH.match(self.text, at):
+            return True
+        return _MAY_BEGIN.match(self.text, at) is not None and is_statement(at)
 
     def _forgotten(self, kind: str, began: int, at: int, block: str) -> InvalidProgram:
         line = self.source.place(began).line
@@ -187,12 +197,33 @@ def _closes(mark: re.Match[str], fence: str) -> bool:
     return mark[1].startswith(fence) and not mark[2].strip()
 
 
+def _misspelled(text: str, at: int = 0) -> re.Match[str] | None:
+    """A word between slashes that is nearly a block."""
+    found = _NEAR_BLOCK.match(text, at)
+    if found is None or not difflib.get_close_matches(found[1], BLOCKS, n=1, cutoff=0.75):
+        return None
+    return found
+
+
+def swallowed(text: str) -> Iterator[int]:
+    """Where a line of a prompt ends like a prompt (or nearly), though the next is its last, and says something: then it
+    may well be that this one was meant to be its end."""
+    lines = [(at, line) for at, line in lines_outside_fences(text) if line.strip()]
+    if len(lines) > 1:
+        at, line = lines[-2]
+        last = lines[-1][0] + len(lines[-1][1]) >= len(text)
+        if last and (_ENDING.search(line) or _near_ending(line)):
+            yield at
+
+
 def _near_ending(line: str) -> str:
     """Something that looks like an ending and is none."""
     if re.search(r"(?:^|\s)(?:->|>>)[ \t]*\$" + NAME + r"[ \t]*$", line):
         return " (a name is set without its `$`)"
     if re.search(r"(?:^|\s)(?:->|>>)[ \t]*" + NAME + r"[ \t]+#[^\n]*$", line):
         return " (a comment after the name makes it text: put the comment on a line of its own)"
+    if re.search(r"(?:^|\s)(?:->|>>)[ \t]*" + NAME + r"[.\[][^\s]*[ \t]*$", line):
+        return " (only a whole name can be set)"
     return ""
 
 

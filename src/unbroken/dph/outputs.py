@@ -12,6 +12,7 @@ from typing import Any, cast
 from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from unbroken.dph.arguments import TYPED
+from unbroken.dph.values import read_json
 from unbroken.errors import UserError
 from unbroken.messages import Json
 
@@ -70,11 +71,10 @@ def _typed(name: str, types: Mapping[str, Any]) -> Output:
 
 
 def _json(text: str) -> Json:
-    inside = _unfenced(text)
     try:
-        return json.loads(inside, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise DoesNotFit(f"it is not JSON ({error})") from None
+        return read_json(_unfenced(text))
+    except ValueError as error:
+        raise DoesNotFit(str(error)) from None
 
 
 def _jsonl(text: str) -> list[Json]:
@@ -82,9 +82,9 @@ def _jsonl(text: str) -> list[Json]:
     for number, line in enumerate(_unfenced(text).splitlines(), 1):
         if line.strip():
             try:
-                found.append(json.loads(line, parse_constant=_refuse))
-            except (ValueError, RecursionError) as error:
-                raise DoesNotFit(f"line {number} is not JSON ({error})") from None
+                found.append(read_json(line))
+            except ValueError as error:
+                raise DoesNotFit(f"line {number}: {error}") from None
     return found
 
 
@@ -106,7 +106,3 @@ def _unfenced(text: str) -> str:
     """What stands in the one code fence of an answer, if there is one; models put JSON into one unasked."""
     fences = _FENCED.findall(text)
     return (fences[0] if len(fences) == 1 else text).strip()
-
-
-def _refuse(constant: str) -> Json:
-    raise ValueError(f"{constant} is no JSON")

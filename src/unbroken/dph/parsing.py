@@ -32,6 +32,9 @@ from unbroken.errors import UserError
 DEEPEST = 30
 """How deep `/if/`, `/for/` and `/parallel/` may stand in each other."""
 
+LOOKED_AHEAD = 4000
+"""Characters of what follows a prompt that are read to see whether it is a statement."""
+
 _KEYWORD = re.compile(r"/(\w+)/")
 _CALL = re.compile(r"@(" + NAME + r")[ \t]*\(")
 _ARROW = re.compile(r"->|>>")
@@ -40,6 +43,7 @@ _VARIABLE = re.compile(r"\$(" + NAME + r")")
 _IN = re.compile(r"[ \t]*in\b")
 _ARGUMENTS = re.compile(r"\(|[ \t]+\((?=\s*(?:" + NAME + r"\s*=(?!=)|\)))")
 """Right behind its block a parenthesis holds arguments; after a space only if it looks like it: a text may begin so."""
+_LINE_END = re.compile(r"[ \t]*(?:#[^\n]*|/end/[ \t]*)?(?:\n|\Z)")
 _ELIF = re.compile(r"elif\b")
 _ELSE = re.compile(r"else[ \t]*(?=:)")
 _DESCRIPTION = re.compile(r"@DESC\b")
@@ -166,9 +170,22 @@ class _Parser:
         cursor = self._cursor
         arguments = self._expressions.read_arguments() if cursor.take(_ARGUMENTS) else ()
         in_branch = any(block == "if" for block, _ in self._open)
-        prompt = cursor.take_prompt(kind, at, in_branch)
+        prompt = cursor.take_prompt(kind, at, in_branch, self._is_assignment)
         target = Target(prompt.arrow_at, prompt.name, prompt.append)
         return Block(at, kind, arguments, prompt.text, prompt.at, target)
+
+    def _is_assignment(self, at: int) -> bool:
+        """Does a value with an arrow and a name stand here? Only so much of it is read as any honest one has."""
+        ahead = Cursor(Source(self._cursor.text[at : at + LOOKED_AHEAD]))
+        try:
+            Expressions(ahead).read()
+        except InvalidProgram:
+            return False
+        ahead.skip_space()
+        if ahead.take(_ARROW) is None:
+            return False
+        ahead.skip_space()
+        return ahead.take(_NAME) is not None and ahead.take(_LINE_END) is not None
 
     def _if(self, at: int) -> If:
         cursor = self._cursor

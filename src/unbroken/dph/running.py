@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never, cast
@@ -16,14 +17,14 @@ from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
 from unbroken.dph.arguments import Settings, unfit, unknown
 from unbroken.dph.asking import ASK
-from unbroken.dph.checking import check_program
+from unbroken.dph.checking import check_program, lists_of
 from unbroken.dph.environment import Environment, no_such_tool, types_beside
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.events import BlockFinished, BlockRun, BlockStarted, ProgramEvent, ProgramSink
 from unbroken.dph.files import ENDING, Library
-from unbroken.dph.filling import TooLong, fill, kind_of
+from unbroken.dph.filling import TooLong, fill
 from unbroken.dph.parsing import parse_program, read_source
-from unbroken.dph.problems import InvalidProgram, ProgramFailed
+from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
 from unbroken.dph.scope import Scope
 from unbroken.dph.source import Position, Source
 from unbroken.dph.syntax import (
@@ -38,6 +39,7 @@ from unbroken.dph.syntax import (
     Statement,
 )
 from unbroken.dph.tool_calls import call_tool
+from unbroken.dph.values import kind_of
 from unbroken.errors import UnbrokenError
 from unbroken.messages import Json, Usage
 from unbroken.models.connect import connect
@@ -48,6 +50,8 @@ from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.record import Recorder
 from unbroken.transcript import Transcript
 
+AT_A_TIME = 200
+"""Statements that only reckon, before others get their turn."""
 CALLS_DEEP = 32
 """How deep programs may call each other: more is a recursion without end."""
 
@@ -66,6 +70,22 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
     """A program that runs: `result = await run_program(…)`, or `async for event in run_program(…)`, after which
     `result` is there. Whoever stops reading ends it."""
 
+    def __init__(
+        self,
+        perform: Callable[[ProgramSink], Awaitable[ProgramResult]],
+        variables: dict[str, Json],
+        warnings: Sequence[Problem],
+    ) -> None:
+        super().__init__(perform)
+        self._variables = variables
+        self.warnings = warnings
+        """What the check found before it began, and is no mistake."""
+
+    @property
+    def variables(self) -> dict[str, Json]:
+        """As they are now, also after it was ended early."""
+        return dict(self._variables)
+
     def __await__(self) -> Generator[Any, None, ProgramResult]:
         return self._to_its_end().__await__()
 
@@ -77,7 +97,7 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
 
 def run_program(
     source: str | Path | Source | Program,
-    model: Model | str,
+    model: Model | str | None,
     tools: Sequence[ToolSource] | Toolbox = (),
     variables: Mapping[str, Json] | None = None,
     *,
@@ -91,6 +111,7 @@ def run_program(
     """Run a program: its text, or the path of its file. A program with a mistake that can be found beforehand is not
     begun: `InvalidProgram`. One that stops on its way raises `ProgramFailed`.
 
+    - `model`: who is asked by blocks that name no other; None will do for a program that asks nobody.
     - `models`: what `model="name"` in a block may name; else it is `provider:model`.
     - `types`: what `output="obj/Type"` may name; classes beside the tools are known without.
     - `on_approval`, `deps`, `record`: as for an `Agent`.
@@ -115,14 +136,16 @@ def run_program(
                 deps=deps,
                 recorder=recorder,
             )
-            return await _perform(program, environment, Scope(dict(variables or {})))
+            return await _perform(program, environment, scope, warnings)
 
-    return ProgramRun(perform)
+    scope = Scope({**{name: [] for name in lists_of(program)}, **deepcopy(dict(variables or {}))})
+    warnings: list[Problem] = []
+    return ProgramRun(perform, scope, warnings)
 
 
 def run_program_sync(
     source: str | Path | Source | Program,
-    model: Model | str,
+    model: Model | str | None,
     tools: Sequence[ToolSource] | Toolbox = (),
     variables: Mapping[str, Json] | None = None,
     **options: Any,
@@ -148,9 +171,11 @@ def load_program(source: str | Path | Source | Program) -> Program:
             return parse_program(read_source(source))
 
 
-async def _perform(program: Program, environment: Environment, scope: Scope) -> ProgramResult:
+async def _perform(program: Program, environment: Environment, scope: Scope, warnings: list[Problem]) -> ProgramResult:
     library = Library()
-    problems = check_program(program, environment.toolbox, set(scope), environment.types, library)
+    has_model = environment.model is not None
+    problems = check_program(program, environment.toolbox, set(scope), environment.types, library, has_model)
+    warnings += [problem for problem in problems if problem.kind == "warning"]
     if errors := [problem for problem in problems if problem.kind == "error"]:
         raise InvalidProgram(errors)
     started = environment.clock.elapsed()
@@ -178,6 +203,9 @@ class _Runner:
         """The value of the last."""
         value: Json = None
         for statement in statements:
+            self._environment.steps += 1
+            if self._environment.steps % AT_A_TIME == 0:
+                await asyncio.sleep(0)  # others on the loop get their turn, and an interrupt is heard
             value = await self._statement(statement, scope)
         return value
 
@@ -256,8 +284,9 @@ class _Runner:
             raise self._too_deep(call)
         with self._block_run("program", call) as running:
             inside = _Runner(program, self._environment, self._library, (place, *self._calls))
+            own = Scope({**{name: [] for name in lists_of(program)}, **arguments})
             try:
-                value = await inside.run(program.statements, Scope(arguments))
+                value = await inside.run(program.statements, own)
             except RecursionError:  # blocks stand in each other too, and Python has its own limit
                 raise self._too_deep(call) from None
             running.end(value)

@@ -1,5 +1,5 @@
-"""The variables of a program while it runs. Values are never changed in place: appending makes a new list, so children
-of a `/parallel/` can each go on from the same values without seeing each other's."""
+"""The variables of a program while it runs. Whoever has read a value keeps it as it was: appending makes a new list,
+unless nobody can have seen the old one. So children of a `/parallel/` can each go on from the same values."""
 
 from __future__ import annotations
 
@@ -9,31 +9,56 @@ from unbroken.messages import Json, Message
 
 
 class Scope(dict[str, Json]):
-    """Names and values. `changes` are what was set and appended since it was forked, in order."""
+    """Names and values."""
 
     def __init__(self, values: dict[str, Json] | None = None) -> None:
         super().__init__(values or {})
-        self.changes: list[tuple[str, bool, Json]] = []
         self.said: tuple[Message, ...] = ()
         """What blocks with `history=true` have said to each other."""
+        self._unseen: set[str] = set()
+        """Names of lists that were made here, and that nobody has read since."""
+        self._set: dict[str, None] = {}
+        """Since it was forked: names that were set, in their order."""
+        self._appended: dict[str, list[Json]] = {}
+        """And what was appended to others."""
+        self._said_before: int | None = None
+        """Of a fork: how much had been said when it was made."""
+
+    def __getitem__(self, name: str) -> Json:
+        self._unseen.discard(name)
+        return super().__getitem__(name)
 
     def put(self, name: str, value: Json, *, append: bool) -> None:
         """Set a name, or append to the list that it has; one that has no list is made one."""
-        self.changes.append((name, append, value))
+        forked = self._said_before is not None
         if not append:
+            self._unseen.discard(name)
             self[name] = value
-        elif name not in self:
-            self[name] = [value]
+            if forked:
+                self._set[name] = None
+                self._appended.pop(name, None)
+            return
+        if name in self._unseen:
+            cast("list[Json]", super().__getitem__(name)).append(value)
         else:
-            before: Any = self[name]
+            before: Any = self.get(name, [])
             self[name] = [*cast("list[Json]", before), value] if isinstance(before, list) else [before, value]
+            self._unseen.add(name)
+        if forked and name not in self._set:
+            self._appended.setdefault(name, []).append(value)
 
     def fork(self) -> Scope:
+        """The same names and values for a child, which sees nothing of what is put here from now on."""
+        self._unseen.clear()
         child = Scope(dict(self))
-        child.said = self.said
+        child.said, child._said_before = self.said, len(self.said)
         return child
 
     def join(self, child: Scope) -> None:
         """Take over what a child changed, after those that stand before it."""
-        for name, append, value in child.changes:
-            self.put(name, value, append=append)
+        for name in child._set:
+            self.put(name, child[name], append=False)
+        for name, values in child._appended.items():
+            for value in values:
+                self.put(name, value, append=True)
+        self.said += child.said[child._said_before or 0 :]

@@ -22,15 +22,22 @@ from unbroken.deltas import (
     CallSpoiled,
     Delta,
     Ended,
+    ReasoningDelta,
     Restarted,
     TextDelta,
 )
-from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolMessage, ToolSpec, User
+from unbroken.messages import Assistant, Json, Message, OneTool, Request, System, ToolCall, ToolMessage, ToolSpec, User
 from unbroken.models.model import Model, closing
 from unbroken.verdicts import Verdict
 
 MARK = "=>#"
-_OPENING = re.compile(r"=>#[ \t]*([\w.:/-]+)[ \t]*:")
+_OPENING = re.compile(r"=>#[ \t]*([\w./-]+)[ \t]*([:：])")
+_ALONE = re.compile(r"=>#[ \t]*([\w./-]+)[ \t]*([:：]?)[ \t]*$")
+"""The name of a tool and nothing else: a call without arguments."""
+_UP_TO_A_BRACE = re.compile(r"[^}]*}|[^}]+")
+LONGEST_NAME = 200
+IGNORED = 2000
+"""Characters after its call in which a model may come to its end, and tell what it used; then nobody listens."""
 
 HOW_TO_CALL = """\
 You can use these tools, one call at a time:
@@ -39,6 +46,7 @@ You can use these tools, one call at a time:
 To call a tool, write this on a line of its own and stop there:
 =>#tool_name: {{"argument": "value"}}
 The arguments are one JSON object. The result comes in the next message. When you need no tool, just answer."""
+MUST_CALL = "In your next reply you must call {what}."
 NO_MORE = "No tool can be called any more. Answer now, with what you have."
 
 
@@ -52,104 +60,145 @@ class TextCalls:
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
         before = sum(isinstance(message, Assistant) and bool(message.calls) for message in request.messages)
-        return self._listen(in_words(request), f"call_{before}_0")
+        names = frozenset(tool.name for tool in request.tools)
+        return self._listen(in_words(request), f"call_{before}_0", names)
 
-    async def _listen(self, request: Request, id: str) -> AsyncIterator[Delta]:
-        reader = _Reader(id)
+    async def _listen(self, request: Request, id: str, names: frozenset[str]) -> AsyncIterator[Delta]:
+        reader = _Reader(id, names)
+        reasoning: list[str] = []
         async with closing(self._model.stream(request)) as deltas:
             async for delta in deltas:
                 match delta:
                     case TextDelta():
                         for said in reader.feed(delta.text):
                             yield said
-                        if reader.call is not None:
+                        if reader.ignored > IGNORED:
                             break
+                    case ReasoningDelta():
+                        reasoning.append(delta.text)
+                        yield delta
                     case Restarted():
-                        reader = _Reader(id)
+                        reader, reasoning = _Reader(id, names), []
                         yield delta
                     case Ended():
                         for said in reader.end(delta.verdict.whole):
                             yield said
-                        # The message is what the deltas said, and no longer what the wire of the model said.
-                        yield Ended(delta.verdict)
+                        # What the wire of the model said is no longer what was said.
+                        yield Ended(delta.verdict, reader.message("".join(reasoning)))
                         return
                     case _:
                         yield delta
-        yield Ended(Verdict("whole", finish="tool_calls"))
+        yield Ended(Verdict("whole", finish="tool_calls"), reader.message("".join(reasoning)))
 
 
 class _Reader:
     """Finds the one call in a text that comes in pieces. Text is held back only where it may begin a call."""
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, names: frozenset[str]) -> None:
         self.call: ToolCall | None = None
+        """Once it is whole, or cannot become so."""
+        self.ignored = 0
+        """Characters that came after the call."""
         self._id = id
+        self._names = names
+        self._said: list[str] = []
         self._held = ""
         self._at_line_start = True
-        self._opened = False
         self._name = ""
-        self._raw = ""
+        """Of the call that is being written."""
+        self._raw: list[str] = []
         self._scanner = Scanner()
 
+    def message(self, reasoning: str) -> Assistant:
+        """All that was said."""
+        return Assistant("".join(self._said), (self.call,) if self.call else (), reasoning)
+
     def feed(self, text: str) -> list[Delta]:
-        if self._opened:
+        if self.call is not None:
+            self.ignored += len(text)
+            return []
+        if self._name:
             return self._arguments(text)
         out: list[Delta] = []
         text, self._held = self._held + text, ""
         while text:
-            if self._at_line_start:
-                stripped = text.lstrip(" \t")
-                if MARK.startswith(stripped[: len(MARK)]) and len(stripped) < len(MARK):
+            at = text.find(MARK)
+            if at < 0:
+                keep = next((size for size in (2, 1) if text.endswith(MARK[:size])), 0)
+                self._say(out, text[: len(text) - keep])
+                self._held = text[len(text) - keep :]
+                break
+            self._say(out, text[:at])
+            text = text[at:]
+            found = _OPENING.match(text)
+            if found is None:  # its name may not be whole yet
+                line, newline, _ = text.partition("\n")
+                if not newline and len(line) < LONGEST_NAME:
                     self._held = text
-                    return out
-                if stripped.startswith(MARK):
-                    return [*out, *self._open(text, stripped)]
-            line, newline, text = text.partition("\n")
-            self._at_line_start = bool(newline)
-            out.append(TextDelta(line + newline))
+                    break
+                found = _ALONE.match(line)
+            if found is not None and self._is_call(found):
+                return [*out, *self._open(found, text)]
+            self._say(out, text[: len(MARK)])
+            text = text[len(MARK) :]
         return out
 
     def end(self, whole: bool) -> list[Delta]:
         """No more comes. A call that is not whole is told as what it is; it never runs."""
-        if self._opened:
-            self._opened = False
-            problem = (
-                "the arguments are not complete" if not self._scanner.foreign else "the arguments are no JSON object"
-            )
-            return [CallSpoiled(self._made(None, problem))] if whole else []
+        if self.call is not None:
+            return []
+        out: list[Delta] = []
         held, self._held = self._held, ""
-        return [TextDelta(held)] if held else []
+        if held:
+            found = _ALONE.match(held)
+            if found is not None and self._is_call(found):
+                out += self._open(found, held)
+            else:
+                self._say(out, held)
+        if self._name and self.call is None and whole:
+            raw = "".join(self._raw).strip()
+            # Nothing at all is a call without arguments; a part of something is not.
+            parsed = parse_arguments(raw or "{}")
+            self._finish(out, parsed.arguments, parsed.problem)
+        return out
 
-    def _open(self, text: str, stripped: str) -> list[Delta]:
-        found = _OPENING.match(stripped)
-        if found is None:
-            if "\n" not in stripped and len(stripped) < 200:
-                self._held = text  # the name is not whole yet
-                return []
-            line, newline, rest = text.partition("\n")
-            self._at_line_start = bool(newline)
-            return [TextDelta(line + newline), *self.feed(rest)]
-        self._opened, self._name = True, found[1]
-        return [CallOpened(0, self._name, self._id), *self._arguments(stripped[found.end() :])]
+    def _is_call(self, found: re.Match[str]) -> bool:
+        """In the middle of a line only what names a tool is a call."""
+        return found[1] in self._names or (self._at_line_start and bool(found[2]))
+
+    def _say(self, out: list[Delta], text: str) -> None:
+        if text:
+            self._said.append(text)
+            out.append(TextDelta(text))
+            last = text.rpartition("\n")[2]
+            self._at_line_start = not last.strip() and (self._at_line_start or "\n" in text)
+
+    def _open(self, found: re.Match[str], text: str) -> list[Delta]:
+        self._name = found[1]
+        return [CallOpened(0, self._name, self._id), *self._arguments(text[found.end() :])]
 
     def _arguments(self, text: str) -> list[Delta]:
         """Up to the brace that closes the object; what follows is not heard."""
         out: list[Delta] = []
-        for piece in re.findall(r"[^}]*}|[^}]+", text):
-            self._raw += piece
+        scanner, read = self._scanner, 0
+        for piece in _UP_TO_A_BRACE.findall(text):
+            self._raw.append(piece)
+            read += len(piece)
             out.append(CallArguments(0, piece))
-            if self._scanner.feed(piece) or self._scanner.spoiled or self._scanner.too_deep or self._scanner.foreign:
-                if self._scanner.foreign and "\n" not in self._raw.lstrip():
-                    continue  # what it wrote in place of an object is quoted to it: wait for the line
-                parsed = parse_arguments(self._raw.strip())
-                self.call = self._made(parsed.arguments, parsed.problem)
-                out.append(CallReady(self.call) if self.call.complete else CallSpoiled(self.call))
+            closed = scanner.feed(piece)
+            # What it wrote in place of an object is quoted to it: that is its line.
+            ended = scanner.foreign and "\n" in "".join(self._raw).lstrip()
+            if closed or scanner.spoiled or scanner.too_deep or ended:
+                parsed = parse_arguments("".join(self._raw).strip())
+                self._finish(out, parsed.arguments, parsed.problem)
+                self.ignored += len(text) - read
                 break
         return out
 
-    def _made(self, arguments: dict[str, object] | None, problem: str) -> ToolCall:
-        raw = self._raw.strip()
-        return ToolCall(self._id, self._name, arguments, raw, complete=arguments is not None, problem=problem)
+    def _finish(self, out: list[Delta], arguments: dict[str, Json] | None, problem: str) -> None:
+        raw = "".join(self._raw).strip()
+        self.call = ToolCall(self._id, self._name, arguments, raw, complete=arguments is not None, problem=problem)
+        out.append(CallReady(self.call) if self.call.complete else CallSpoiled(self.call))
 
 
 def in_words(request: Request) -> Request:
@@ -164,13 +213,24 @@ def in_words(request: Request) -> Request:
                 said.append(User.of("\n\n".join(f"Result of {one.name}:\n{one.text}" for one in results)))
             case _:
                 said.append(message)
-    how = "" if not request.tools else NO_MORE if request.final else HOW_TO_CALL.format(tools=_described(request.tools))
+    how = _how_to_call(request)
     if how:
         first = said[0] if said and isinstance(said[0], System) else None
         said[: 1 if first else 0] = [System.of(f"{first.text}\n\n{how}" if first else how)]
     return replace(
         request, messages=tuple(said), tools=(), choice=None, parallel=None, final=False, verbatim=None, passes=""
     )
+
+
+def _how_to_call(request: Request) -> str:
+    if not request.tools:
+        return ""
+    if request.final or request.choice == "none":
+        return NO_MORE
+    how = HOW_TO_CALL.format(tools=_described(request.tools))
+    if request.choice == "required":
+        return f"{how}\n{MUST_CALL.format(what='a tool')}"
+    return f"{how}\n{MUST_CALL.format(what=request.choice.name)}" if isinstance(request.choice, OneTool) else how
 
 
 def _written(call: ToolCall) -> str:

@@ -4,8 +4,10 @@ time-out counts, who approves is asked), but its value stays a value, and its fa
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -14,10 +16,11 @@ from unbroken.dph.environment import Environment
 from unbroken.dph.events import BlockRun, InBlock
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, CallStarted, Event
-from unbroken.messages import Json, Media, ToolCall, ToolResult
+from unbroken.messages import Json, Media, Text, ToolCall, ToolResult
 from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
 from unbroken.tools.calling import Prepared, ToolCaller, prepare
 from unbroken.tools.context import CallContext
+from unbroken.tools.results import ToolOutput
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
@@ -32,9 +35,11 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
     assert tool is not None  # whoever calls has looked
     if tool.function is None:
         raise ToolCallFailed(f"tool `{name}` runs at a client, and a program has none; call it in an /explore/")
-    kept: list[Any] = []
-    toolbox = Toolbox(_keeping(tool, kept))
-    call = ToolCall(f"call_{block.number}", name, arguments)
+    toolbox = environment.keeping.get(name)
+    if toolbox is None:  # one for all calls: what a tool with `cache` gave is known by its function
+        toolbox = environment.keeping[name] = Toolbox(_keeping(tool))
+    # A tool may change what it is given, and must not change a variable by it.
+    call = ToolCall(f"call_{block.number}", name, deepcopy(arguments))
     prepared = await _approved(prepare(call, toolbox), toolbox, environment)
     if prepared.refusal:
         raise ToolCallFailed(prepared.refusal)
@@ -64,7 +69,7 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
     voice.say(CallFinished, call.id, name, environment.clock.elapsed() - started, result.error, result.text)
     if result.error:
         raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")
-    return value_of(kept[-1] if kept else result)
+    return value_of(result.data.value if isinstance(result.data, _Kept) else result)
 
 
 async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environment) -> Prepared:
@@ -85,23 +90,36 @@ async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environme
             return replace(prepared, refusal=f"the call of `{name}` waits for an approval, and a program cannot wait")
 
 
-def _keeping(tool: Tool, kept: list[Any]) -> Tool:
-    """The same tool; what it gives is kept as it is, before it is put into words for a model."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    value: Any
+
+
+def _keeping(tool: Tool) -> Tool:
+    """The same tool; what it gives goes along as it is, beside the words that are made of it for a model."""
     function = tool.function
     assert function is not None
 
     async def run_async(**arguments: Any) -> Any:
-        value = await function(**arguments)
-        kept.append(value)
-        return value
+        return _kept(await function(**arguments))
 
     def run(**arguments: Any) -> Any:
         value = function(**arguments)
-        if not inspect.isawaitable(value):
-            kept.append(value)
-        return value
+        return _awaited(value) if inspect.isawaitable(value) else _kept(value)
 
     return replace(tool, function=run_async if tool.signature.is_async else run)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return _kept(await value)
+
+
+def _kept(value: Any) -> Any:
+    content = value.content if isinstance(value, ToolOutput) else value
+    parts: list[object] = cast("list[object]", content) if isinstance(content, list) else [content]
+    if any(isinstance(part, ToolResult | Text | Media) for part in parts):
+        return value  # it is in words already
+    return ToolOutput(content, _Kept(content))
 
 
 def value_of(given: Any) -> Json:
@@ -111,6 +129,6 @@ def value_of(given: Any) -> Json:
     if isinstance(given, Media):
         return given.url or f"[{given.mime}]"
     try:
-        return to_jsonable_python(given, fallback=str)
+        return to_jsonable_python(given, fallback=str, inf_nan_mode="null")
     except (PydanticSerializationError, ValueError):
         return str(given)
