@@ -2,7 +2,7 @@
 
 On GitHub a page may link to any file of the checkout. The site has only pages: some that stand outside docs/ are taken
 in (`TAKEN_IN`), a link to any other file becomes its path. And the one script that the theme would fetch from elsewhere
-is ours. Nothing else is changed here.
+is ours. The colours of code are `highlighting`'s, and search passes over examples. Nothing else is changed here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import highlighting
 from mkdocs.structure.files import File, Files
 from mkdocs.utils import get_relative_url
 
@@ -20,13 +21,19 @@ TAKEN_IN = ("deploy/README.md", "examples/*/README.md")
 """Pages outside docs/ that the site has too, at the place that they have in the checkout."""
 FETCHED = "https://unpkg.com/iframe-worker/shim"
 """Search from a disk, in the theme's own way."""
+EXAMPLE = re.compile(r'<div (class="language-py(?:thon)? highlight")')
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+highlighting.register()
 
 
 def on_files(files: Files, config: Any) -> Files:
     for pattern in TAKEN_IN:
         for page in sorted(ROOT.glob(pattern)):
-            files.append(File.generated(config, page.relative_to(ROOT).as_posix(), abs_src_path=str(page)))
+            taken = File.generated(config, page.relative_to(ROOT).as_posix(), abs_src_path=str(page))
+            taken.name = page.stem  # a README would be an index, and the theme gives an index the name of its section
+            files.append(taken)
             for picture in sorted(page.parent.rglob("*.png")):
                 name = picture.relative_to(ROOT).as_posix()
                 files.append(File.generated(config, name, abs_src_path=str(picture)))
@@ -48,6 +55,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return link[0]
 
     return LINK.sub(mend, markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Search finds what pages say, what commands print and the signatures of the reference, not all lines of examples:
+    a hit shows its whole block."""
+    return EXAMPLE.sub(r"<div data-search-exclude \1", html)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

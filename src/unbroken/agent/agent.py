@@ -89,6 +89,8 @@ class Agent:
     - `limits`: how far a run may go. Limits do not raise, they end in an answer.
     - `on_error`: after a tool failed, `"continue"` with the model told, or `"finish"` with a final answer.
     - `on_all_failed`: when every call of a round failed, `"continue"`, or `"stop"` at once.
+    - `final_answer`: at a limit the model is asked for an answer. Without it the run ends there, with the results of
+      its last calls and no text.
     - `on_approval`: asked before a tool with `approve` runs. Without it such calls are denied.
     - `guidance`: add how to call tools well to the instructions; the language is that of the instructions.
     - `choice`: of the first request: `"required"`, `"none"`, or the name of the tool that must be called.
@@ -113,6 +115,7 @@ class Agent:
         several_calls: bool = True,
         on_error: OnError = "continue",
         on_all_failed: OnAllFailed = "continue",
+        final_answer: bool = True,
         on_approval: OnApproval | None = None,
         guidance: bool | Language = True,
         choice: Literal["auto", "none", "required"] | str | None = None,
@@ -139,6 +142,7 @@ class Agent:
         self._several_calls = several_calls
         self._on_error: OnError = _one_of("on_error", on_error, "continue", "finish")
         self._on_all_failed: OnAllFailed = _one_of("on_all_failed", on_all_failed, "continue", "stop")
+        self._final_answer = bool(final_answer)
         self._on_approval = on_approval
         self._guidance = bool(guidance)
         self._choice: Choice | None = _choice(choice)
@@ -354,6 +358,7 @@ class Agent:
             several_calls=self._several_calls,
             on_error=self._on_error,
             on_all_failed=self._on_all_failed,
+            final_answer=self._final_answer,
             on_approval=self._on_approval,
             share_all=self._share_all,
             choice=self._choice,

@@ -60,6 +60,8 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
         return Ending("", stop, pending=run.pending)
     if run.output:
         return _give_output(run)
+    if not run.plan.final_answer and run.plan.output is None:
+        return Ending("", stop)
     if stop == "tool_failure" and run.plan.on_all_failed == "stop":
         return _say_ourselves(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)

@@ -40,6 +40,8 @@ class Plan:
     several_calls: bool = True
     on_error: OnError = "continue"
     on_all_failed: OnAllFailed = "continue"
+    final_answer: bool = True
+    """At a limit, ask for an answer; else the run just ends there."""
     on_approval: OnApproval | None = None
     share_all: bool = False
     choice: Choice | None = None
@@ -86,6 +88,7 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "several_calls": plan.several_calls,
         "on_error": plan.on_error,
         "on_all_failed": plan.on_all_failed,
+        "final_answer": plan.final_answer,
         "share_all": plan.share_all,
         "choice": choice.name if isinstance(choice, OneTool) else choice,
         "language": plan.language,

@@ -57,6 +57,7 @@ def agent_of(recording: Recording, tools: Sequence[Source] | None = None) -> Age
         several_calls=settings.get("several_calls", True),
         on_error=settings.get("on_error", "continue"),
         on_all_failed=settings.get("on_all_failed", "continue"),
+        final_answer=settings.get("final_answer", True),
         on_approval=_allow if any(recording.of("approval")) else None,
         guidance=False,
         choice=settings.get("choice"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json as jsonlib
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from typing import Annotated, TypeAlias
@@ -15,8 +16,8 @@ from unbroken.agent.background import BACKGROUND
 from unbroken.agent.toolset import ToolSet
 from unbroken.cli import options, which_model
 from unbroken.cli.cleaning import clean
-from unbroken.cli.dph_show import JsonShow, PlainShow, Show, TerminalShow
-from unbroken.cli.exits import ANSWERED, FAILED, MISUSED, STOPPED, code_of, ending, in_options, tell
+from unbroken.cli.dph_show import JsonShow, PlainShow, Show, TerminalShow, spent
+from unbroken.cli.exits import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, tell
 from unbroken.cli.screen import is_terminal
 from unbroken.cli.session import logged
 from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
@@ -25,7 +26,7 @@ from unbroken.dph.environment import types_beside
 from unbroken.dph.parsing import read_source
 from unbroken.dph.problems import TOLD
 from unbroken.dph.values import read_json
-from unbroken.errors import UnbrokenError, UserError
+from unbroken.errors import AnswerInvalid, MissingKey, UnbrokenError, UnknownProvider, UserError
 from unbroken.messages import Json, ToolCall
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
@@ -99,8 +100,12 @@ def run_command(
             raise typer.Exit(MISUSED) from None
         except ProgramFailed as error:
             show.fail(error)
+            if debug:
+                traceback.print_exception(error, file=sys.stderr)
             typer.echo(clean(in_options(str(error))), err=True)
             _tell_set(error.variables)
+            if error.requests:
+                tell(f"spent until then: {spent(error.requests, error.usage)}")
             raise typer.Exit(_code(error.__cause__)) from None
         show.finish(result)
     raise typer.Exit(ANSWERED)
@@ -127,16 +132,29 @@ def check_command(
     setup = options.Setup(tools=tuple(tools or ()), mcp=tuple(mcp or ()), json=json, debug=debug)
     with ending(setup), redirect_stdout(sys.stderr):
         names = {one.partition("=")[0] for one in variable or ()}
-        problems = [problem for file in files for problem in _problems(file, setup, names)]
+        problems: list[Problem] = []
+        unreadable: list[UserError] = []
+        for file in files:
+            try:
+                problems += _problems(file, setup, names)
+            except UserError as error:
+                unreadable.append(error)
     wrong = [problem for problem in problems if strict or problem.kind == "error"]
     if json:
         for problem in problems:
             typer.echo(jsonlib.dumps(problem.to_json(), ensure_ascii=False))
     else:
         _tell_problems(problems)
-        if not problems:
-            typer.echo(f"{len(files)} program{'' if len(files) == 1 else 's'}: no mistakes found")
-    raise typer.Exit(WRONG if wrong else FINE)
+        if not wrong and not unreadable:
+            warned = f", {_count(len(problems), 'warning')}" if problems else ""
+            typer.echo(f"{_count(len(files), 'program')}: no mistakes found{warned}")
+    for error in unreadable:
+        tell(str(error))
+    raise typer.Exit(MISUSED if unreadable else WRONG if wrong else FINE)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _run(
@@ -160,6 +178,8 @@ def _run(
                     told = True
                     _tell_problems(run.warnings)
                 show.show(event)
+            if not told:
+                _tell_problems(run.warnings)
         except asyncio.CancelledError:
             await run.aclose()
             async for event in run:  # what was under way is told, and how it ended
@@ -203,7 +223,10 @@ def _program(file: str) -> Program:
     if file == "-":
         if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
             raise UserError("reading standard input failed: it is closed; give the file of the program")
-        return load_program(f"{sys.stdin.buffer.read().decode('utf-8', 'replace')}\n")
+        try:
+            return load_program(f"{sys.stdin.buffer.read().decode('utf-8-sig')}\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"standard input is not UTF-8 (byte {error.start}); send the program as UTF-8") from None
     return load_program(read_source(file))
 
 
@@ -248,10 +271,10 @@ def _allow(call: ToolCall) -> Allow:
 
 
 def _code(cause: BaseException | None) -> int:
-    if not isinstance(cause, UnbrokenError):
+    if not isinstance(cause, UnbrokenError) or isinstance(cause, AnswerInvalid):
         return STOPPED
-    code = code_of(cause)
-    return code if code == FAILED or not isinstance(cause, UserError) else STOPPED
+    wrong = isinstance(cause, UserError) and not isinstance(cause, MissingKey | UnknownProvider)
+    return STOPPED if wrong else code_of(cause)
 
 
 def _tell_problems(problems: Sequence[Problem]) -> None:

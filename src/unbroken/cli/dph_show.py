@@ -4,6 +4,7 @@ output, or every event as JSON."""
 from __future__ import annotations
 
 import json
+from pathlib import PurePath
 from typing import IO, Protocol
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from unbroken.dph import (
 )
 from unbroken.dph.values import Answer, in_text
 from unbroken.events import CallFinished, CallProgress, CallsIgnored, CallStarted, LimitReached, RequestRetried, Said
-from unbroken.messages import Json
+from unbroken.messages import Json, Usage
 
 
 class Show(Protocol):
@@ -164,23 +165,29 @@ _COLOURS = {"begins": "cyan", "done": "green", "failed": "red", "call": "blue", 
 
 
 def closing(result: ProgramResult) -> str:
-    requests = f"{result.requests} request{'' if result.requests == 1 else 's'}"
-    about = "about " if result.usage.estimated else ""
-    tokens = f"{about}{result.usage.input_tokens:,} tokens in, {result.usage.output_tokens:,} out"
-    return f"done · {requests} · {tokens} · {seconds(result.seconds)}"
+    return f"done · {spent(result.requests, result.usage)} · {seconds(result.seconds)}"
+
+
+def spent(requests: int, usage: Usage) -> str:
+    about = "about " if usage.estimated else ""
+    tokens = f"{about}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    return f"{requests} request{'' if requests == 1 else 's'} · {tokens}"
 
 
 def _called(block: BlockRun) -> str:
     what = f"@{block.called}" if block.called else f"/{block.kind}/"
-    return f"{block.line} {what} {block.name}"
+    return f"{PurePath(block.file).name}:{block.line} {what} {block.name}"
 
 
 def _line(event: ProgramEvent) -> tuple[str, str] | None:
     match event:
-        case BlockStarted():
-            return "begins", ""
-        case BlockFinished(value=value, seconds=took, error=error):
-            return ("failed", one_line(error)) if error else ("done", f"{seconds(took)}: {one_line(in_text(value))}")
+        case BlockStarted(block=block):
+            return None if block.kind == "call" else ("begins", "")  # a call says so itself
+        case BlockFinished(block=block, error=error) if error:
+            return "failed", one_line(error)
+        case BlockFinished(block=block, value=value, seconds=took, stop_reason=reason):
+            how = f" ({reason.replace('_', ' ')})" if reason not in ("", "answered") else ""
+            return None if block.kind == "call" else ("done", f"{seconds(took)}{how}: {one_line(in_text(value))}")
         case InBlock(event=CallStarted() as call):
             return "call", f"{clean(call.name)}{in_brackets(call.arguments, 200)}"
         case InBlock(event=CallFinished() as call):

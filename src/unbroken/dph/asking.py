@@ -16,14 +16,13 @@ from unbroken.dph.environment import Environment, choose_tools, no_such_choice
 from unbroken.dph.events import BlockRun, InBlock
 from unbroken.dph.outputs import DoesNotFit, Output, correction, output_of
 from unbroken.dph.text_calls import TextCalls
-from unbroken.dph.tool_calls import ToolCallFailed, call_tool
+from unbroken.dph.tool_calls import ToolCallFailed, kept_value
 from unbroken.dph.values import Answer, in_text
 from unbroken.errors import AnswerInvalid, UserError
 from unbroken.events import Event, ToolCallsDetected
 from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, User
 from unbroken.tools.calling import Caller
 from unbroken.tools.context import CallContext
-from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
 LOG = logging.getLogger("unbroken.dph")
@@ -59,23 +58,20 @@ async def ask_explore(
 async def ask_judge(
     text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
 ) -> Asked:
-    """One request in which the model may choose one tool. The program runs it: its value is the block's."""
+    """One request in which the model may choose one tool: what that gives is the block's value. Nothing is asked after
+    it."""
     tools = choose_tools(environment.toolbox, settings.tools)
     asking = _Asking(settings, said, block, environment)
-    result = await asking.run(text, Toolbox(*map(_only_chosen, tools)), several_calls=False)
-    if result.calls:  # what the model chose cannot run
-        why = result.calls[0].result.text.removeprefix("Error: ")
-        raise ToolCallFailed(f"the model chose `{result.calls[0].name}`: {why}")
-    if not result.pending:
+    chosen = Toolbox(*(environment.keep(tool) for tool in tools))
+    result = await asking.run(text, chosen, several_calls=False, final_answer=False, limits=Limits(rounds=1))
+    if not result.calls:
         return Asked(result.text, result.messages, result.stop_reason)
-    chosen = result.pending[0]
-    value = await call_tool(chosen.name, chosen.arguments or {}, block, environment)
-    return Asked(value, asking.said(text, value), "answered")
-
-
-def _only_chosen(tool: Tool) -> Tool:
-    """So that its call ends the run, as if it ran elsewhere: it is the program that runs it."""
-    return replace(tool, function=None, approve=False, key=None)
+    call = result.calls[0]
+    if call.error:
+        why = call.result.text.removeprefix("Error: ")
+        raise ToolCallFailed(f"the model chose `{call.name}`, and that failed: {why}")
+    value = kept_value(call.result)
+    return Asked(value, (*result.messages, Assistant(in_text(value))), "answered")
 
 
 class _Asking:
@@ -139,14 +135,10 @@ class _Asking:
         result = await Agent(model, tools, instructions, **arguments).run(text, **options)
         environment.usage += result.usage
         environment.requests += result.requests
-        if result.pending and self._block.kind != "judge":
+        if result.pending:
             names = ", ".join(f"`{call.name}`" for call in result.pending)
             raise UserError(f"{names} waits for somebody outside, and a program cannot wait")
         return result
-
-    def said(self, text: str, value: Json) -> tuple[Message, ...]:
-        """A choice that the program carried out, as it stands in the history."""
-        return (*self._history, User.of(text), Assistant(in_text(value)))
 
     def _answer(self, result: Result) -> Answer:
         new = [one for one in result.messages[len(self._history) :] if isinstance(one, Assistant)]

@@ -3,13 +3,13 @@ unknown and unfit arguments, variables that nothing sets, programs that are not 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, assert_never
 
 from unbroken.dph.arguments import TYPED, unfit, unknown
-from unbroken.dph.environment import NO_MODEL, no_such_choice, no_such_tool
+from unbroken.dph.environment import NO_MODEL, no_such_choice, no_such_model, no_such_tool
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.files import Library
 from unbroken.dph.filling import names_in
@@ -39,6 +39,8 @@ from unbroken.dph.syntax import (
 )
 from unbroken.dph.values import kind_of
 from unbroken.errors import UserError
+from unbroken.tools.schema import ArgumentsDoNotFit
+from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
 
@@ -48,7 +50,9 @@ def check_program(
     variables: Collection[str] = (),
     types: Mapping[str, Any] | None = None,
     library: Library | None = None,
+    *,
     has_model: bool = True,
+    models: Collection[str] | None = None,
 ) -> list[Problem]:
     """All problems of a program and of the programs that it calls, in their order. Without `tools` nothing is said of
     tools, without `types` nothing of types."""
@@ -56,7 +60,7 @@ def check_program(
     library, checked = library or Library(), dict[str, set[str]]()
     waiting = [(program, set(variables))]
     for one, given in waiting:  # it grows while they are gone through
-        checker = _Checker(one, tools, types, library, checked, waiting, has_model)
+        checker = _Checker(one, tools, types, library, checked, waiting, has_model, models)
         found |= dict.fromkeys(checker.check(given))
     return [*found]
 
@@ -98,6 +102,8 @@ class _Checker:
     """Programs that are called, and are looked at next."""
     has_model: bool
     """Is there one for blocks that name none?"""
+    models: Collection[str] | None
+    """The names that blocks may use for others."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def check(self, variables: set[str]) -> list[Problem]:
@@ -190,6 +196,8 @@ class _Checker:
             for item, name in zip(argument.value.items, value, strict=True):
                 if problem := no_such_tool(self.tools, name):
                     self._say(item.at, problem, "expected a tool that there is")
+        elif argument.name == "model" and self.models is not None and ":" not in value and value not in self.models:
+            self._say(argument.value.at, no_such_model(value, self.models), "expected another model")
         elif argument.name == "output" and value.startswith(TYPED):
             name = value.removeprefix(TYPED)
             if self.types is not None and name not in self.types:
@@ -240,7 +248,8 @@ class _Checker:
         for argument in call.arguments:
             self._value(argument.value, known)
         if self.tools is not None and (tool := self.tools.get(call.name)) is not None:
-            self._tool_arguments(call, tool.spec.parameters)
+            if not self._tool_arguments(call, tool.spec.parameters):
+                self._bind(call, tool)
             return
         try:
             program = self.library.find(call.name, self.program.source)
@@ -251,6 +260,11 @@ class _Checker:
             self._say(call.at, str(error), "expected a program that can be read")
             return
         if program is not None:
+            used = names_used(program)
+            for argument in call.arguments:
+                if argument.name not in used:
+                    message = f"{program.source.name} makes no use of `{argument.name}`"
+                    self._say(argument.at, message, "expected a variable of that program", "warning")
             self._program(program, {argument.name for argument in call.arguments})
         elif self.tools is not None:
             problem = no_such_tool(self.tools, call.name)
@@ -260,7 +274,20 @@ class _Checker:
                 "expected a tool or a program",
             )
 
-    def _tool_arguments(self, call: CallStatement, parameters: Mapping[str, Any]) -> None:
+    def _bind(self, call: CallStatement, tool: Tool) -> None:
+        """What is written out can be held against the tool's types now."""
+        if any("$" in part.text for each in call.arguments for part in _parts(each.value) if isinstance(part, Quoted)):
+            return
+        try:
+            tool.signature.bind({each.name: evaluate(each.value, {}) for each in call.arguments})
+        except CannotEvaluate:
+            pass  # only the run knows
+        except ArgumentsDoNotFit as error:
+            self._say(call.at, f"the arguments of `{call.name}` do not fit: {error}", "expected other values")
+
+    def _tool_arguments(self, call: CallStatement, parameters: Mapping[str, Any]) -> bool:
+        """Is something wrong with their names?"""
+        told = len(self.problems)
         properties: Mapping[str, Any] = parameters.get("properties") or {}
         open_ended = parameters.get("additionalProperties") not in (None, False)
         given = {argument.name for argument in call.arguments}
@@ -276,6 +303,7 @@ class _Checker:
         if missing:
             names = ", ".join(f"`{name}`" for name in missing)
             self._say(call.at, f"tool `{call.name}` needs {names}", f"expected {missing[0]}=…")
+        return len(self.problems) > told
 
     def _program(self, program: Program, given: set[str]) -> None:
         name = program.source.name
@@ -318,6 +346,45 @@ class _Checker:
                         self._say(part.at, message, f"expected a variable that is set, or -v {name}=…", "warning")
 
 
+def names_used(program: Program) -> set[str]:
+    """Every variable that is read anywhere in it."""
+    used: set[str] = set()
+    for statement in _all(program.statements):
+        match statement:
+            case Block():
+                used |= {name for _, name, _ in names_in(statement.text)}
+                values = [argument.value for argument in statement.arguments]
+            case CallStatement():
+                values = [argument.value for argument in statement.arguments]
+            case Assignment():
+                values = [statement.value]
+            case If():
+                values = [branch.condition for branch in statement.branches if branch.condition is not None]
+            case For():
+                values = [statement.items]
+            case Parallel():
+                values = []
+        for part in (part for value in values for part in _parts(value)):
+            if isinstance(part, Variable):
+                used.add(part.name)
+            elif isinstance(part, Quoted):
+                used |= {name for _, name, _ in names_in(part.text)}
+    return used
+
+
+def _all(statements: Iterable[Statement]) -> Iterator[Statement]:
+    for statement in statements:
+        yield statement
+        match statement:
+            case If():
+                for branch in statement.branches:
+                    yield from _all(branch.body)
+            case For() | Parallel():
+                yield from _all(statement.body)
+            case _:
+                pass
+
+
 def lists_of(program: Program) -> list[str]:
     """Names that a program only appends to: they are lists from its beginning, also if nothing is ever appended."""
     appended = dict.fromkeys(target.name for target in _targets(program.statements) if target.append)
@@ -327,16 +394,10 @@ def lists_of(program: Program) -> list[str]:
     return [*appended]
 
 
-def _targets(statements: Iterable[Statement]) -> Iterable[Target]:
-    for statement in statements:
-        match statement:
-            case Block() | CallStatement() | Assignment():
-                yield statement.target
-            case If():
-                for branch in statement.branches:
-                    yield from _targets(branch.body)
-            case For() | Parallel():
-                yield from _targets(statement.body)
+def _targets(statements: Iterable[Statement]) -> Iterator[Target]:
+    for statement in _all(statements):
+        if isinstance(statement, Block | CallStatement | Assignment):
+            yield statement.target
 
 
 def _variables(expression: Expression) -> Iterable[Variable]:

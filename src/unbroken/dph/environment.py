@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 from unbroken.clock import Clock
 from unbroken.dph.events import BlockRun, ProgramSink
+from unbroken.dph.keeping import keeping
 from unbroken.dph.source import Position
 from unbroken.errors import UserError
 from unbroken.messages import Usage
@@ -45,13 +46,20 @@ class Environment:
     requests: int = 0
     steps: int = 0
     """Statements that were run."""
-    keeping: dict[str, Toolbox] = field(default_factory=dict[str, Toolbox])
-    """Tools that the program called itself, by name."""
+    _kept: dict[str, Tool] = field(default_factory=dict[str, Tool])
+    """Tools whose values are kept, by name."""
     _connected: dict[str, Model] = field(default_factory=dict[str, Model])
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def begin(self, kind: str, name: str, place: Position, called: str = "") -> BlockRun:
         return BlockRun.at(next(self._numbers), kind, name, place, called)
+
+    def keep(self, tool: Tool) -> Tool:
+        """The tool with its values kept: one for all calls, because what a tool with `cache` gave is known by its
+        function."""
+        if tool.function is None:
+            return tool
+        return self._kept.setdefault(tool.name, keeping(tool))
 
     def find_model(self, name: str | None) -> Model:
         """The program's own, one by its name, or one that is connected for it."""
@@ -63,11 +71,7 @@ class Environment:
             return self.models[name]
         if name not in self._connected:
             if ":" not in name:
-                known = f"there are: {', '.join(self.models)}" if self.models else "there are none"
-                raise UserError(
-                    f'model="{name}": no model has this name ({known}); '
-                    f'write "provider:model", or give models={{"{name}": …}}'
-                )
+                raise UserError(no_such_model(name, self.models))
             self._connected[name] = connect(name)
         return self._connected[name]
 
@@ -91,6 +95,15 @@ def no_such_tool(toolbox: Toolbox, name: str) -> str:
     if close:
         return f"{what}; did you mean `{close[0]}`?"
     return f"{what}; there are: {', '.join(toolbox.names) or 'none (give a file with --tools)'}"
+
+
+def no_such_model(name: str, models: Iterable[str]) -> str:
+    """Why a name alone names no model."""
+    known = ", ".join(models)
+    return (
+        f'model="{name}": no model has this name ({f"there are: {known}" if known else "there are none"}); '
+        f'write "provider:model", or give the name a meaning (models=, --also {name}=PROVIDER:MODEL)'
+    )
 
 
 def no_such_choice(choice: str | None, tools: Toolbox) -> str:

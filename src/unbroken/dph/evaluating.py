@@ -20,7 +20,7 @@ from unbroken.dph.syntax import (
     Variable,
     Word,
 )
-from unbroken.dph.values import Missing, bounded, in_text, is_number, kind_of, same, step_into
+from unbroken.dph.values import Answer, Missing, bounded, in_text, is_number, kind_of, same, step_into
 from unbroken.messages import Json
 
 
@@ -104,6 +104,11 @@ def _binary(expression: Binary, variables: Mapping[str, Json]) -> Json:
 
 
 def _operate(node: Binary, left: Json, right: Json) -> Json:
+    # Beside a text the value of a block stands for its answer, as it does in a text.
+    if isinstance(left, str) and isinstance(right, Answer):
+        right = in_text(right)
+    elif isinstance(right, str) and isinstance(left, Answer):
+        left = in_text(left)
     return _guarded(node.at, f"`{node.operator}`", lambda: _OPERATORS[node.operator](left, right))
 
 

@@ -238,7 +238,7 @@ class Expressions:
     def _list_item(self) -> Expression:
         cursor, at = self._cursor, self._cursor.at
         word = _WORD.match(cursor.text, at) if self._words else None
-        if word is None or word.group() in _CONSTANTS or cursor.text.startswith("(", word.end()):
+        if word is None or word.group() in (*_CONSTANTS, "not") or cursor.text.startswith("(", word.end()):
             return self._or()
         cursor.at = word.end()
         return Word(at, word.group())

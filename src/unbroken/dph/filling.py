@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 from unbroken.dph.syntax import NAME
 from unbroken.dph.values import LARGEST, Missing, in_text, step_into
 from unbroken.messages import Json
 
 _VARIABLE = re.compile(r"\$(" + NAME + r")((?:\." + NAME + r"|\[-?\d{1,9}\]|\[\"[^\"\n]*\"\]|\['[^'\n]*'\])*)")
-_STEP = re.compile(r"\.(" + NAME + r")|\[(-?\d{1,9})\]|\[[\"']([^\"'\n]*)[\"']\]")
+_STEP = re.compile(r"\.(" + NAME + r")|\[(-?\d{1,9})\]|\[\"([^\"\n]*)\"\]|\['([^'\n]*)'\]")
 
 
 class TooLong(ValueError):
@@ -46,7 +45,8 @@ def _filled(found: re.Match[str], variables: Mapping[str, Json]) -> str:
     taken = 0
     for step in _STEP.finditer(rest):
         try:
-            value = step_into(value, int(step[2]) if step[2] else cast("str", step[1] or step[3]))
+            key = next(key for key in step.groups() if key is not None)
+            value = step_into(value, int(key) if step[2] else key)
         except Missing:
             if isinstance(value, dict | list):
                 return found.group()  # it was meant to be there: the text shows what was asked for

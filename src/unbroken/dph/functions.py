@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from unbroken.dph.values import LARGEST, bounded, in_text, is_number, kind_of, read_json
+from unbroken.dph.values import LARGEST, Answer, bounded, in_text, is_number, kind_of, read_json
 from unbroken.messages import Json
 
 MOST_NUMBERS = 1_000_000
@@ -24,6 +24,8 @@ def apply(name: str, arguments: list[Json]) -> Json:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Answer):
+        return in_text(value)
     if not isinstance(value, str):
         raise TypeError(f"needs a text, and this is {kind_of(value)}")
     return value

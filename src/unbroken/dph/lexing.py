@@ -28,10 +28,12 @@ _THING = re.compile(r"->|>>|[=!<>]=|\$?\w+|[^\w\s]")
 _SPACE = re.compile(r"[ \t]*")
 _SPACE_AND_COMMENTS = re.compile(r"(?:\s+|#[^\n]*)*")
 _OPERATOR = r"[ \t]*(?:->|>>|[-+*/%<>]|[=!]=|(?:and|or|in|not)\b)"
+_TO_AN_ARROW = r"(?=[^\n]*(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:#[^\n]*)?$)"
 _BEGINS = re.compile(
-    r"/(?:" + "|".join(BLOCKS) + r")/|@DESC\b|@" + NAME + r"[ \t]*\(|"
-    r"\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _OPERATOR + r"|"
-    r'"(?:[^"\\\n]|\\.)*"' + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*'" + _OPERATOR
+    r"/(?:" + "|".join(BLOCKS) + r")/|@DESC[ \t]*$|@DESC\b[^\n]*@DESC|@[A-Za-z_][\w-]*\(|"
+    r"\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _OPERATOR + _TO_AN_ARROW + r"|"
+    r'"(?:[^"\\\n]|\\.)*"' + _OPERATOR + _TO_AN_ARROW + r"|'(?:[^'\\\n]|\\.)*'" + _OPERATOR + _TO_AN_ARROW,
+    re.MULTILINE,
 )
 """What a statement begins with, told from its first words: enough to tell it from the text of a prompt, so that a
 mistake further on in it is an error there and does not make it text. (What is whole is found by reading it.)"""

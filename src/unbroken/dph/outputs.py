@@ -89,17 +89,19 @@ def _jsonl(text: str) -> list[Json]:
 
 
 def _list_str(text: str) -> list[str]:
-    """A JSON array; else one text on each line, as models that are asked for a list often write it."""
+    """A JSON array; else a list with bullets or numbers, as models that are asked for a list often write it."""
     inside = _unfenced(text)
     if inside.startswith("["):
         value = _json(inside)
         if isinstance(value, list) and all(isinstance(one, str) for one in cast("list[Any]", value)):
             return cast("list[str]", value)
         raise DoesNotFit("it is not an array of strings")
-    lines = [_BULLET.sub("", line).strip() for line in inside.splitlines()]
-    if found := [line for line in lines if line]:
-        return found
-    raise DoesNotFit("it is empty")
+    lines = [line for line in inside.splitlines() if line.strip()]
+    if lines and lines[0].rstrip().endswith((":", "：")):
+        del lines[0]  # "Here are three:"
+    if not lines or not all(map(_BULLET.match, lines)):
+        raise DoesNotFit("it is neither an array of strings nor a list with one of them on each line")
+    return [_BULLET.sub("", line).strip() for line in lines]
 
 
 def _unfenced(text: str) -> str:

@@ -36,7 +36,7 @@ LOOKED_AHEAD = 4000
 """Characters of what follows a prompt that are read to see whether it is a statement."""
 
 _KEYWORD = re.compile(r"/(\w+)/")
-_CALL = re.compile(r"@(" + NAME + r")[ \t]*\(")
+_CALL = re.compile(r"@([A-Za-z_][\w-]*)[ \t]*\(")
 _ARROW = re.compile(r"->|>>")
 _NAME = re.compile(NAME)
 _VARIABLE = re.compile(r"\$(" + NAME + r")")

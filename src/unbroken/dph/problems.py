@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from unbroken.dph.source import Position
 from unbroken.errors import UnbrokenError, UserError
+from unbroken.messages import Usage
 
 TOLD = 20
 """Problems that an error tells; it has them all."""
@@ -59,3 +60,7 @@ class ProgramFailed(UnbrokenError):
         self.calls = tuple(calls)
         """If it happened in a program that another called: from where, the innermost first."""
         self.variables: dict[str, Any] = {}
+        """What was set until then."""
+        self.usage = Usage()
+        self.requests = 0
+        """What was spent until then."""

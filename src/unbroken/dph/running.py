@@ -45,7 +45,6 @@ from unbroken.messages import Json, Usage
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.toolbox import Source as ToolSource
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.record import Recorder
 from unbroken.transcript import Transcript
@@ -98,7 +97,7 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
 def run_program(
     source: str | Path | Source | Program,
     model: Model | str | None,
-    tools: Sequence[ToolSource] | Toolbox = (),
+    tools: Sequence[Any] | Toolbox = (),
     variables: Mapping[str, Json] | None = None,
     *,
     models: Mapping[str, Model] | None = None,
@@ -146,7 +145,7 @@ def run_program(
 def run_program_sync(
     source: str | Path | Source | Program,
     model: Model | str | None,
-    tools: Sequence[ToolSource] | Toolbox = (),
+    tools: Sequence[Any] | Toolbox = (),
     variables: Mapping[str, Json] | None = None,
     **options: Any,
 ) -> ProgramResult:
@@ -173,8 +172,15 @@ def load_program(source: str | Path | Source | Program) -> Program:
 
 async def _perform(program: Program, environment: Environment, scope: Scope, warnings: list[Problem]) -> ProgramResult:
     library = Library()
-    has_model = environment.model is not None
-    problems = check_program(program, environment.toolbox, set(scope), environment.types, library, has_model)
+    problems = check_program(
+        program,
+        environment.toolbox,
+        set(scope),
+        environment.types,
+        library,
+        has_model=environment.model is not None,
+        models=environment.models,
+    )
     warnings += [problem for problem in problems if problem.kind == "warning"]
     if errors := [problem for problem in problems if problem.kind == "error"]:
         raise InvalidProgram(errors)
@@ -182,8 +188,10 @@ async def _perform(program: Program, environment: Environment, scope: Scope, war
     try:
         value = await _Runner(program, environment, library).run(program.statements, scope)
     except ProgramFailed as error:
-        error.variables = dict(scope)
-        raise
+        failed = ProgramFailed(error.place, error.message, error.calls) if isinstance(error, TooDeep) else error
+        failed.variables = dict(scope)
+        failed.usage, failed.requests = environment.usage, environment.requests
+        raise failed from error.__cause__
     seconds = environment.clock.elapsed() - started
     return ProgramResult(value, dict(scope), environment.usage, environment.requests, seconds)
 
@@ -222,7 +230,7 @@ class _Runner:
                     raise
                 except UnbrokenError as error:
                     raise self._failed(statement.at, str(error)) from error
-                scope.put(statement.target.name, value, append=statement.target.append)
+                self._put(statement.target.at, scope, statement.target.name, value, statement.target.append)
                 return value
             case If():
                 for branch in statement.branches:
@@ -232,13 +240,19 @@ class _Runner:
             case For():
                 value = None
                 for item in self._items(statement, scope):
-                    scope.put(statement.variable, item, append=False)
+                    self._put(statement.at, scope, statement.variable, item)
                     value = await self.run(statement.body, scope)
                 return value
             case Parallel():
                 return await self._parallel(statement, scope)
             case _:
                 assert_never(statement)
+
+    def _put(self, at: int, scope: Scope, name: str, value: Json, append: bool = False) -> None:
+        try:
+            scope.put(name, value, append=append)
+        except ValueError as error:
+            raise self._failed(at, f"`{name}`: {error}") from None
 
     async def _value(self, statement: Block | CallStatement | Assignment, scope: Scope) -> Json:
         match statement:
@@ -295,11 +309,11 @@ class _Runner:
     def _too_deep(self, call: CallStatement) -> ProgramFailed:
         places = (self._program.source.place(call.at), *self._calls)
         names = " < ".join(Path(place.file).name for place in places[:4])
-        return self._failed(
-            call.at,
+        message = (
             f"programs call each other too deep ({names} < …; at most {CALLS_DEEP}): "
-            "a recursion needs an /if/ that ends it",
+            "a recursion needs an /if/ that ends it"
         )
+        return TooDeep(places[0], message, self._calls)
 
     async def _parallel(self, statement: Parallel, scope: Scope) -> Json:
         """All children at the same time, each with its own copy of the variables. One that fails leaves the others
@@ -311,16 +325,24 @@ class _Runner:
         async def run(number: int) -> None:
             try:
                 values[number] = await self._statement(statement.body[number], children[number])
+            except TooDeep:
+                raise
             except ProgramFailed as error:
                 failed.append(error)
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(len(children)):
-                group.create_task(run(number))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(len(children)):
+                    group.create_task(run(number))
+        except* TooDeep as errors:  # a recursion without end: the others would go on with it
+            raise errors.exceptions[0] from None
         for child in children:
-            scope.join(child)
+            try:
+                scope.join(child)
+            except ValueError as error:
+                raise self._failed(statement.at, str(error)) from None
         if failed:
-            raise min(failed, key=lambda error: (error.place.line, error.place.column))
+            raise _together(sorted(failed, key=lambda error: (error.place.line, error.place.column)))
         return values[-1] if values else None
 
     def _items(self, statement: For, scope: Scope) -> list[Json]:
@@ -343,6 +365,21 @@ class _Runner:
         place = self._program.source.place(statement.at)
         called = statement.name if isinstance(statement, CallStatement) else ""
         return _Running(self._environment, self._environment.begin(kind, statement.target.name, place, called))
+
+
+class TooDeep(ProgramFailed):
+    """A recursion without end: while it is on its way up, nothing beside it goes on."""
+
+
+def _together(failed: Sequence[ProgramFailed]) -> ProgramFailed:
+    """One error for several children that failed: the first, which names the others."""
+    first, *others = failed
+    if not others:
+        return first
+    more = "; ".join(f"line {error.place.line}: {error.message}" for error in others)
+    together = ProgramFailed(first.place, f"{first.message} (and beside it, {more})", first.calls)
+    together.__cause__ = first.__cause__
+    return together
 
 
 class _Running:

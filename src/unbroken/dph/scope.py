@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from unbroken.dph.values import checked, measure
 from unbroken.messages import Json, Message
 
 
@@ -17,6 +18,7 @@ class Scope(dict[str, Json]):
         """What blocks with `history=true` have said to each other."""
         self._unseen: set[str] = set()
         """Names of lists that were made here, and that nobody has read since."""
+        self._sizes: dict[str, tuple[int, int]] = {}
         self._set: dict[str, None] = {}
         """Since it was forked: names that were set, in their order."""
         self._appended: dict[str, list[Json]] = {}
@@ -29,8 +31,15 @@ class Scope(dict[str, Json]):
         return super().__getitem__(name)
 
     def put(self, name: str, value: Json, *, append: bool) -> None:
-        """Set a name, or append to the list that it has; one that has no list is made one."""
+        """Set a name, or append to the list that it has; one that has no list is made one. What is too large or too
+        deep to be written out is refused, in words."""
         forked = self._said_before is not None
+        size, depth = measure(value)
+        if append:
+            before_size, before_depth = self._sizes.get(name) or measure(self.get(name, []))
+            size, depth = before_size + size + 1, max(before_depth, depth + 1)
+        checked(size, depth)
+        self._sizes[name] = size, depth
         if not append:
             self._unseen.discard(name)
             self[name] = value

@@ -3,25 +3,19 @@ time-out counts, who approves is asked), but its value stays a value, and its fa
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any, cast
-
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from dataclasses import replace
 
 from unbroken.agent.voice import Voice
 from unbroken.dph.environment import Environment
 from unbroken.dph.events import BlockRun, InBlock
+from unbroken.dph.keeping import kept_value
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, CallStarted, Event
-from unbroken.messages import Json, Media, Text, ToolCall, ToolResult
+from unbroken.messages import Json, ToolCall
 from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
 from unbroken.tools.calling import Prepared, ToolCaller, prepare
 from unbroken.tools.context import CallContext
-from unbroken.tools.results import ToolOutput
-from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 
 
@@ -35,9 +29,7 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
     assert tool is not None  # whoever calls has looked
     if tool.function is None:
         raise ToolCallFailed(f"tool `{name}` runs at a client, and a program has none; call it in an /explore/")
-    toolbox = environment.keeping.get(name)
-    if toolbox is None:  # one for all calls: what a tool with `cache` gave is known by its function
-        toolbox = environment.keeping[name] = Toolbox(_keeping(tool))
+    toolbox = Toolbox(environment.keep(tool))
     # A tool may change what it is given, and must not change a variable by it.
     call = ToolCall(f"call_{block.number}", name, deepcopy(arguments))
     prepared = await _approved(prepare(call, toolbox), toolbox, environment)
@@ -69,7 +61,7 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
     voice.say(CallFinished, call.id, name, environment.clock.elapsed() - started, result.error, result.text)
     if result.error:
         raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")
-    return value_of(result.data.value if isinstance(result.data, _Kept) else result)
+    return kept_value(result)
 
 
 async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environment) -> Prepared:
@@ -78,7 +70,9 @@ async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environme
         return prepared
     name = prepared.call.name
     if environment.on_approval is None:
-        return replace(prepared, refusal=f"tool `{name}` needs an approval, and nobody is there to give it")
+        return replace(
+            prepared, refusal=f"tool `{name}` needs an approval, and nobody is there to give it (on_approval=, --yes)"
+        )
     match await ask(environment.on_approval, prepared.call):
         case Allow():
             return prepared
@@ -88,47 +82,3 @@ async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environme
             return prepare(replace(prepared.call, arguments=arguments), toolbox)
         case Wait():
             return replace(prepared, refusal=f"the call of `{name}` waits for an approval, and a program cannot wait")
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    value: Any
-
-
-def _keeping(tool: Tool) -> Tool:
-    """The same tool; what it gives goes along as it is, beside the words that are made of it for a model."""
-    function = tool.function
-    assert function is not None
-
-    async def run_async(**arguments: Any) -> Any:
-        return _kept(await function(**arguments))
-
-    def run(**arguments: Any) -> Any:
-        value = function(**arguments)
-        return _awaited(value) if inspect.isawaitable(value) else _kept(value)
-
-    return replace(tool, function=run_async if tool.signature.is_async else run)
-
-
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return _kept(await value)
-
-
-def _kept(value: Any) -> Any:
-    content = value.content if isinstance(value, ToolOutput) else value
-    parts: list[object] = cast("list[object]", content) if isinstance(content, list) else [content]
-    if any(isinstance(part, ToolResult | Text | Media) for part in parts):
-        return value  # it is in words already
-    return ToolOutput(content, _Kept(content))
-
-
-def value_of(given: Any) -> Json:
-    """What a tool gave as a value of the language: JSON."""
-    if isinstance(given, ToolResult):
-        return given.text
-    if isinstance(given, Media):
-        return given.url or f"[{given.mime}]"
-    try:
-        return to_jsonable_python(given, fallback=str, inf_nan_mode="null")
-    except (PydanticSerializationError, ValueError):
-        return str(given)

@@ -11,6 +11,8 @@ from unbroken.messages import Json
 
 LARGEST = 10_000_000
 """Characters or items of one value: a program that makes more has gone wrong."""
+DEEPEST = 100
+"""Lists and objects in each other."""
 MOST_BITS = 4096
 """Of a whole number."""
 
@@ -68,6 +70,48 @@ def kind_of(value: Any) -> str:
             return "an object"
         case _:
             return f"a {type(value).__name__}"
+
+
+def measure(value: Json) -> tuple[int, int]:
+    """How much of it there is, in characters and values, and how deep it is; written out, what is in it twice counts
+    twice. What has no end is refused."""
+    known: dict[int, tuple[int, int]] = {}
+    waiting: list[tuple[Json, bool]] = [(value, False)]
+    while waiting:
+        one, ready = waiting.pop()
+        inside = _inside(one)
+        if inside is None or id(one) in known:
+            continue
+        if not ready:
+            waiting.append((one, True))
+            waiting += [(each, False) for each in inside if _inside(each) is not None and id(each) not in known]
+            if len(waiting) > LARGEST:
+                raise ValueError("the value gets too large")
+            continue
+        sizes = [known[id(each)] if _inside(each) is not None else (_length(each), 0) for each in inside]
+        keys = sum(map(len, cast("dict[str, Json]", one))) if isinstance(one, dict) else 0
+        known[id(cast("Any", one))] = (
+            1 + keys + sum(size for size, _ in sizes),
+            1 + max((depth for _, depth in sizes), default=0),
+        )
+    return known.get(id(value), (_length(value), 0))
+
+
+def checked(size: int, depth: int) -> None:
+    if size > LARGEST:
+        raise ValueError("the value gets too large")
+    if depth > DEEPEST:
+        raise ValueError(f"the value is nested more than {DEEPEST} deep")
+
+
+def _inside(value: Any) -> list[Json] | None:
+    if isinstance(value, dict):
+        return [*cast("dict[str, Json]", value).values()]
+    return cast("list[Json]", value) if isinstance(value, list) else None
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, str) else 1
 
 
 def is_number(value: Any) -> bool:
