@@ -25,6 +25,7 @@ from unbroken.dph.checking import check_program
 from unbroken.dph.environment import types_beside
 from unbroken.dph.parsing import read_source
 from unbroken.dph.problems import TOLD
+from unbroken.dph.tool_calls import ToolCallFailed
 from unbroken.dph.values import read_json
 from unbroken.errors import AnswerInvalid, MissingKey, UnbrokenError, UnknownProvider, UserError
 from unbroken.messages import Json, ToolCall
@@ -102,7 +103,7 @@ def run_command(
             show.fail(error)
             if debug:
                 traceback.print_exception(error, file=sys.stderr)
-            typer.echo(clean(in_options(str(error))), err=True)
+            typer.echo(clean(_in_words(error)), err=True)
             _tell_set(error.variables)
             if error.requests:
                 tell(f"spent until then: {spent(error.requests, error.usage)}")
@@ -147,7 +148,8 @@ def check_command(
         _tell_problems(problems)
         if not wrong and not unreadable:
             warned = f", {_count(len(problems), 'warning')}" if problems else ""
-            typer.echo(f"{_count(len(files), 'program')}: no mistakes found{warned}")
+            looked = "" if tools or mcp else " (tools were not looked at: give --tools)"
+            typer.echo(f"{_count(len(files), 'program')}: no mistakes found{warned}{looked}")
     for error in unreadable:
         tell(str(error))
     raise typer.Exit(MISUSED if unreadable else WRONG if wrong else FINE)
@@ -268,6 +270,14 @@ def _show(json: bool) -> Show:
 
 def _allow(call: ToolCall) -> Allow:
     return Allow()
+
+
+def _in_words(error: ProgramFailed) -> str:
+    """With options named as they are here; the words of a tool, and the program's own line, stay as they are."""
+    cause = error.__cause__
+    if not isinstance(cause, UnbrokenError) or isinstance(cause, ToolCallFailed):
+        return str(error)
+    return str(error).replace(error.message, in_options(error.message), 1)
 
 
 def _code(cause: BaseException | None) -> int:

@@ -78,7 +78,12 @@ def stats_command(
         if found.recordings:
             (show_tables if is_terminal(sys.stdout) else show_plain)(counted)
     if not found.recordings:
-        tell(f"there is nothing to count in {' '.join(map(str, paths))}: no recording could be read")
+        below = sorted({str(file.parent) for path in paths for file in Path(path).glob(f"*/*{SUFFIX}")})
+        hint = f"; some are in {below[0]}: name that folder" if below else ""
+        tell(f"there is nothing to count in {' '.join(map(str, paths))}: no recording could be read{hint}")
+        raise typer.Exit(MISUSED)
+    if check and not found.all.queries:
+        tell("no query ended in these recordings, so there is nothing to check: a gate counts runs (Agent(record=DIR))")
         raise typer.Exit(MISUSED)
     raise typer.Exit(FIRED if check and counted.fired else ANSWERED)
 

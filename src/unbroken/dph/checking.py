@@ -60,7 +60,7 @@ def check_program(
     library, checked = library or Library(), dict[str, set[str]]()
     waiting = [(program, set(variables))]
     for one, given in waiting:  # it grows while they are gone through
-        checker = _Checker(one, tools, types, library, checked, waiting, has_model, models)
+        checker = _Checker(one, tools, types, library, checked, waiting, has_model, models, called=one is not program)
         found |= dict.fromkeys(checker.check(given))
     return [*found]
 
@@ -104,11 +104,16 @@ class _Checker:
     """Is there one for blocks that name none?"""
     models: Collection[str] | None
     """The names that blocks may use for others."""
+    called: bool
+    """By another program, which gives it its variables."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def check(self, variables: set[str]) -> list[Problem]:
         self._statements(self.program.statements, _Names({*variables, *lists_of(self.program)}))
         return sorted(self.problems, key=lambda problem: (problem.place.file, problem.place.line, problem.place.column))
+
+    def _way_out(self, name: str) -> str:
+        return f"expected a variable that is set, or {'an argument of the call' if self.called else f'-v {name}=…'}"
 
     def _say(self, at: int, message: str, expected: str = "", kind: Literal["error", "warning"] = "error") -> None:
         self.problems.append(Problem(self.program.source.place(at), message, expected, kind))
@@ -222,7 +227,7 @@ class _Checker:
             if name not in known and name not in told:
                 told.add(name)
                 message = f"`${name}` is not set before this, and stays in the text as it is written"
-                self._say(block.text_at + at, message, f"expected a variable that is set, or -v {name}=…", "warning")
+                self._say(block.text_at + at, message, self._way_out(name), "warning")
         began = self.program.source.place(block.at).line
         for at, line in lines_outside_fences(block.text):
             stripped = line.lstrip()
@@ -235,7 +240,9 @@ class _Checker:
                     "warning",
                 )
                 return
-        for at in swallowed(block.text):
+        source = self.program.source
+        ends_beside = source.place(block.text_at + len(block.text)).line == source.place(block.target.at).line
+        for at in swallowed(block.text) if ends_beside else ():
             self._say(
                 block.text_at + at,
                 f"this line ends like a prompt, but is text of the `/{block.kind}/` of line {began}: "
@@ -320,7 +327,7 @@ class _Checker:
                 self._say(
                     variable.at,
                     f"`${variable.name}` is not set before this, and stands for its own text",
-                    f"expected a variable that is set, or -v {variable.name}=…",
+                    self._way_out(variable.name),
                     "warning",
                 )
         self._quoted(value, known)
@@ -331,7 +338,7 @@ class _Checker:
                 self._say(
                     variable.at,
                     f"`${variable.name}` is not set before this",
-                    f"expected a variable that is set, or -v {variable.name}=…",
+                    self._way_out(variable.name),
                 )
         self._quoted(expression, known)
 
@@ -343,7 +350,7 @@ class _Checker:
                     if name not in known and name not in told:
                         told.add(name)
                         message = f"`${name}` is not set before this, and stays in the text as it is written"
-                        self._say(part.at, message, f"expected a variable that is set, or -v {name}=…", "warning")
+                        self._say(part.at, message, self._way_out(name), "warning")
 
 
 def names_used(program: Program) -> set[str]:

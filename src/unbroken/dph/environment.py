@@ -51,8 +51,8 @@ class Environment:
     _connected: dict[str, Model] = field(default_factory=dict[str, Model])
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def begin(self, kind: str, name: str, place: Position, called: str = "") -> BlockRun:
-        return BlockRun.at(next(self._numbers), kind, name, place, called)
+    def begin(self, kind: str, name: str, place: Position, called: str = "", parent: int = 0) -> BlockRun:
+        return BlockRun.at(next(self._numbers), kind, name, place, called, parent)
 
     def keep(self, tool: Tool) -> Tool:
         """The tool with its values kept: one for all calls, because what a tool with `cache` gave is known by its

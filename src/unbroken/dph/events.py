@@ -26,11 +26,13 @@ class BlockRun:
     line: int
     called: str = ""
     """The tool or program that is called."""
+    parent: int = 0
+    """The number of the block that called the program in which it stands; 0 in the first program."""
 
     @classmethod
-    def at(cls, number: int, kind: str, name: str, place: Position, called: str = "") -> BlockRun:
+    def at(cls, number: int, kind: str, name: str, place: Position, called: str = "", parent: int = 0) -> BlockRun:
         """One whose file and line are those of the place."""
-        return cls(number, kind, name, place.file, place.line, called)
+        return cls(number, kind, name, place.file, place.line, called, parent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,10 @@ from unbroken.errors import UserError
 DEEPEST = 30
 """How deep `/if/`, `/for/` and `/parallel/` may stand in each other."""
 
-LOOKED_AHEAD = 4000
+LOOKED_AHEAD, FIRST_LINE = 4000, 200
 """Characters of what follows a prompt that are read to see whether it is a statement."""
+LOOKED_OVER = 50_000
+"""And of all such places together, before only the first lines are read: no text makes this slow."""
 
 _KEYWORD = re.compile(r"/(\w+)/")
 _CALL = re.compile(r"@([A-Za-z_][\w-]*)[ \t]*\(")
@@ -85,6 +87,9 @@ class _Parser:
         self._open: list[tuple[str, int]] = []
         """The control blocks around this place."""
         self._descriptions: list[str] = []
+        self._looked_at = (-1, False)
+        """The last place that was read to see whether a statement stands there, and whether one did."""
+        self._looked_over = 0
 
     def program(self) -> Program:
         statements = self._statements()
@@ -176,7 +181,18 @@ class _Parser:
 
     def _is_assignment(self, at: int) -> bool:
         """Does a value with an arrow and a name stand here? Only so much of it is read as any honest one has."""
-        ahead = Cursor(Source(self._cursor.text[at : at + LOOKED_AHEAD]))
+        if at == self._looked_at[0]:
+            return self._looked_at[1]
+        text = self._cursor.text[at : at + LOOKED_AHEAD]
+        if self._looked_over > LOOKED_OVER:  # many such places: then only at their first lines
+            text = text.partition("\n")[0][:FIRST_LINE]
+        ahead = Cursor(Source(text))
+        found = self._reads_assignment(ahead)
+        self._looked_over += ahead.at
+        self._looked_at = (at, found)
+        return found
+
+    def _reads_assignment(self, ahead: Cursor) -> bool:
         try:
             Expressions(ahead).read()
         except InvalidProgram:

@@ -200,12 +200,18 @@ class _Runner:
     """One program while it runs. `calls` are the places from which it was called, the innermost first."""
 
     def __init__(
-        self, program: Program, environment: Environment, library: Library, calls: tuple[Position, ...] = ()
+        self,
+        program: Program,
+        environment: Environment,
+        library: Library,
+        calls: tuple[Position, ...] = (),
+        parent: int = 0,
     ) -> None:
         self._program = program
         self._environment = environment
         self._library = library
         self._calls = calls
+        self._parent = parent
 
     async def run(self, statements: Sequence[Statement], scope: Scope) -> Json:
         """The value of the last."""
@@ -297,7 +303,8 @@ class _Runner:
         if len(self._calls) >= CALLS_DEEP:
             raise self._too_deep(call)
         with self._block_run("program", call) as running:
-            inside = _Runner(program, self._environment, self._library, (place, *self._calls))
+            calls = (place, *self._calls)
+            inside = _Runner(program, self._environment, self._library, calls, running.block.number)
             own = Scope({**{name: [] for name in lists_of(program)}, **arguments})
             try:
                 value = await inside.run(program.statements, own)
@@ -364,7 +371,8 @@ class _Runner:
     def _block_run(self, kind: str, statement: Block | CallStatement) -> _Running:
         place = self._program.source.place(statement.at)
         called = statement.name if isinstance(statement, CallStatement) else ""
-        return _Running(self._environment, self._environment.begin(kind, statement.target.name, place, called))
+        block = self._environment.begin(kind, statement.target.name, place, called, self._parent)
+        return _Running(self._environment, block)
 
 
 class TooDeep(ProgramFailed):

@@ -35,7 +35,7 @@ class Position:
 
 WIDEST = 160
 """Characters that are shown of a long line."""
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) != "\t"}
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) != "\t"} | dict.fromkeys(range(0x7F, 0xA0), 0xFFFD)
 """What a program says to a terminal is shown, and not done."""
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from unbroken.errors import UserError
+
 if TYPE_CHECKING:
     from unbroken.gateway.app import Gateway
     from unbroken.gateway.config import read_config
@@ -28,7 +30,14 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'unbroken.gateway' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "unbroken":
+            raise
+        raise UserError(
+            f"the gateway needs {error.name}: pip install 'unbroken[gateway]' (in a checkout: pip install '.[gateway]')"
+        ) from error
     globals()[name] = value
     return value
 
