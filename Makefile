@@ -1,9 +1,13 @@
-# Each target makes its own virtual environment first; nothing else has to be set up.
+# Each target makes its own virtual environment first; nothing else has to be set up. `make` alone lists them.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: ui real demo tour test check docs course command-agent bench bench-gateway bench-recording test-apps test-clients test-moving test-viewer fuzz faults clean
+.DEFAULT_GOAL := help
+.PHONY: help ui real demo tour test check docs course command-agent bench bench-gateway bench-recording test-apps test-clients test-moving test-viewer fuzz faults clean
+
+help:  ## this list
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +53,7 @@ $(VENV)/docs: $(VENV)/.ready
 
 docs: $(VENV)/docs  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --quiet
+	@echo 'the site is in site/: open site/index.html in a browser, it needs no server'
 
 $(VENV)/moving: $(VENV)/.ready
 	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check -e . pytest openai 'pydantic-ai-slim[openai]' langchain langchain-openai
@@ -91,5 +96,5 @@ $(VENV)/.real: $(VENV)/.ready
 real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M in llama.cpp (200 MB, a minute)
 	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest tests/test_real_model.py
 
-clean:
+clean:  ## what these targets have made, the environments included
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build site

@@ -9,7 +9,9 @@ again, adopting calls, a text in other words) is done by the library; here its e
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +23,7 @@ from unbroken import (
     ReasoningReplaced,
     RequestRetried,
     RequestSent,
+    RunFailed,
     RunFinished,
     Said,
     Sentences,
@@ -67,35 +70,50 @@ async def stream_chat(
     stream_sentence_mode: bool = True,
     run_id: str = "wish",
 ) -> AsyncGenerator[StreamEvent]:
-    """Who stops reading (`aclose`) ends the run; every call is answered, and `chat` can go on. `run_id` is the name of
-    the run in the log."""
+    """Who stops reading (`aclose`) ends the run; every call is answered, and `chat` can go on. A task that is cancelled
+    while it waits for the next event still gets the returns of the calls that it was told of, and the end. `run_id` is
+    the name of the run in the log."""
     teller = _Teller(stream_sentence_mode)
-    async with chat.stream(prompt, run_id=run_id) as run:
+    async with chat.stream(_whole(prompt), run_id=run_id) as run:
         try:
             async for heard in run:
                 for event in teller.tell(heard):
                     yield event
         except UnbrokenError as error:
             yield teller.event("error", str(error), error=type(error).__name__)
-    yield ending(chat, teller.sequence, teller.finished)
+        except asyncio.CancelledError:
+            with suppress(UnbrokenError):
+                async for heard in run:
+                    # Not its end: there the half sentence would be said that nobody wants to hear any more.
+                    for event in () if isinstance(heard, RunFailed) else teller.tell(heard):
+                        yield event
+            yield ending(chat, teller, "cancelled")
+            raise
+    yield ending(chat, teller)
 
 
-def ending(chat: Conversation, sequence: int, finished: RunFinished | None, **more: Any) -> StreamEvent:
+def _whole(text: str) -> str:
+    """No wire carries half a character, so what comes back would differ from what was said."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def ending(chat: Conversation, teller: _Teller, stopped: str = "failed") -> StreamEvent:
     """The last event. `is_complete` says that the wish was answered and that every call of the history has its result;
-    `tool_fallback_used` that an answer broke off and was asked for again, whole."""
-    status = chain_status(chat.messages)
+    `tool_fallback_used` that an answer broke off and was asked for again, whole. `stopped` is the reason if it was not
+    answered."""
+    finished, status = teller.finished, chain_status(chat.messages)
     metadata: dict[str, Any] = {
-        "is_complete": finished is not None and status.complete,
+        "is_complete": finished is not None and finished.stop_reason == "answered" and status.complete,
         "usage": finished.usage if finished else None,
         "all_messages": to_json(chat.messages),
         "tool_calls": status.tool_calls,
         "tool_returns": status.tool_returns,
         "tool_fallback_used": finished is not None and finished.fallback_used,
-        "stop_reason": finished.stop_reason if finished else "failed",
-        "attempts": finished.attempts if finished else None,
-        "broken": [verdict["kind"] for verdict in finished.verdicts] if finished else [],
+        "stop_reason": finished.stop_reason if finished else stopped,
+        "attempts": teller.attempts,
+        "broken": [verdict["kind"] for verdict in finished.verdicts] if finished else teller.broken,
     }
-    return StreamEvent("content", "", sequence, {**metadata, **more})
+    return teller.event("content", "", **metadata)
 
 
 class _Teller:
@@ -104,6 +122,9 @@ class _Teller:
     def __init__(self, by_sentence: bool) -> None:
         self.sequence = 0
         self.finished: RunFinished | None = None
+        self.attempts = 0
+        self.broken: list[str] = []
+        """What was wrong with each try that broke; a run that finished says it itself."""
         self._sentences = Sentences() if by_sentence else None
         self._turn = 0
         self._said = ""
@@ -127,6 +148,7 @@ class _Teller:
             case RequestSent():
                 self._turn, self._said = heard.turn, ""
                 self._early.clear()
+                self.attempts += 1
             case ReasoningAdded():
                 yield self._of_turn("reasoning", heard.text)
             case ReasoningReplaced():
@@ -134,6 +156,8 @@ class _Teller:
                 yield self._of_turn("reasoning", heard.text)
             case RequestRetried():
                 self._early.clear()
+                self.attempts += 1
+                self.broken.append(heard.kind)
                 yield self._of_turn("retried", heard.reason, attempt=heard.attempt, kind=heard.kind, wait=heard.wait)
             case ToolCallsDetected():
                 yield from self._calls(heard)
@@ -141,6 +165,8 @@ class _Teller:
                 yield from self._call_finished(heard)
             case RunFinished():
                 self.finished = heard
+            case RunFailed():
+                self.broken += [str(verdict["kind"]) for verdict in heard.verdicts[-1:]]
             case _:
                 pass
 

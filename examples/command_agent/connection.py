@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from command_agent.chat import StreamEvent, ending, stream_chat
+from command_agent.chat import stream_chat
+from command_agent.memory import recent
 from command_agent.tools import Here, agent_for
 from command_agent.world import Change, World
 from unbroken import Conversation, Model
@@ -38,6 +39,7 @@ class Connection:
         model: Model,
         *,
         hang_up: Callable[[], None],
+        model_name: str,
         sentences: bool,
         lag: float,
     ) -> None:
@@ -46,18 +48,16 @@ class Connection:
         self._socket = socket
         self._hang_up = hang_up
         self._world = world
-        self._model = model
+        self._model_name = model_name
         self._by_sentence = sentences
         self._chat = Conversation(agent_for(player, model), deps=Here(world, player, lag))
         self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
         self._wishes = 0
         self._granting: asyncio.Task[None] | None = None
-        self._sequence = 0
-        """Of the next event of the wish."""
 
     async def serve(self) -> None:
         with self._world.watched(self._tell):
-            self._send({"type": "hello", "player": self.player, "model": self._model.name})
+            self._send({"type": "hello", "player": self.player, "model": self._model_name})
             self._send({"type": "world", "whole": True, **self._world.snapshot()})
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._write())
@@ -79,6 +79,7 @@ class Connection:
                 await self.close(WSCloseCode.MESSAGE_TOO_BIG, f"a message has at most {LARGEST} characters")
             else:
                 await self._take(message.data, group)
+            await asyncio.sleep(0)  # what has come already is read without a wait, and the writer gets no turn
 
     async def _take(self, text: str, group: asyncio.TaskGroup) -> None:
         try:
@@ -90,7 +91,8 @@ class Connection:
             case "wish":
                 return await self._wish(fields.get("content"), group)
             case "cancel" if self._granting:
-                self._granting.cancel()
+                if not self._granting.cancelling():  # a second one would cut off the end of the first
+                    self._granting.cancel()
                 return None
             case "cancel":
                 return self._refuse("there is nothing to cancel: no wish is being granted")
@@ -112,7 +114,6 @@ class Connection:
         return None
 
     async def _grant(self, wish: str, number: int) -> None:
-        self._sequence = 0
         events = stream_chat(
             wish,
             self._chat,
@@ -122,16 +123,10 @@ class Connection:
         try:
             async with aclosing(events):
                 async for event in events:
-                    self._send_event(number, event)
-        except asyncio.CancelledError:
-            # Also when the client has gone; then nobody reads this.
-            self._send_event(number, ending(self._chat, self._sequence, None, stop_reason="cancelled"))
+                    self._send({"type": "event", "wish": number, **event.to_json()})
         finally:
             self._granting = None
-
-    def _send_event(self, wish: int, event: StreamEvent) -> None:
-        self._sequence = event.sequence + 1
-        self._send({"type": "event", "wish": wish, **event.to_json()})
+            self._chat = recent(self._chat)
 
     def _refuse(self, reason: str) -> None:
         self._send({"type": "error", "content": reason})

@@ -43,12 +43,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Game:
     """One world, one model, and the connections that share them."""
 
-    def __init__(self, model: Model, world: World | None = None, *, sentences: bool = True, lag: float = 0.0) -> None:
-        self.world = world or World()
+    def __init__(self, model: Model, model_name: str = "", *, sentences: bool = True, lag: float = 0.0) -> None:
+        self.world = World()
+        self.model_name = model_name or model.name
+        """As it is shown to players."""
         self.connections: set[Connection] = set()
         self._model = model
         self._numbers = count(1)
-        self._options: dict[str, Any] = {"sentences": sentences, "lag": lag}
+        self._options: dict[str, Any] = {"model_name": self.model_name, "sentences": sentences, "lag": lag}
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[_only_here])
@@ -66,15 +68,17 @@ class Game:
             return web.Response(status=503, text=f"{MOST} players are here already: come back later\n")
         socket = web.WebSocketResponse(max_msg_size=ACCEPTED, heartbeat=30)
         await socket.prepare(request)
-        player = next(name for number in count(1) if (name := f"player{number}") not in self.world.players)
+        number = next(self._numbers)
+        player = f"player{number}"  # never given twice: the log says who did what
         self.world.join(player)
 
         def hang_up() -> None:
             if request.transport is not None:
                 request.transport.abort()
 
-        name = f"connection{next(self._numbers)}"
-        connection = Connection(name, player, socket, self.world, self._model, hang_up=hang_up, **self._options)
+        connection = Connection(
+            f"connection{number}", player, socket, self.world, self._model, hang_up=hang_up, **self._options
+        )
         self.connections.add(connection)
         try:
             await connection.serve()
@@ -121,6 +125,7 @@ async def _only_here(request: web.Request, handler: Handler) -> web.StreamRespon
 
 def _name(address: str) -> str:
     try:
-        return urlsplit(address).hostname or ""
+        asked = urlsplit(address)
+        return "" if asked.username is not None else asked.hostname or ""
     except ValueError:
         return ""

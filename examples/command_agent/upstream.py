@@ -6,14 +6,14 @@ break on the way as real ones were seen to break.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from itertools import cycle, islice
 
 from command_agent.scripted import script
-from unbroken import Guarded, Model, Request, ScriptedModel, User, UserError, connect
-from unbroken.testing import FAULTS, Fault, FaultyServer
+from unbroken import Delta, Guarded, Model, Request, ScriptedModel, User, UserError, connect
+from unbroken.testing import FAULTS, Fault, FaultyServer, Sent
 
 PLAYED = "deepseek:deepseek-chat"
 WIRE = "openai-chat"
@@ -28,12 +28,12 @@ class BadLine:
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._next = cycle(faults)
-        self._tries: dict[str, int] = {}
+        self._tries: dict[int, int] = {}
 
     def __call__(self, number: int, request: Request) -> Fault | None:
         if len(self._tries) > 10_000:
             self._tries.clear()
-        asked = repr(request.messages)
+        asked = hash(repr(request.messages))  # not the text: it is the whole history, each time
         tries = self._tries[asked] = self._tries.get(asked, 0) + 1
         if tries % 2 == 0:
             return None
@@ -46,13 +46,27 @@ def faults_named(name: str) -> list[Fault]:
     """`all` are those that a stream of this wire can meet, and that end in an answer to what was wished."""
     fitting = {fault.name: fault for fault in FAULTS.values() if fault.fits(WIRE, True) and fault.longest is None}
     if name == "all":
-        return [fault for fault in fitting.values() if ":" not in fault.outcome and fault.name != ANOTHER_WISH]
+        ending_well = [fault for fault in fitting.values() if ":" not in fault.outcome and fault.name != ANOTHER_WISH]
+        return sorted(ending_well, key=lambda fault: not fault.damages)  # first those of which something is seen
     if name not in fitting:
         close = ", ".join(get_close_matches(name, fitting)) or ", ".join(islice(fitting, 20, 28))
         raise UserError(
             f"there is no fault {name!r} of a stream; say all, or a name of `unbroken faults list`, as in: {close}"
         )
     return [fitting[name]]
+
+
+def bad_line(faults: str, *, reworded: bool = False, pace: float = 1.0) -> FaultyServer:
+    def forget(sent: Sent) -> None:
+        """A server may run for days. What is left is small: it looks up bodies by the numbers of their requests."""
+        for kept in (server.requests, server.headers, server.wires, server.broken):
+            kept.clear()
+        server.bodies[sent.number] = {}
+        sent.data.clear()
+        sent.steps = ()
+
+    server = FaultyServer(script(pace), plan=BadLine(faults_named(faults)), differs=reworded, on_sent=forget)
+    return server
 
 
 @asynccontextmanager
@@ -64,7 +78,7 @@ async def open_model(
     if faults:
         if base_url:
             raise UserError("--faults plays its own server: leave out --base-url")
-        async with FaultyServer(script(pace), plan=BadLine(faults_named(faults)), differs=reworded) as server:
+        async with bad_line(faults, reworded=reworded, pace=pace) as server:
             address = server.base_url(WIRE)
             yield connect(name or PLAYED, base_url=address, wire=WIRE, api_key="none", idle=IDLE, first_byte=FIRST_BYTE)
     elif name:
@@ -72,4 +86,13 @@ async def open_model(
     else:
         if base_url:
             raise UserError("--base-url is the address of a model: name it with --model, as in --model openai:my-model")
-        yield Guarded(ScriptedModel(script(pace), name="scripted:wishes"))
+        yield Guarded(Forgetful(script(pace), name="scripted:wishes"))
+
+
+class Forgetful(ScriptedModel):
+    """Keeps no requests but the last: a server may run for days."""
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        self.requests.clear()
+        self.bodies.clear()
+        return super().stream(request)

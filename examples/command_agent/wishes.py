@@ -76,9 +76,12 @@ def _give(said: dict[str, str], chinese: bool) -> Plan:
 
 
 def _tower(said: dict[str, str], chinese: bool) -> Plan:
-    height, block = min(_count(said.get("count", "3")), HIGHEST), _item(said["item"], BLOCKS)
+    wished, block = _count(said.get("count", "3")), _item(said["item"], BLOCKS)
+    height = min(wished, HIGHEST)
     x, y, z = (int(said[axis]) for axis in "xyz")
     words = f"一座 {height} 格高的塔。马上就好。" if chinese else f"A tower of {height} {block}. Here it comes. "
+    if height < wished:
+        words = (f"我的塔最高 {HIGHEST} 格。" if chinese else f"{HIGHEST} is as high as I build. ") + words
     calls = tuple(Call("setblock", x=x, y=y + level, z=z, block=block) for level in range(height))
     top = y + height - 1
 

@@ -6,6 +6,7 @@ event loop a command is done whole before another one begins, whoever sent it.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ ITEMS = ("diamond", "apple", "bread", "iron_sword", "compass", *BLOCKS)
 MOST = 999
 """Of one item, in one inventory."""
 LONGEST_WORDS = 200
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What ends a line, moves a cursor or turns the direction of writing."""
 LOG_KEPT = 200
 
 
@@ -233,10 +236,11 @@ class World:
         return f"{player.name} is at {command.to}", {"players": {player.name: player.to_json()}}
 
     def _set_time(self, command: SetTime) -> tuple[str, Change]:
-        ticks = MOMENTS.get(command.to, int(command.to) if command.to.isdecimal() and len(command.to) < 6 else -1)
+        is_number = command.to.isascii() and command.to.isdecimal() and len(command.to) < 6
+        ticks = MOMENTS.get(command.to, int(command.to) if is_number else -1)
         if not 0 <= ticks < DAY:
             raise BadCommand(
-                f"there is no time `{command.to}`: say {', '.join(MOMENTS)}, or a number from 0 to {DAY - 1}"
+                f"there is no time `{command.to[:40]}`: say {', '.join(MOMENTS)}, or a number from 0 to {DAY - 1}"
             )
         self.time = ticks
         return f"it is {describe_time(ticks)}", {"time": ticks}
@@ -258,6 +262,8 @@ def is_night(ticks: int) -> bool:
 def _said(by: str, command: Say) -> tuple[str, Change]:
     if not command.text.strip() or len(command.text) > LONGEST_WORDS:
         raise BadCommand(f"cannot say that: give 1 to {LONGEST_WORDS} characters, not {len(command.text)}")
+    if strange := _CONTROL.search(command.text):
+        raise BadCommand(f"cannot say that: {strange[0]!r} is no character to be read; leave it out")
     return f"[{by}] {command.text}", {}
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from course_assistant.config import MAX_TOOL_ROUNDS, check_rounds
 from course_assistant.course_tools import course_tools
-from course_assistant.full_text import is_chinese
-from course_assistant.instructions import Language, instructions
+from course_assistant.instructions import Language, instructions, language_of
 from course_assistant.library import CourseLibrary
 from course_assistant.sessions import Session, Sessions
 from course_assistant.sources import Source, once_each
@@ -69,7 +68,8 @@ class CourseAssistant:
         closes the generator (`aclosing`), and that ends the run."""
         question = check_question(question)
         async with session.turn:
-            session.conversation.agent = self._chinese if is_chinese(question) else self.agent
+            session.forget_the_oldest()
+            session.conversation.agent = self._chinese if language_of(question) == "zh" else self.agent
             async with session.conversation.stream(question) as run:
                 async for event in run:
                     yield event

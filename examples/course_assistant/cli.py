@@ -4,6 +4,8 @@ key. Exit codes: 0 answered, 1 the provider failed, 2 bad input, 130 interrupted
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import aclosing, contextmanager
@@ -90,14 +92,14 @@ def serve(
             server = import_module("course_assistant.web.server")
         except ImportError as error:
             raise UserError(
-                f"serving the page needs {error.name}, which is not installed: `pip install 'unbroken[course]'`"
+                f"serving the page needs {error.name}, which is not installed: `pip install '.[course]'` brings it"
             ) from None
         assistant = _assistant(library, model, base_url, rounds, record, watched=True)
 
         def announce(address: str) -> None:
             typer.echo(f"The course assistant ({assistant.agent.model.name}) is at {address}")
 
-        server.serve(server.create_app(assistant, library.note), port=port, announce=announce)
+        asyncio.run(server.serve(server.create_app(assistant, library.note), port=port, announce=announce))
 
 
 @app.command()
@@ -117,8 +119,20 @@ def ending() -> Generator[None]:
         raise _told(error, MISUSED) from None
     except UnbrokenError as error:
         raise _told(error, FAILED) from None
+    except BrokenPipeError:
+        raise  # whoever read has gone; typer ends it quietly
+    except OSError as error:
+        _drop_output()
+        raise _told(UserError(f"standard output cannot be written to: {error.strerror or error}"), FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _drop_output() -> None:
+    """What is still kept would be written at the end of the program, fail again, and print a traceback there."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _told(error: UnbrokenError, code: int) -> typer.Exit:
@@ -152,6 +166,7 @@ async def ask_all(questions: Iterable[str], assistant: CourseAssistant, screen: 
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Where standard output has no letters for Chinese, their numbers will do.
     cast("TextIOWrapper[Any]", sys.stdout).reconfigure(errors="backslashreplace")
     app(prog_name="python -m course_assistant")

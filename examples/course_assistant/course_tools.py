@@ -7,8 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
+from course_assistant.matching import LONGEST_NAME
 from course_assistant.sources import Source
 from unbroken import Tool, ToolOutput, tool
 
@@ -27,7 +29,8 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
         course_name: CourseName = None,
         lesson_number: LessonNumber = None,
     ) -> str | ToolOutput:
-        """Search the course materials by meaning, with fuzzy course names and an optional lesson number."""
+        """Search the course materials by meaning, with fuzzy course names and an optional lesson number. Each hit is
+        the place in brackets, then its text behind `>`."""
         if not query.strip():
             return "There is nothing to search for: the query is empty."
         course = None
@@ -37,9 +40,8 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
                 return _no_course(course_name, library)
         chunks = await library.search(query, course, lesson_number)
         if not chunks:
-            return _nothing_found(course, lesson_number)
-        text = "\n\n".join(f"[{chunk.place}]\n{chunk.text}" for chunk in chunks)
-        return ToolOutput(text, data=[chunk.source for chunk in chunks])
+            return _nothing_found(course, lesson_number, library)
+        return ToolOutput("\n\n".join(map(_hit, chunks)), data=[chunk.source for chunk in chunks])
 
     @tool(effect="read")
     async def get_course_outline(course_title: CourseTitle) -> str | ToolOutput:
@@ -52,6 +54,11 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
     return [search_course_content, get_course_outline]
 
 
+def _hit(chunk: Chunk) -> str:
+    """Every line of the text is marked as such: no text can pass for the head of another hit."""
+    return "\n".join([f"[{chunk.place}]", *(f"> {line}" for line in chunk.text.splitlines())])
+
+
 def outline(course: Course) -> str:
     lines = [f"Course: {course.title}", f"Link: {course.link}"]
     if course.instructor:
@@ -62,13 +69,15 @@ def outline(course: Course) -> str:
 
 def _no_course(name: str, library: CourseLibrary) -> str:
     titles = "; ".join(course.title for course in library.courses)
-    return f"No course found that matches '{name.strip()}'. The courses are: {titles}."
+    return f"No course found that matches '{' '.join(name[:LONGEST_NAME].split())}'. The courses are: {titles}."
 
 
-def _nothing_found(course: Course | None, lesson: int | None) -> str:
+def _nothing_found(course: Course | None, lesson: int | None, library: CourseLibrary) -> str:
     where = f" in course '{course.title}'" if course else ""
     where += f" in lesson {lesson}" if lesson is not None else ""
     note = ""
-    if course and lesson is not None and course.lesson(lesson) is None:
-        note = f" That course has the lessons {', '.join(str(one.number) for one in course.lessons)}."
+    if lesson is not None and not library.has_lesson(lesson, course):
+        note = " No course has such a lesson."
+        if course:
+            note = f" That course has the lessons {', '.join(str(one.number) for one in course.lessons)}."
     return f"No relevant content found{where}.{note}"

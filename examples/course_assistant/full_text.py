@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from itertools import pairwise
+from threading import Lock
 
 from course_assistant.chunks import Chunk
 
@@ -50,6 +51,7 @@ class FullTextIndex:
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         # Whoever opened it: the agent's tools may run on the loop of another thread.
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        self._turn = Lock()
         self._database.execute(
             "create virtual table chunks using fts5(words, course unindexed, lesson unindexed, tokenize='porter')"
         )
@@ -65,11 +67,12 @@ class FullTextIndex:
         wanted = own_terms(query)
         if not wanted:
             return []
-        rows = self._database.execute(
-            "select rowid from chunks where words match ?1 and (?2 is null or course = ?2) "
-            "and (?3 is null or lesson = ?3) order by rank, rowid limit ?4",
-            (" OR ".join(f'"{term}"' for term in wanted), course, lesson, limit),
-        )
+        with self._turn:
+            rows = self._database.execute(
+                "select rowid from chunks where words match ?1 and (?2 is null or course = ?2) "
+                "and (?3 is null or lesson = ?3) order by rank, rowid limit ?4",
+                (" OR ".join(f'"{term}"' for term in wanted), course, lesson, limit),
+            ).fetchall()
         return [row[0] for row in rows]
 
     def close(self) -> None:

@@ -3,11 +3,16 @@ question. The number of rounds is the real one."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias
 
 from course_assistant.library import CourseLibrary
 
 Language: TypeAlias = Literal["en", "zh"]
+
+_CHINESE_LETTER = re.compile(r"[\u3400-\u9fff]")
+_KANA = re.compile(r"[\u3040-\u30ff]")
+_LATIN_WORD = re.compile(r"[a-z]+", re.I)
 
 _TIMES: dict[Language, dict[int, str]] = {
     "en": {1: "ONCE", 2: "up to TWO times", 3: "up to THREE times"},
@@ -59,6 +64,12 @@ _EXAMPLES: dict[Language, str] = {
   - “比较课程 X 和课程 Y 中的主题 A”：先搜索课程 X，再搜索课程 Y。
 """,
 }
+
+
+def language_of(question: str) -> Language:
+    """Of its words, not of a name or a term in it. A text with kana is Japanese."""
+    chinese, kana, words = (len(pattern.findall(question)) for pattern in (_CHINESE_LETTER, _KANA, _LATIN_WORD))
+    return "zh" if chinese and chinese >= words and not kana else "en"
 
 
 def instructions(library: CourseLibrary, rounds: int, language: Language = "en") -> str:

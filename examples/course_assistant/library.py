@@ -26,7 +26,8 @@ _INSTEAD = "Full-text search is used in place of vectors"
 
 
 class CourseLibrary:
-    """`CourseLibrary.open()` has the courses of this folder. `search` may be called from any event loop."""
+    """`CourseLibrary.open()` has the courses of this folder. `search` may be called from any event loop,
+    also from several at once."""
 
     def __init__(
         self,
@@ -58,10 +59,16 @@ class CourseLibrary:
     def find_course(self, name: str) -> Course | None:
         return find_course(name, self.courses)
 
+    def has_lesson(self, number: int, course: Course | None = None) -> bool:
+        """In this course, or in any."""
+        return any(_is_in(chunk, course, number) for chunk in self.chunks)
+
     async def search(
         self, query: str, course: Course | None = None, lesson: int | None = None, limit: int = MOST_HITS
     ) -> list[Chunk]:
         """The chunks that fit best, the best first. Who asks what a lesson covers gets the lesson itself."""
+        if lesson is not None and not self.has_lesson(lesson, course):
+            return []  # models write numbers that no database has room for
         if lesson is not None and all(term.isdigit() for term in own_terms(query)):
             return [chunk for chunk in self.chunks if _is_in(chunk, course, lesson)][:limit]
         title = course.title if course else None
@@ -101,16 +108,17 @@ def _open_vectors(chunks: Sequence[Chunk], file: Path) -> tuple[tuple[VectorInde
         return None, f"{_INSTEAD}, because {missing} is not installed: `pip install apsw sqlite-vec` brings them."
     try:
         vectors = read_vectors(file)
+        strange = vectors.lacks(chunks)
+        if strange is not None:
+            why = f"{file.name} has no vector for a text of {strange.place!r}, which was changed since"
+            raise UserError(f"{why}; {MAKE_AGAIN}")
+        opened = index.VectorIndex(chunks, vectors.chunks)
     except UserError as error:
         return None, f"{_INSTEAD}: {error}."
-    strange = vectors.lacks(chunks)
-    if strange is not None:
-        why = f"{file.name} has no vector for a text of {strange.place!r}, which was changed since"
-        return None, f"{_INSTEAD}: {why}; {MAKE_AGAIN}."
     note = ""
     if not embedding.is_installed():
         note = (
             "The questions of the tour are searched by vectors, all others by full text, because the embedding model "
             f"is not installed: {embedding.HOW_TO_INSTALL}."
         )
-    return (index.VectorIndex(chunks, vectors.chunks), vectors), note
+    return (opened, vectors), note

@@ -16,7 +16,7 @@ from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.library import MOST_HITS, CourseLibrary
 from course_assistant.tours import TOURS, scripted_model
-from unbroken import RunFinished, Usage, list_recordings, read_recording
+from unbroken import RunFinished, Usage, UserError, list_recordings, read_recording
 from unbroken.testing import run_virtual
 
 A_REQUEST, A_SEARCH = 0.8, 0.2
@@ -71,7 +71,10 @@ def _usage(path: Path) -> Usage:
 
 
 def main(folder: Path) -> None:
-    run_virtual(record(folder))
+    try:
+        run_virtual(record(folder))
+    except UserError as error:
+        sys.exit(f"course_assistant.measure: {error}")
     sys.stdout.write(table(folder) + "\n")
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from course_assistant.full_text import is_chinese, own_terms, terms
 
-_HIT = re.compile(r"^\[(.+)\]\n", re.M)
-_SENTENCE = re.compile(r"[^.!?。！？]+(?:[.!?](?=\s|$)|[。！？]|$)|[.!?]")
+_HEAD = re.compile(r"\[(.+)\]")
+_QUOTED = "> "
+_BETWEEN = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])(?![。！？])\s*")
 _LESSON_LINE = re.compile(r"^(\d+)\. (.+)$", re.M)
 _STEM = 5
 """Letters after which words count as the same: `scaled` and `scale`."""
@@ -33,10 +34,14 @@ class Hit:
 
 def hits(result: str) -> list[Hit]:
     """Of a search; a result that found nothing has none."""
-    parts = _HIT.split(result)
-    if parts[0].strip():
-        return []
-    return [Hit(place, text.strip()) for place, text in zip(parts[1::2], parts[2::2], strict=True)]
+    found: list[Hit] = []
+    for line in result.split("\n"):
+        if head := _HEAD.fullmatch(line):
+            found.append(Hit(head[1], ""))
+        elif found and line.startswith(_QUOTED):
+            said = line.removeprefix(_QUOTED)
+            found[-1] = Hit(found[-1].place, f"{found[-1].text}\n{said}".strip())
+    return found
 
 
 def sentences(text: str, count: int, about: str = "", chinese: bool = False) -> str:
@@ -44,6 +49,8 @@ def sentences(text: str, count: int, about: str = "", chinese: bool = False) -> 
     that are asked `about`, else from the first."""
     lines = [line for line in text.splitlines() if is_chinese(line) == chinese] or text.splitlines()
     found = list(_sentences("\n".join(lines)))
+    if not found:
+        return text  # nothing but marks
     wanted = {term[:_STEM] for term in own_terms(about)}
     best = max(range(len(found)), key=lambda at: (len(wanted.intersection(_stems(found[at]))), -at))
     return ("" if chinese else " ").join(found[best : best + count])
@@ -56,14 +63,7 @@ def _stems(text: str) -> set[str]:
 def _sentences(text: str) -> Iterator[str]:
     """A sentence ends at the end of its line, too."""
     for line in text.splitlines():
-        held = ""
-        for piece in _SENTENCE.findall(line):
-            held += piece
-            if piece[-1] in ".!?。！？":
-                yield held.strip()
-                held = ""
-        if held.strip():
-            yield held.strip()
+        yield from filter(None, map(str.strip, _BETWEEN.split(line)))
 
 
 def field(outline: str, name: str) -> str:

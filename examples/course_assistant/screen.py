@@ -17,7 +17,7 @@ from rich.markup import escape
 from course_assistant.assistant import Answered
 from unbroken import CallFinished, CallStarted, Event, RequestRetried, RequestSent, TextAdded, TextReplaced
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SUBTITLE = re.compile(r":.*?(?= - Lesson \d+$|$)")
 NO_MORE_CALLS = "nothing can be called any more: the answer"
 
@@ -39,7 +39,7 @@ def find_screen(as_json: bool) -> Screen:
 
 
 def clean(text: str) -> str:
-    """Without the characters that move a terminal's cursor."""
+    """Without the characters that move a terminal's cursor, or turn the direction of writing."""
     return _CONTROL.sub("", text)
 
 
@@ -103,7 +103,7 @@ class TerminalScreen:
             case Answered():
                 self.close()
                 for source in step.sources:
-                    line = f"  [dim]{escape(source.title)}[/]  {escape(source.link)}"
+                    line = f"  [dim]{escape(clean(source.title))}[/]  {escape(clean(source.link))}"
                     self._console.print(line, soft_wrap=True)
                 self._console.print(f"  [dim]{numbers_in_words(step)}[/]")
             case _:
@@ -142,10 +142,10 @@ class PlainScreen:
                 mark = "failed " if step.error else "-> "
                 self._step(f"    {mark}{step.seconds:.2f} s {outcome_in_words(step)}")
             case Answered():
-                lines = [clean(step.text)]
+                lines = [step.text]
                 if step.sources:
                     lines += ["", "Sources:", *(f"- {source.title}: {source.link}" for source in step.sources)]
-                sys.stdout.write("\n".join(lines) + "\n")
+                sys.stdout.write(clean("\n".join(lines)) + "\n")
                 sys.stdout.flush()
                 self._step(f"  {numbers_in_words(step)}")
             case _:

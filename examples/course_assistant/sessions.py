@@ -8,9 +8,12 @@ import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from unbroken import Agent, Conversation
+from unbroken import Agent, Conversation, User
 
 MOST_SESSIONS = 500
+MOST_QUESTIONS = 20
+KEPT_QUESTIONS = 10
+"""When there are more than that, so many stay: a model reads only so much, and each question pays for all before it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +22,14 @@ class Session:
     conversation: Conversation
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a question is answered."""
+
+    def forget_the_oldest(self) -> None:
+        """Many questions at once, so that the beginning of the history, which providers keep in their caches, seldom
+        changes."""
+        chat = self.conversation
+        questions = [at for at, message in enumerate(chat.messages) if isinstance(message, User)]
+        if len(questions) > MOST_QUESTIONS:
+            self.conversation = Conversation(chat.agent, chat.messages[questions[-KEPT_QUESTIONS] :])
 
 
 class Sessions:

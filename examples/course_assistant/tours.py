@@ -5,13 +5,14 @@ other question it searches once."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from course_assistant.full_text import is_chinese, own_terms, terms
+from course_assistant.instructions import language_of
 from course_assistant.quoting import field, hits, lesson_titles, sentences
 from course_assistant.vectors import plain
-from unbroken import Message, Request, ScriptedModel, ToolMessage, ToolResult, User
+from unbroken import Delta, Message, Request, ScriptedModel, ToolMessage, ToolResult, User
 from unbroken.testing import Answer, Call, Say
 
 Arguments = Mapping[str, str | int]
@@ -45,7 +46,7 @@ def _explain(results: Sequence[str]) -> str:
 
 
 def _explain_and_require(results: Sequence[str]) -> str:
-    needed = field(results[1], "Prerequisites")
+    needed = field("\n".join(hit.text for hit in hits(results[1])), "Prerequisites")
     return f"{_explain(results)}\n\n**Prerequisites:** {needed or NOTHING_FOUND}"
 
 
@@ -156,7 +157,16 @@ def find_tour(question: str) -> Tour | None:
 
 def scripted_model(pace: float = 0.0, *, thinks: float = 0.0) -> ScriptedModel:
     """The model without a key. It speaks `pace` seconds a word, after `thinks` seconds for each request."""
-    return ScriptedModel(script(pace, thinks=thinks), name="scripted:course-tours", recover=False)
+    return _Forgetful(script(pace, thinks=thinks), name="scripted:course-tours", recover=False)
+
+
+class _Forgetful(ScriptedModel):
+    """Keeps no requests but the last: a server may run for days."""
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        self.requests.clear()
+        self.bodies.clear()
+        return super().stream(request)
 
 
 def script(pace: float = 0.0, *, thinks: float = 0.0) -> Callable[[Request], Answer]:
@@ -190,7 +200,7 @@ def next_words(request: Request) -> str | Sequence[tuple[str, Arguments]]:
             return _so_far(results) if request.final or request.choice == "none" else calls
         done += len(calls)
     texts = [result.text for result in results]
-    return tour.read(texts) if tour else _from_first_hits(texts[0], str(search["query"]), is_chinese(question))
+    return tour.read(texts) if tour else _from_first_hits(texts[0], str(search["query"]), language_of(question) == "zh")
 
 
 def _so_far(results: Sequence[ToolResult]) -> str:

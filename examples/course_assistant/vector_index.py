@@ -4,6 +4,7 @@ Both are extras: importing this file fails where they are absent, and `library` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import apsw
@@ -11,10 +12,12 @@ import sqlite_vec  # pyright: ignore[reportMissingTypeStubs] - it has none
 
 from course_assistant.chunks import Chunk
 from course_assistant.vectors import DIMENSIONS
+from unbroken import UserError
 
 FARTHEST = 0.76
 """Cosine distance. Beyond it a text has nothing to do with the question: the nearest is not always near. In these
 courses good hits have up to 0.75 (`how to reduce token cost`), letters without sense 0.77, the weather in Rome 0.93."""
+NO_LESSON = -1
 
 
 class VectorIndex:
@@ -22,15 +25,22 @@ class VectorIndex:
 
     def __init__(self, chunks: Sequence[Chunk], vectors: Mapping[str, bytes]) -> None:
         self._database: Any = apsw.Connection(":memory:")  # its types are partly unknown
-        self._database.enable_load_extension(True)
-        self._database.load_extension(sqlite_vec.loadable_path())
-        self._database.enable_load_extension(False)
+        self._turn = Lock()
+        """Two threads at once are refused by apsw."""
+        try:
+            self._database.enable_load_extension(True)
+            self._database.load_extension(sqlite_vec.loadable_path())
+            self._database.enable_load_extension(False)
+        except apsw.Error as error:
+            raise UserError(
+                f"sqlite-vec cannot be loaded ({error}); `pip install --force-reinstall sqlite-vec`"
+            ) from None
         self._database.execute(
             f"create virtual table chunks using vec0(vector int8[{DIMENSIONS}] distance_metric=cosine, "
             "course text, lesson integer)"
         )
         for number, chunk in enumerate(chunks):
-            lesson = chunk.lesson.number if chunk.lesson else 0
+            lesson = chunk.lesson.number if chunk.lesson else NO_LESSON
             self._database.execute(
                 "insert into chunks(rowid, vector, course, lesson) values (?, vec_int8(?), ?, ?)",
                 (number, vectors[chunk.digest], chunk.course.title, lesson),
@@ -42,10 +52,11 @@ class VectorIndex:
             where, values = where + " and course = ?", [*values, course]
         if lesson is not None:
             where, values = where + " and lesson = ?", [*values, lesson]
-        rows = self._database.execute(
-            f"select rowid, distance from chunks where vector match vec_int8(?) and k = ?{where} order by distance",
-            (vector, limit, *values),
-        )
+        with self._turn:
+            rows = self._database.execute(
+                f"select rowid, distance from chunks where vector match vec_int8(?) and k = ?{where} order by distance",
+                (vector, limit, *values),
+            ).fetchall()
         return [int(row[0]) for row in rows if float(row[1]) <= FARTHEST]
 
     def close(self) -> None:

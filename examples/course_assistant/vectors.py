@@ -16,6 +16,8 @@ from course_assistant.chunks import Chunk, digest
 from unbroken import UserError
 
 SHIPPED_VECTORS = Path(__file__).parent / "vectors.json"
+MODEL = "all-MiniLM-L6-v2"
+"""Vectors of another one lie elsewhere."""
 DIMENSIONS = 384
 MAKE_AGAIN = "make it again with `python -m course_assistant embed`"
 
@@ -46,16 +48,25 @@ def to_bytes(vector: Sequence[float]) -> bytes:
 def read_vectors(file: Path = SHIPPED_VECTORS) -> Vectors:
     try:
         saved: Any = json.loads(file.read_text("utf-8"))
-        return Vectors(_decoded(saved["chunks"]), _decoded(saved["queries"]))
+        model = saved["model"]
+        vectors = Vectors(_decoded(saved["chunks"]), _decoded(saved["queries"]))
     except OSError as error:
         raise UserError(f"{file.name}: the vectors cannot be read ({error.strerror}); {MAKE_AGAIN}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
         raise UserError(f"{file.name}: this is no file of vectors; {MAKE_AGAIN}") from None
+    if model != MODEL:
+        raise UserError(f"{file.name}: its vectors are of {str(model)[:60]!r} and not of {MODEL!r}; {MAKE_AGAIN}")
+    return vectors
 
 
-def write_vectors(file: Path, model: str, vectors: Vectors) -> None:
-    saved = {"model": model, "chunks": _encoded(vectors.chunks), "queries": _encoded(vectors.queries)}
-    file.write_text(json.dumps(saved, indent=0) + "\n", "utf-8")
+def write_vectors(file: Path, vectors: Vectors) -> None:
+    saved = {"model": MODEL, "chunks": _encoded(vectors.chunks), "queries": _encoded(vectors.queries)}
+    try:
+        file.write_text(json.dumps(saved, indent=0) + "\n", "utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file.name}: the vectors cannot be written ({error.strerror}); mend that, then try again"
+        ) from None
 
 
 def _encoded(vectors: Mapping[str, bytes]) -> dict[str, str]:
@@ -66,4 +77,6 @@ def _decoded(saved: dict[str, str]) -> dict[str, bytes]:
     vectors = {key: base64.b64decode(value, validate=True) for key, value in saved.items()}
     if any(len(vector) != DIMENSIONS for vector in vectors.values()):
         raise ValueError("a vector of another length")
+    if not all(any(vector) for vector in vectors.values()):
+        raise ValueError("a vector without a direction")
     return vectors

@@ -20,7 +20,7 @@ import pytest
 from command_agent.server import Game, serving
 from command_agent.upstream import open_model
 from unbroken import Model, ScriptedModel
-from unbroken.testing import Pause, Say
+from unbroken.testing import Call, Pause, Say
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
 
@@ -28,9 +28,11 @@ SHOTS = os.environ.get("UNBROKEN_SHOTS")
 Act = Callable[[chromium.Tab, str], Awaitable[None]]
 
 
-def in_browser(act: Act, model: Model | None = None, faults: str = "", reworded: bool = False) -> None:
+def in_browser(
+    act: Act, model: Model | None = None, faults: str = "", reworded: bool = False, lag: float = 0.0
+) -> None:
     async def main() -> None:
-        async with opened(model, faults, reworded) as (tab, address):
+        async with opened(model, faults, reworded, lag) as (tab, address):
             await act(tab, address)
             assert tab.complaints == []
 
@@ -38,10 +40,12 @@ def in_browser(act: Act, model: Model | None = None, faults: str = "", reworded:
 
 
 @asynccontextmanager
-async def opened(model: Model | None, faults: str, reworded: bool) -> AsyncGenerator[tuple[chromium.Tab, str]]:
+async def opened(
+    model: Model | None, faults: str, reworded: bool, lag: float
+) -> AsyncGenerator[tuple[chromium.Tab, str]]:
     async with (
         open_model(faults=faults, reworded=reworded, pace=0.1) as scripted,
-        serving(Game(model or scripted)) as address,
+        serving(Game(model or scripted, lag=lag)) as address,
         chromium.browser() as tab,
     ):
         await tab.size(1280, 760)
@@ -130,6 +134,45 @@ def test_escape_stops_a_wish_and_the_next_one_is_granted() -> None:
         assert await wish(tab, "hello?") == "Here I am."
 
     in_browser(act, model)
+
+
+def test_escape_while_a_command_runs_shows_that_it_failed() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await type_wish(tab, "give me a diamond")
+        await tab.until("document.querySelector('.line') !== null")
+        await tab.press("Escape")
+        await tab.until("document.getElementById('stop').hidden")
+        answer = await text_of(tab, ".answer:last-child")
+        assert "give item=diamond count=1 → Error: cancelled: the run was cancelled" in answer
+        assert answer.endswith("stopped")
+        assert await tab.run("document.querySelectorAll('.line.failed').length") == 1
+
+    in_browser(act, lag=3600)
+
+
+def test_arguments_of_any_shape_and_a_limit_are_shown_in_words() -> None:
+    model = ScriptedModel(lambda request: [Call("give", {"item": {"a": [len(request.messages), None]}})])
+
+    async def act(tab: chromium.Tab, address: str) -> None:
+        answer = await wish(tab, "give me a diamond")
+        assert 'give item={"a":[2,null]}' in answer
+        assert answer.endswith("not granted to the end: round_limit")
+
+    in_browser(act, model)
+
+
+def test_a_connection_that_comes_back_says_what_is_gone() -> None:
+    async def act(tab: chromium.Tab, address: str) -> None:
+        await wish(tab, "give me a diamond")
+        await tab.run("socket.close()")
+        await tab.until("document.querySelector('.again') !== null")
+        assert await text_of(tab, ".again") == (
+            "Connected again, as player2: what was said above is no longer known, and what player1 had is gone."
+        )
+        await type_wish(tab, "what do I have?")
+        await tab.until("document.querySelector('.answer:last-child')?.innerText.endsWith('You have nothing.')")
+
+    in_browser(act)
 
 
 def test_text_of_a_model_is_text_whatever_is_in_it() -> None:

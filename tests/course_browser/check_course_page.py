@@ -106,12 +106,14 @@ def test_a_call_opens_to_its_result_and_the_courses_to_their_lessons_by_keyboard
 
 def test_each_example_is_a_button_and_a_new_chat_forgets_the_session() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
+        assert await tab.run("document.activeElement.id") == "question"
         assert len(await texts(tab, "#examples button")) == 7
         for number in range(7):
             await tab.run(f"document.querySelectorAll('#examples button')[{number}].click()")
             await until_ended(tab, 1)
             assert await texts(tab, ".failure") == []
             assert len(await texts(tab, ".sources a")) >= 1
+            assert await tab.run("document.activeElement.id") == "question"  # the next question can be typed
             await tab.run("document.activeElement.blur()")
             await tab.press("n")
             await tab.until("document.querySelector('#talk').hidden && document.activeElement.id === 'question'")
@@ -137,6 +139,15 @@ def test_a_model_that_fails_shows_why_and_can_be_asked_again() -> None:
     in_browser(
         ScriptedModel(SEARCH, Fail(Unavailable("the provider is busy: try later", status=503)), "Here I am."), act
     )
+
+
+def test_a_number_beyond_all_measure_is_shown_and_answered() -> None:
+    async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
+        await ask(tab, "what does lesson 99999999999999999999999 say about tools", 1)
+        assert await texts(tab, ".failure") == []
+        assert await texts(tab, ".prose") == ["I found nothing about this in the courses."]
+
+    in_browser(scripted_model(), act)
 
 
 def test_an_answer_that_broke_off_is_shown_once_in_its_second_wording() -> None:

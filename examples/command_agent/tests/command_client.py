@@ -52,8 +52,12 @@ class Client:
         while not any(event.event_type == event_type for event in self._events):
             await self.take()
 
+    @property
+    def ended(self) -> bool:
+        return bool(self._events) and "is_complete" in self._events[-1].metadata
+
     async def rest(self) -> list[StreamEvent]:
-        while not (self._events and "is_complete" in self._events[-1].metadata):
+        while not self.ended:
             await self.take()
         events, self._events = self._events, []
         return events

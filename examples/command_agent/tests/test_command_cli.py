@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
-from command_agent.__main__ import app
+from command_agent.cli import app
+from unbroken.testing import Call, Say, serve
 
 EXAMPLES = Path(__file__).parents[2]
 
@@ -47,6 +49,54 @@ def test_a_broken_line_is_heard_of_and_the_words_that_count_are_said_once() -> N
     assert words.count("One moment") == 1
     assert "asking again" in aside
     assert "answered after a restart" in aside
+
+
+def test_what_a_model_says_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    evil = "\x1b]0;owned\x07Hi\r\x1b[1A\u202e."
+    calls = [Call("say", text=f"{evil}\n  ← forged"), Call("give", item="\x1b[2J", count=[1])]
+    with serve([Say(evil), *calls], f"Done{evil}") as server:
+        code, words, aside = call("say", "hi", "--model", "openai:x", "--base-url", server.base_url())
+    assert (code, words) == (0, "]0;ownedHi[1A.\nDone]0;ownedHi[1A.\n")
+    assert not {letter for letter in aside if ord(letter) < 32 or letter == "\u202e"} - {"\n"}
+    assert "→ give item=[2J count=[1]" in aside
+    assert "→ say text=]0;ownedHi [1A.   ← forged" in aside
+
+
+def test_a_wish_that_a_limit_ends_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with serve(lambda request: Call("say", text=str(len(request.messages)))) as server:
+        code, _, aside = call("say", "talk!", "--model", "openai:x", "--base-url", server.base_url())
+    assert code == 1
+    assert aside.endswith("not granted to the end: round_limit\n")
+
+
+def test_an_interrupt_during_the_imports_ends_it_without_a_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], cwd=EXAMPLES, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
+
+
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "command_agent.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.path.insert(0, ".")
+runpy.run_module("command_agent", run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_one_line_and_exit_code_1() -> None:
+    words = [sys.executable, "-m", "command_agent", "say", "what time is it?", "--json", "--pace", "0"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(words, cwd=EXAMPLES, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert ended.stderr == b"error: standard output cannot be written to: No space left on device\n"
+    assert ended.returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from command_client import Client, alone, problems_of, text_of
 
 from command_agent.scripted import script
 from command_agent.server import Game
-from command_agent.upstream import BadLine, faults_named, open_model
+from command_agent.upstream import BadLine, Forgetful, bad_line, faults_named, open_model
 from unbroken import Guarded, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer
 
@@ -116,6 +116,39 @@ def test_a_fault_that_does_not_exist_is_refused_with_names_that_do() -> None:
         faults_named("rest")
     with pytest.raises(UserError, match="no fault 'too_long_openai'"):  # it never befalls a history this short
         faults_named("too_long_openai")
+
+
+def test_all_faults_begin_with_those_of_which_something_is_seen() -> None:
+    damages = [fault.damages for fault in faults_named("all")]
+    assert damages == sorted(damages, reverse=True)
+    assert damages[0]
+
+
+def test_a_bad_line_that_lasts_keeps_nothing_of_what_went_over_it() -> None:
+    async def main() -> None:
+        async with bad_line("cut_by_lost_connection", pace=0) as server:
+            model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
+            async with alone(Game(Guarded(model.model, first_wait=0.01))) as client:
+                for _ in range(3):
+                    await client.wish("give me a diamond")
+        assert len(server.sent) > 9
+        assert not any(sent.data or sent.steps for sent in server.sent)
+        assert not any((*server.bodies, server.requests, server.headers, server.broken))
+
+    asyncio.run(main())
+
+
+def test_the_script_without_a_server_keeps_nothing_either() -> None:
+    async def main() -> None:
+        async with open_model(pace=0) as shipped:
+            assert shipped.name == "scripted:wishes"
+        model = Forgetful(script())
+        async with alone(Game(Guarded(model))) as client:
+            for _ in range(3):
+                await client.wish("give me a diamond")
+        assert len(model.requests) == len(model.bodies) == 1
+
+    asyncio.run(main())
 
 
 def test_the_bad_line_of_the_command_line_is_one_over_http() -> None:

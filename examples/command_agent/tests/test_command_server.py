@@ -11,6 +11,8 @@ import aiohttp
 import pytest
 from command_client import alone, crowd, joined, problems_of, text_of
 
+from command_agent.connection import WAITING
+from command_agent.memory import KEPT, MOST_WISHES
 from command_agent.scripted import script
 from command_agent.server import MOST, Game, serving
 from command_agent.world import Place, Say
@@ -107,6 +109,42 @@ def test_a_wish_can_be_cancelled_and_the_next_one_is_granted() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("cancels", [1, 3])
+def test_commands_that_run_when_a_wish_is_cancelled_are_answered(cancels: int) -> None:
+    async def main() -> None:
+        async with alone(Game(ScriptedModel(script()), lag=3600)) as client:
+            await client.send(type="wish", content="make it night and tell everyone")
+            await client.until("tool_call")
+            for _ in range(cancels):
+                await client.send(type="cancel")
+            events = await client.rest()
+            assert problems_of(events) == []
+            returns = [event for event in events if event.event_type == "tool_return"]
+            assert [event.metadata["name"] for event in returns] == ["time", "say"]
+            assert all(event.metadata["error"] and "cancelled" in event.content for event in returns)
+            end = events[-1].metadata
+            assert (end["stop_reason"], end["is_complete"], end["attempts"]) == ("cancelled", False, 1)
+            assert (end["tool_calls"], end["tool_returns"]) == (2, 2)
+            assert client.commands == []
+
+    asyncio.run(main())
+
+
+def test_a_cancel_at_any_moment_leaves_no_call_without_its_return() -> None:
+    async def main() -> None:
+        async with alone(Game(ScriptedModel(script(0.002)), lag=0.0005)) as client:
+            for moment in range(0, 24, 2):
+                await client.send(type="wish", content="build a tower of 3 stone at 1 64 1")
+                for _ in range(moment):
+                    if not client.ended:
+                        await client.take()
+                if not client.ended:
+                    await client.send(type="cancel")
+                assert problems_of(await client.rest()) == []
+
+    asyncio.run(main())
+
+
 def test_a_wish_that_is_cancelled_at_once_has_an_end_too() -> None:
     async def main() -> None:
         async with alone(Game(endless())) as client:
@@ -161,11 +199,46 @@ def test_rubbish_is_answered_with_an_error_and_the_connection_lives_on(message: 
     asyncio.run(main())
 
 
-def test_half_a_character_in_a_wish_breaks_nothing() -> None:
+def test_half_a_character_in_a_wish_is_said_once() -> None:
     async def main() -> None:
         async with alone(Game(ScriptedModel(script()))) as client:
             await client.socket.send_str('{"type": "wish", "content": "say \\ud83d!"}')
-            assert text_of(await client.rest()) == "I told everybody."
+            events = await client.rest()
+            assert text_of(events) == "I told everybody."
+            assert (events[-1].metadata["stop_reason"], client.commands) == ("answered", ["/say \ufffd!"])
+
+    asyncio.run(main())
+
+
+def test_rubbish_without_a_pause_is_answered_to_the_last_piece() -> None:
+    async def main() -> None:
+        async with alone(Game(ScriptedModel(script()))) as client:
+            for _ in range(2 * WAITING):
+                await client.socket.send_str("x")
+            while len(client.errors) < 2 * WAITING:
+                await client.take()
+            assert text_of(await client.wish("what time is it?")) == "It is 07:00, day."
+
+    asyncio.run(main())
+
+
+def test_a_connection_remembers_its_latest_wishes_only() -> None:
+    async def main() -> None:
+        async with alone(Game(ScriptedModel(script()))) as client:
+            sizes = [len((await client.wish("what time is it?"))[-1].metadata["all_messages"]) for _ in range(45)]
+        each = sizes[0]
+        assert max(sizes) == each * (MOST_WISHES + 1)
+        assert sizes[MOST_WISHES + 1] == each * (KEPT + 1)
+
+    asyncio.run(main())
+
+
+def test_a_name_is_given_to_one_player_only() -> None:
+    async def main() -> None:
+        async with serving(Game(ScriptedModel())) as address:
+            for expected in ("player1", "player2"):
+                async with joined(address) as client:
+                    assert client.player == expected
 
     asyncio.run(main())
 
@@ -201,7 +274,7 @@ def test_a_message_beyond_all_measure_is_not_even_read_to_its_end() -> None:
     asyncio.run(main())
 
 
-def test_who_does_not_read_is_let_go() -> None:
+def test_who_is_too_far_behind_is_let_go() -> None:
     async def main() -> None:
         game = Game(ScriptedModel(script()))
         async with serving(game) as address, joined(address):
@@ -221,6 +294,7 @@ def test_who_does_not_read_is_let_go() -> None:
         ({"Origin": "null"}, "pages of other sites are not served"),
         ({"Host": "example.com"}, "this server is for this machine alone: ask for 127.0.0.1"),
         ({"Host": "["}, "this server is for this machine alone"),
+        ({"Host": "a@127.0.0.1"}, "this server is for this machine alone"),
     ],
 )
 def test_pages_of_other_sites_are_not_let_in(headers: dict[str, str], reason: str) -> None:

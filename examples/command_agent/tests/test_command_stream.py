@@ -94,6 +94,30 @@ def test_an_incomplete_chain_is_asked_for_again_without_streaming(
     assert line.startswith("tool_chain_incomplete_on_stream run=wish tool_calls=1 tool_returns=0 attempt=1 kind=lost")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        GIVE,
+        Call("setblock", x=1, y=64, z=1, block="stone", id="call_1"),
+        Call("teleport", x=1, y=64, z=1, id="call_1"),
+        Call("time", to="night", id="call_1"),
+        Call("say", text="Hello.", id="call_1"),
+    ],
+)
+def test_a_command_of_a_broken_answer_that_does_not_come_again_is_not_carried_out(command: Call) -> None:
+    scene = Scene(Guarded(ScriptedModel([command, Pause(5), Break()], "Sorry, no.")))
+    events = run_virtual(scene.wish("give me a diamond"))
+    assert (text_of(events), scene.commands) == ("Sorry, no.", [])
+    assert problems_of(events) == []
+
+
+def test_a_command_that_comes_again_with_other_arguments_is_carried_out_with_those_alone() -> None:
+    two = Call("give", item="diamond", count=2, id="call_1")
+    scene = Scene(Guarded(ScriptedModel([GIVE, Pause(5), Break()], [two], "Done.")))
+    assert problems_of(run_virtual(scene.wish("give me a diamond"))) == []
+    assert scene.commands == ["/give player1 diamond 2"]
+
+
 def test_after_the_fall_back_only_what_is_new_is_sent() -> None:
     model = ScriptedModel([Say("I see. It com"), Break()], "I see. It comes. Now.")
     events = run_virtual(Scene(Guarded(model)).wish("give me a diamond"))
@@ -158,8 +182,22 @@ def test_a_chain_that_breaks_again_and_again_is_tried_three_times_and_then_told(
     assert "broke off, at 3 tries" in events[-2].content
     assert events[-2].metadata["error"] == "ChainBroken"
     assert events[-1].metadata["is_complete"] is False
+    assert (events[-1].metadata["attempts"], events[-1].metadata["broken"]) == (4, ["lost"] * 3)
     assert validate_tool_chain(scene.chat.messages)
     assert text_of(run_virtual(scene.wish("and now?"))) == "You have it."  # the conversation goes on
+
+
+def test_a_wish_that_a_limit_ends_is_not_complete() -> None:
+    scene = Scene(ScriptedModel(lambda request: [Call("say", text=str(len(request.messages)))]))
+    events = run_virtual(scene.wish("talk!"))
+    assert problems_of(events) == []
+    assert (events[-1].metadata["stop_reason"], events[-1].metadata["is_complete"]) == ("round_limit", False)
+
+
+def test_attempts_are_counted_whether_the_wish_is_answered_or_not() -> None:
+    breaks = [Say("One moment. "), GIVE, Break()]
+    events = run_virtual(Scene(Guarded(ScriptedModel(breaks, [GIVE], breaks, "Done."))).wish("give me a diamond"))
+    assert (events[-1].metadata["attempts"], events[-1].metadata["broken"]) == (4, ["lost", "lost"])
 
 
 def test_who_stops_reading_ends_the_run_and_the_conversation_goes_on() -> None:

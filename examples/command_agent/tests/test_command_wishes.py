@@ -7,7 +7,7 @@ import pytest
 from command_agent.scripted import script
 from command_agent.tools import Here, agent_for
 from command_agent.world import World
-from unbroken import Conversation, Result, ScriptedModel
+from unbroken import Assistant, Conversation, Result, ScriptedModel
 from unbroken.testing import check_request, run_virtual
 
 
@@ -67,6 +67,21 @@ def test_a_wish_becomes_commands_and_an_answer(wish: str, commands: list[str], a
     scene = Scene()
     assert scene.wish(wish).text == answer
     assert scene.commands == commands
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        ("build a tower of 30 stone at 1 64 1", "12 is as high as I build. A tower of 12 stone."),
+        ("在 1 64 1 建一座 30 格高的石头塔", "我的塔最高 12 格。一座 12 格高的塔。"),
+    ],
+)
+def test_a_tower_that_is_too_high_is_built_as_high_as_can_be_and_that_is_said(wish: str, why: str) -> None:
+    scene = Scene()
+    result = scene.wish(wish)
+    assert len(scene.commands) == 12
+    said = [message.text for message in result.messages if isinstance(message, Assistant)]
+    assert said[0].startswith(why)
 
 
 def test_a_house_takes_three_rounds_with_many_calls_each() -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import shutil
 import sys
+from codecs import BOM_UTF8
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -15,7 +21,8 @@ from course_assistant.courses import SHIPPED, parse_course, read_courses
 from course_assistant.embed import write_shipped_vectors
 from course_assistant.embedding import embed
 from course_assistant.library import CourseLibrary
-from course_assistant.vectors import DIMENSIONS, SHIPPED_VECTORS, to_bytes
+from course_assistant.measure import main as measure
+from course_assistant.vectors import DIMENSIONS, MODEL, SHIPPED_VECTORS, read_vectors, to_bytes, write_vectors
 from unbroken import ScriptedModel, UserError
 from unbroken.testing import run_virtual
 
@@ -35,6 +42,8 @@ LESSON = "Lesson 1: One\nLink: https://example.com/a/1\n\nText.\n"
         (HEAD + "Lesson 1:\nLink: x\n\nText.\n", "a.txt, line 5: lesson 1 has no title"),
         (HEAD + "Lesson 1: One\nLink: x\n", "a.txt, line 5: lesson 1 has no text"),
         (HEAD + LESSON + LESSON, "a.txt, line 9: lesson 1 comes after lesson 1: number lessons upwards"),
+        (HEAD + LESSON.replace("1:", "99999:"), "a.txt, line 5: the number of a lesson has at most 4 digits, not 5"),
+        (HEAD + LESSON.replace("1:", f"{'9' * 5_000}:"), "a.txt, line 5: the number of a lesson has at most 4 digits"),
     ],
 )
 def test_a_broken_course_file_is_told_with_its_line_and_the_form(text: str, said: str) -> None:
@@ -47,6 +56,14 @@ def test_a_broken_course_file_is_told_with_its_line_and_the_form(text: str, said
 def test_a_course_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes((HEAD + LESSON).encode() + b"\xff\n")
     with pytest.raises(UserError, match=r"a\.txt, line 9: this is not UTF-8; save the file as UTF-8"):
+        read_courses(tmp_path)
+
+
+def test_a_course_file_may_begin_with_the_mark_that_some_editors_write(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(HEAD + LESSON, "utf-8-sig")
+    assert [course.title for course in read_courses(tmp_path)] == ["A"]
+    (tmp_path / "a.txt").write_bytes(BOM_UTF8 + b"Course: A\n\xff")
+    with pytest.raises(UserError, match=r"a\.txt, line 2: this is not UTF-8"):
         read_courses(tmp_path)
 
 
@@ -71,12 +88,51 @@ def test_a_changed_course_is_noticed_and_searched_by_full_text(tmp_path: Path) -
         assert "volcanoes" in hit.text
 
 
-@pytest.mark.parametrize("broken", ["", "[]", '{"chunks": {"a": "AAAA"}, "queries": {}}', '{"chunks": {"a": 1}}'])
+ZEROS = base64.b64encode(bytes(DIMENSIONS)).decode()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *("", "[]", '{"chunks": {"a": 1}}', "[" * 200_000, '{"a":' * 200_000),
+        json.dumps({"model": MODEL, "chunks": {"a": "AAAA"}, "queries": {}}),
+        json.dumps({"model": MODEL, "chunks": {"a": ZEROS}, "queries": {}}),
+        json.dumps({"model": MODEL, "chunks": {}, "queries": {"a": ZEROS}}),
+    ],
+    ids=["nothing", "a list", "a number", "deep", "deep objects", "short", "no direction", "a query without direction"],
+)
 def test_a_broken_file_of_vectors_leaves_full_text_and_says_so(tmp_path: Path, broken: str) -> None:
     file = tmp_path / "vectors.json"
     file.write_text(broken, "utf-8")
     with CourseLibrary.open(vectors=file) as library:
         assert "vectors.json: this is no file of vectors; make it again with" in library.note
+
+
+def test_vectors_of_another_model_are_not_used(tmp_path: Path) -> None:
+    file = tmp_path / "vectors.json"
+    file.write_text(json.dumps({**json.loads(SHIPPED_VECTORS.read_text("utf-8")), "model": "another"}), "utf-8")
+    with CourseLibrary.open(vectors=file) as library:
+        assert not library.has_vectors
+        assert "vectors.json: its vectors are of 'another' and not of 'all-MiniLM-L6-v2'; make it" in library.note
+
+
+def test_a_vector_store_that_cannot_be_loaded_leaves_full_text_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sqlite_vec.loadable_path", lambda: str(tmp_path / "vec0"))  # as on a system that it is not for
+    with CourseLibrary.open() as library:
+        assert library.note.startswith("Full-text search is used in place of vectors: sqlite-vec cannot be loaded (")
+        assert asyncio.run(library.search("prompt caching"))
+
+
+def test_a_lesson_may_have_the_number_zero_and_has_its_own_texts_only(tmp_path: Path) -> None:
+    folder, file = tmp_path / "courses", tmp_path / "vectors.json"
+    folder.mkdir()
+    (folder / "a.txt").write_text(HEAD + LESSON.replace("1:", "0:"), "utf-8")
+    write_shipped_vectors(folder, file, embed=lambda text: to_bytes([1.0, -0.5] * (DIMENSIONS // 2)))
+    with CourseLibrary.open(folder, file) as library:
+        found = asyncio.run(library.search("What is MCP?", lesson=0))
+    assert [chunk.place for chunk in found] == ["A - Lesson 0"]
 
 
 def test_without_the_vector_store_full_text_finds_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +158,36 @@ def test_new_vectors_are_made_for_every_text_and_fit(tmp_path: Path) -> None:
     assert {chunk.place for chunk in found} == {"A", "A - Lesson 1"}
 
 
+def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "vectors.json").mkdir()
+    with pytest.raises(UserError, match=r"vectors\.json: the vectors cannot be written \(Is a directory\)"):
+        write_vectors(tmp_path / "vectors.json", read_vectors())
+    (tmp_path / "recordings").write_text("not a folder")
+    with pytest.raises(SystemExit, match=r"course_assistant\.measure: .*recordings"):
+        measure(tmp_path / "recordings")
+
+
 def test_the_shipped_vectors_are_small() -> None:
     assert SHIPPED_VECTORS.stat().st_size < 300_000
     assert to_bytes([1.0, -1.0, 0.0, 0.5]) == bytes([127, 129, 0, 64])
+
+
+def test_questions_that_come_at_once_load_the_embedding_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loaded:
+        times = 0
+
+        def __init__(self) -> None:
+            Loaded.times += 1
+            sleep(0.005)
+
+        def vector(self, text: str) -> list[float]:
+            return [1.0] * DIMENSIONS
+
+    monkeypatch.setattr("course_assistant.embedding.is_installed", lambda: True)
+    monkeypatch.setattr("course_assistant.embedding._weights", cache(Loaded))
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(embed, map(str, range(8))))) == 1
+    assert Loaded.times == 1
 
 
 def test_without_the_embedding_model_the_way_to_it_is_told() -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +16,15 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from course_assistant import cli
-from course_assistant.assistant import CourseAssistant
+from course_assistant.assistant import Answered, CourseAssistant
 from course_assistant.library import CourseLibrary
-from course_assistant.screen import TerminalScreen, clean
+from course_assistant.screen import PlainScreen, TerminalScreen, clean
+from course_assistant.sources import Source
 from course_assistant.tours import script, scripted_model
 from unbroken import Unauthorized, list_recordings
 from unbroken.testing import Fail, run_virtual, serve
+
+EXAMPLES = Path(__file__).parents[2]
 
 
 def run(*words: str, stdin: str = "") -> Result:
@@ -116,4 +124,61 @@ def test_a_terminal_shows_rounds_calls_the_answer_and_its_sources(library: Cours
 
 
 def test_what_a_model_says_cannot_move_the_cursor() -> None:
-    assert clean("a\x1b[2Jb\r\x07\nc\td") == "a[2Jb\nc\td"
+    assert clean("a\x1b[2Jb\r\x07\nc\td\u202ee") == "a[2Jb\nc\tde"
+
+
+def test_what_a_course_is_called_cannot_move_the_cursor_either(
+    library: CourseLibrary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run_virtual(CourseAssistant(scripted_model(), library).ask("What is MCP?")).result
+    answered = Answered("Text.", (Source("A\x1b[2J", "https://example.com/\x07"),), result)
+    shown = io.StringIO()
+    for screen in (PlainScreen(), TerminalScreen(Console(file=shown, width=120))):
+        screen.show(answered)
+    assert "- A[2J: https://example.com/\n" in capsys.readouterr().out
+    assert "A[2J  https://example.com/\n" in shown.getvalue()
+
+
+def test_an_interrupt_during_the_imports_ends_it_without_a_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], cwd=EXAMPLES, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
+
+
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "course_assistant.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.path.insert(0, ".")
+runpy.run_module("course_assistant", run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_one_line_and_exit_code_1() -> None:
+    words = [sys.executable, "-m", "course_assistant", "ask", "What is MCP?", "--json"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(words, cwd=EXAMPLES, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert ended.stderr == b"course_assistant: standard output cannot be written to: No space left on device\n"
+    assert ended.returncode == 1
+
+
+def test_the_server_says_where_it_is_and_ends_when_it_is_told_to_even_twice() -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-m", "course_assistant", "serve", "--port", "0"],
+        cwd=EXAMPLES,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with started:
+        assert started.stdout is not None
+        assert re.search(rb"scripted:course-tours\) is at http://127.0.0.1:\d+/", started.stdout.readline())
+        for _ in range(2):
+            started.send_signal(signal.SIGINT)
+        assert started.stderr is not None
+        assert (started.stderr.read(), started.wait(60)) == (b"", 0)

@@ -177,6 +177,7 @@ def test_other_sites_are_refused_and_the_own_page_is_not(tmp_path: Path) -> None
                 {"Sec-Fetch-Site": "cross-site"},
                 {"Host": "evil.example"},
                 {"Host": "[broken"},
+                {"Host": "a@127.0.0.1"},
             ):
                 status, _ = await client.refused("POST", "api/ask", json={"question": "x"}, headers=headers)
                 assert status == 403, headers

@@ -7,8 +7,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from aiohttp import ClientSession
 from course_web import Client, Told, served, texts
 
+from course_assistant.assistant import CourseAssistant
+from course_assistant.library import CourseLibrary
+from course_assistant.tours import TOURS, scripted_model
+from course_assistant.web.server import create_app, serving
 from unbroken import Delta, Request, ScriptedModel, ToolMessage, User
 from unbroken.testing import Answer, Call, Say
 
@@ -38,6 +43,24 @@ def test_fifty_chats_at_once_do_not_mix(tmp_path: Path) -> None:
             assert first[-1]["sources"]
             assert not second[-1]["sources"]
 
+    asyncio.run(main())
+
+
+def test_fifty_chats_with_the_shipped_courses_model_and_vectors_have_the_answers_of_single_ones(
+    library: CourseLibrary,
+) -> None:
+    async def main() -> None:
+        assistant = CourseAssistant(scripted_model(), library)
+        alone = [await assistant.ask(tour.question) for tour in TOURS]
+        async with serving(create_app(assistant)) as address, ClientSession() as http:
+            client = Client(http, address, assistant)
+            many = await asyncio.gather(*(client.ask(TOURS[number % 7].question) for number in range(CHATS)))
+        for number, told in enumerate(many):
+            expected, end = alone[number % 7], told[-1]
+            assert (end["text"], end["rounds"]) == (expected.text, expected.result.rounds)
+            assert [source["link"] for source in end["sources"]] == [source.link for source in expected.sources]
+
+    assert library.has_vectors
     asyncio.run(main())
 
 

@@ -40,6 +40,7 @@ def _objection(headers: Headers) -> str:
 
 def _name(host: str) -> str:
     try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
+        asked = urlsplit(f"//{host}")
+        return "" if asked.username is not None else (asked.hostname or "").lower()
     except ValueError:
         return ""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import orjson
@@ -79,11 +80,19 @@ def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
     return app
 
 
-def serve(app: Starlette, host: str = HOST, port: int = 8000, announce: Callable[[str], object] = print) -> None:
-    """Until it is interrupted; `announce` is told the address."""
-    listening = _listen(host, port)
-    announce(_address(listening))
-    _Server(app).run(sockets=[listening])
+async def serve(app: Starlette, host: str = HOST, port: int = 8000, announce: Callable[[str], object] = print) -> None:
+    """Until it is told to end, by Ctrl-C or SIGTERM; `announce` is told the address."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end(number: int, frame: object) -> None:
+        if not stop.is_set():  # whoever is impatient presses twice, when the loop may be gone
+            loop.call_soon_threadsafe(stop.set)
+
+    async with serving(app, host, port) as address:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
+        announce(address)
+        await stop.wait()
 
 
 @asynccontextmanager
@@ -100,11 +109,16 @@ async def serving(app: Starlette, host: str = HOST, port: int = 0) -> AsyncGener
 
 
 class _Server(uvicorn.Server):
-    """Ends what is being streamed when it stops. uvicorn by itself would wait, and then cut it with a traceback."""
+    """Ends what is being streamed when it stops. uvicorn by itself would wait, and then cut it with a traceback; and
+    it would listen to signals, which is up to `serve`."""
 
     def __init__(self, app: Starlette) -> None:
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1))
         self._streams: OpenStreams = app.state.streams
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._streams.end()

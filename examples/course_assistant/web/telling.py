@@ -1,11 +1,14 @@
 """What the page is told of a run: its events in JSON, one server-sent event each, while somebody listens.
 
-Only what the page shows goes out: not the history, not the model's reasoning.
+Only what the page shows goes out: not the history, not the model's reasoning. Whatever goes wrong, also in telling it,
+is told as the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, TypeAlias
@@ -30,6 +33,8 @@ from unbroken import (
     event_to_json,
 )
 
+LOG = logging.getLogger("course_assistant.web")
+
 Told: TypeAlias = dict[str, Any]
 STOPPED: Told = {
     "event": "failed",
@@ -49,18 +54,37 @@ SHOWN = (
 )
 
 
-async def tell(session_id: str, happening: AsyncGenerator[Event | Answered, None]) -> AsyncGenerator[Told, None]:
+BROKEN: Told = {
+    "event": "failed",
+    "error": "ServerError",
+    "message": "The server could not go on with this answer: its log says why. Ask again, or in other words.",
+}
+
+
+async def tell(session_id: str, happening: AsyncGenerator[Event | Answered, None]) -> AsyncGenerator[bytes, None]:
     """The session, each step, and at the end `answered` or `failed`: one of them, always."""
-    yield {"event": "session", "id": session_id}
+    yield encode({"event": "session", "id": session_id})
     try:
         async with aclosing(happening) as steps:
             async for step in steps:
                 if isinstance(step, Answered):
-                    yield _answered(step)
+                    yield encode(_answered(step))
                 elif isinstance(step, SHOWN):
-                    yield event_to_json(step)
+                    yield encode(event_to_json(step))
     except UnbrokenError as error:
-        yield {"event": "failed", "error": type(error).__name__, "message": str(error)}
+        yield encode({"event": "failed", "error": type(error).__name__, "message": str(error)})
+    except Exception:  # a defect of ours; who waits for the answer is told all the same
+        LOG.exception("an answer could not be told")
+        yield encode(BROKEN)
+
+
+def encode(told: Told) -> bytes:
+    """One server-sent event."""
+    try:
+        return b"data: %b\n\n" % orjson.dumps(told)
+    except orjson.JSONEncodeError:
+        # Arguments are as the model wrote them: numbers beyond 64 bits, halves of characters.
+        return b"data: %b\n\n" % json.dumps(told, allow_nan=False).encode()
 
 
 def _answered(answered: Answered) -> Told:
@@ -104,7 +128,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, told: AsyncGenerator[Told, None], streams: OpenStreams) -> None:
+    def __init__(self, told: AsyncGenerator[bytes, None], streams: OpenStreams) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._told = told
@@ -119,8 +143,8 @@ class EventStream(Response):
                 sending.add_done_callback(lambda _: watching.cancel())
                 self._streams.add(sending)
             if sending.cancelled() and watching.cancelled():
-                await send(_part(STOPPED, more=True))
-            await send(_part(None, more=False))
+                await send(_part(encode(STOPPED), more=True))
+            await send(_part(b"", more=False))
 
     async def _send(self, send: Send) -> None:
         async with aclosing(self._told) as told:
@@ -135,6 +159,5 @@ async def _end_when_left(receive: Receive, sending: asyncio.Task[None]) -> None:
     sending.cancel()
 
 
-def _part(told: Told | None, *, more: bool) -> Message:
-    body = b"" if told is None else b"data: %b\n\n" % orjson.dumps(told)
+def _part(body: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}

@@ -1,0 +1,18 @@
+"""How far back a conversation remembers: a model reads only so much, and a connection may last for days."""
+
+from __future__ import annotations
+
+from command_agent.tools import CONTINUE
+from unbroken import Conversation, User
+
+MOST_WISHES = 40
+KEPT = 20
+
+
+def recent(chat: Conversation) -> Conversation:
+    """The same, or one with the latest wishes only. Many go at once, so that the beginning of the history, which
+    providers keep in their caches, seldom changes."""
+    starts = [at for at, message in enumerate(chat.messages) if isinstance(message, User) and message.text != CONTINUE]
+    if len(starts) <= MOST_WISHES:
+        return chat
+    return Conversation(chat.agent, chat.messages[starts[-KEPT] :], store=chat.store, deps=chat.deps)
