@@ -568,15 +568,20 @@ def test_a_call_in_words_is_found_however_the_text_is_cut(chunks: int) -> None:
         "=>#web_search: {}",
     ],
 )
-def test_a_call_in_words_that_cannot_run_never_runs_and_ends_the_block_as_a_failed_call(written: str) -> None:
-    model = ScriptedModel(f"I try.\n{written}")
+def test_a_call_in_words_that_cannot_run_never_runs_and_the_model_is_told(written: str) -> None:
+    model = ScriptedModel(f"I try.\n{written}", "I give up.")
 
     async def run() -> ProgramResult:
         return await run_program('/explore/(mode="prompt") Go. -> r', model, [draw, web_search])
 
-    (call,) = run_virtual(run).variables["r"]["calls"]
+    found = run_virtual(run).variables["r"]
+    (call,) = found["calls"]
     assert call["error"]
     assert call["result"].startswith("Error: ")
+    assert found["answer"] == "I give up."
+    last = model.bodies[-1]["messages"][-1]["content"]
+    assert last.startswith("Result of web_se")
+    assert call["result"] in last
 
 
 def test_a_program_runs_over_http_as_it_does_on_a_script() -> None:

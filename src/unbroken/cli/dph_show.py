@@ -199,7 +199,7 @@ def _line(event: ProgramEvent) -> tuple[str, str] | None:
             return "retry", retrying(retry)
         case InBlock(event=CallsIgnored() as ignored):
             return "ignored", clean(", ".join(ignored.names))
-        case InBlock(event=LimitReached() as limit):
+        case InBlock(event=LimitReached() as limit) if event.block.kind != "judge":  # its one round is all it has
             return "limit", f"{limit.kind} ({limit.limit:g})"
         case InBlock(event=Said(text=text, final=False)):
             return "thought", one_line(text)

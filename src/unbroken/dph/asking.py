@@ -118,7 +118,8 @@ class _Asking:
             "schedule": settings.tool_execution,
             "limits": Limits() if rounds is None else Limits(rounds=rounds),
             "several_calls": several and settings.mode != "prompt",
-            "on_all_failed": "stop",
+            # With one call at a time a single slip would be all: there the model is told, and may do better.
+            "on_all_failed": "continue" if settings.mode == "prompt" else "stop",
             "on_approval": environment.on_approval,
             "guidance": False,  # a program says itself what its model is told
             "choice": settings.tool_choice,

@@ -44,6 +44,8 @@ class Environment:
     results: ResultCache = field(default_factory=ResultCache)
     usage: Usage = field(default_factory=Usage)
     requests: int = 0
+    programs: int = 0
+    """Programs that were called, and still run."""
     steps: int = 0
     """Statements that were run."""
     _kept: dict[str, Tool] = field(default_factory=dict[str, Tool])

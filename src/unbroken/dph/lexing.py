@@ -200,11 +200,12 @@ def _closes(mark: re.Match[str], fence: str) -> bool:
 
 
 def _misspelled(text: str, at: int = 0) -> re.Match[str] | None:
-    """A word between slashes that is nearly a block."""
+    """A word between slashes that is nearly a block, in a line that ends as one: else it may be the path of a file."""
     found = _NEAR_BLOCK.match(text, at)
     if found is None or not difflib.get_close_matches(found[1], BLOCKS, n=1, cutoff=0.75):
         return None
-    return found
+    end = text.find("\n", at)
+    return found if _ENDING.search(text[at : len(text) if end < 0 else end]) else None
 
 
 def swallowed(text: str) -> Iterator[int]:

@@ -187,16 +187,17 @@ class _Parser:
         if self._looked_over > LOOKED_OVER:  # many such places: then only at their first lines
             text = text.partition("\n")[0][:FIRST_LINE]
         ahead = Cursor(Source(text))
-        found = self._reads_assignment(ahead)
+        found = self._reads_assignment(ahead, cut=at + len(text) < len(self._cursor.text))
         self._looked_over += ahead.at
         self._looked_at = (at, found)
         return found
 
-    def _reads_assignment(self, ahead: Cursor) -> bool:
+    def _reads_assignment(self, ahead: Cursor, cut: bool) -> bool:
+        """Where nothing is wrong but that it goes on, it is one."""
         try:
             Expressions(ahead).read()
         except InvalidProgram:
-            return False
+            return cut and ahead.ended
         ahead.skip_space()
         if ahead.take(_ARROW) is None:
             return False

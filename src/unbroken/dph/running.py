@@ -53,6 +53,8 @@ AT_A_TIME = 200
 """Statements that only reckon, before others get their turn."""
 CALLS_DEEP = 32
 """How deep programs may call each other: more is a recursion without end."""
+AT_ONCE = 1_000
+"""How many of them may run at the same time: in a `/parallel/` a recursion without end grows in breadth first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +302,10 @@ class _Runner:
         if program is None:
             raise self._failed(call.at, no_such_tool(self._environment.toolbox, call.name))
         place = self._program.source.place(call.at)
-        if len(self._calls) >= CALLS_DEEP:
+        environment = self._environment
+        if len(self._calls) >= CALLS_DEEP or environment.programs >= AT_ONCE:
             raise self._too_deep(call)
+        environment.programs += 1
         with self._block_run("program", call) as running:
             calls = (place, *self._calls)
             inside = _Runner(program, self._environment, self._library, calls, running.block.number)
@@ -310,6 +314,8 @@ class _Runner:
                 value = await inside.run(program.statements, own)
             except RecursionError:  # blocks stand in each other too, and Python has its own limit
                 raise self._too_deep(call) from None
+            finally:
+                environment.programs -= 1
             running.end(value)
             return value
 
@@ -317,7 +323,7 @@ class _Runner:
         places = (self._program.source.place(call.at), *self._calls)
         names = " < ".join(Path(place.file).name for place in places[:4])
         message = (
-            f"programs call each other too deep ({names} < …; at most {CALLS_DEEP}): "
+            f"programs call each other too deep ({names} < …; at most {CALLS_DEEP}, and {AT_ONCE:,} at once): "
             "a recursion needs an /if/ that ends it"
         )
         return TooDeep(places[0], message, self._calls)

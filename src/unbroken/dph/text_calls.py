@@ -77,6 +77,10 @@ class TextCalls:
                     case ReasoningDelta():
                         reasoning.append(delta.text)
                         yield delta
+                    case CallReady(call) | CallSpoiled(call):  # it has calls of its own after all
+                        if reader.call is None:
+                            reader.call = call
+                            yield delta
                     case Restarted():
                         reader, reasoning = _Reader(id, names), []
                         yield delta
