@@ -15,6 +15,7 @@ from unbroken import (
     LimitReached,
     Limits,
     Prices,
+    Recorder,
     Request,
     RunFinished,
     ScriptedModel,
@@ -210,14 +211,14 @@ def test_calls_that_share_one_execution_count_each() -> None:
 def test_without_a_final_answer_a_run_ends_with_the_results_of_its_last_calls(wire: str, tmp_path: Path) -> None:
     model = ScriptedModel([Say("I look."), Call("look", n=1)], "More.", wire=wire)
     desk = Desk()
-    agent = Agent(model, desk.tools("look"), limits=Limits(rounds=1), final_answer=False, record=tmp_path)
-    result = run_virtual(agent.run("Look."))
+    agent = Agent(model, desk.tools("look"), limits=Limits(rounds=1), final_answer=False)
+    recording = tmp_path / "run.jsonl"
+    result = run_virtual(agent.run("Look.", sinks=[Recorder(recording)]))
     assert (result.text, result.stop_reason, result.requests) == ("", "round_limit", 1)
     assert [call.error for call in result.calls] == [False]
     again = run_virtual(agent.run("And now?", history=result.messages))
     assert again.text == "More."
-    recordings = sorted(tmp_path.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-    assert agent.replay(recordings[0]).messages == result.messages
+    assert agent.replay(recording).messages == result.messages
 
 
 def test_without_a_final_answer_failing_tools_are_not_told_in_our_words() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unbroken import Assistant, Decoder, Delta, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+from unbroken import Agent, Assistant, Decoder, Delta, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.deltas import CallArguments, CallOpened, CallReady, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import RateLimited, UserError
 from unbroken.models.script import Answer, pieces_of, steps_of
@@ -324,3 +324,11 @@ def test_thinking_goes_back_with_its_signature() -> None:
 def test_calls_are_real_calls() -> None:
     call = message_of(end_of(ScriptedModel(Call("a", n=10**30)))).calls[0]
     assert call == ToolCall("call_r0c0", "a", {"n": 10**30}, f'{{"n": {10**30}}}', 0)
+
+
+def test_one_that_runs_for_days_keeps_only_its_last_requests() -> None:
+    model = ScriptedModel("Yes.", loop_last=True, keep=2)
+    for number in range(5):
+        run_virtual(Agent(model).run(f"{number}"))
+        assert len(model.requests) == len(model.bodies) == min(number + 1, 2)
+    assert [request.messages[-1] for request in model.requests] == [User.of("3"), User.of("4")]

@@ -6,13 +6,13 @@ break on the way as real ones were seen to break.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from itertools import cycle, islice
 
 from command_agent.scripted import script
-from unbroken import Delta, Guarded, Model, Request, ScriptedModel, User, UserError, connect
+from unbroken import Guarded, Model, Request, ScriptedModel, User, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer, Sent
 
 PLAYED = "deepseek:deepseek-chat"
@@ -86,13 +86,4 @@ async def open_model(
     else:
         if base_url:
             raise UserError("--base-url is the address of a model: name it with --model, as in --model openai:my-model")
-        yield Guarded(Forgetful(script(pace), name="scripted:wishes"))
-
-
-class Forgetful(ScriptedModel):
-    """Keeps no requests but the last: a server may run for days."""
-
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
-        self.requests.clear()
-        self.bodies.clear()
-        return super().stream(request)
+        yield Guarded(ScriptedModel(script(pace), name="scripted:wishes", keep=1))

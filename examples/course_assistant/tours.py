@@ -5,14 +5,14 @@ other question it searches once."""
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from course_assistant.full_text import is_chinese, own_terms, terms
 from course_assistant.instructions import language_of
 from course_assistant.quoting import field, hits, lesson_titles, sentences
 from course_assistant.vectors import plain
-from unbroken import Delta, Message, Request, ScriptedModel, ToolMessage, ToolResult, User
+from unbroken import Message, Request, ScriptedModel, ToolMessage, ToolResult, User
 from unbroken.testing import Answer, Call, Say
 
 Arguments = Mapping[str, str | int]
@@ -157,16 +157,7 @@ def find_tour(question: str) -> Tour | None:
 
 def scripted_model(pace: float = 0.0, *, thinks: float = 0.0) -> ScriptedModel:
     """The model without a key. It speaks `pace` seconds a word, after `thinks` seconds for each request."""
-    return _Forgetful(script(pace, thinks=thinks), name="scripted:course-tours", recover=False)
-
-
-class _Forgetful(ScriptedModel):
-    """Keeps no requests but the last: a server may run for days."""
-
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
-        self.requests.clear()
-        self.bodies.clear()
-        return super().stream(request)
+    return ScriptedModel(script(pace, thinks=thinks), name="scripted:course-tours", recover=False, keep=1)
 
 
 def script(pace: float = 0.0, *, thinks: float = 0.0) -> Callable[[Request], Answer]:

@@ -11,8 +11,8 @@ from command_client import Client, alone, problems_of, text_of
 
 from command_agent.scripted import script
 from command_agent.server import Game
-from command_agent.upstream import BadLine, Forgetful, bad_line, faults_named, open_model
-from unbroken import Guarded, UserError, connect
+from command_agent.upstream import BadLine, bad_line, faults_named, open_model
+from unbroken import Guarded, ScriptedModel, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer
 
 WISH = "build a tower of 3 stone at 1 64 1"
@@ -142,7 +142,7 @@ def test_the_script_without_a_server_keeps_nothing_either() -> None:
     async def main() -> None:
         async with open_model(pace=0) as shipped:
             assert shipped.name == "scripted:wishes"
-        model = Forgetful(script())
+        model = ScriptedModel(script(), keep=1)
         async with alone(Game(Guarded(model))) as client:
             for _ in range(3):
                 await client.wish("give me a diamond")

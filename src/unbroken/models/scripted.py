@@ -44,8 +44,8 @@ class ScriptedModel:
     """One answer for each request, in their order: `ScriptedModel([Call("add", a=1, b=2)], "It is 3.")`.
 
     A function of the request may stand in place of an answer; alone, it answers everything. `requests` are the requests
-    that came, `bodies` the same in the JSON of the `wire`. `recover` looks for calls that were written as text, as
-    models of real providers do.
+    that came, `bodies` the same in the JSON of the `wire`; with `keep` only so many of them, the last, for one that
+    runs for days. `recover` looks for calls that were written as text, as models of real providers do.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class ScriptedModel:
         loop_last: bool = False,
         chunk_delay: float = 0.0,
         recover: bool = True,
+        keep: int | None = None,
     ) -> None:
         self.name = name
         self.wire = find_wire(wire).name
@@ -64,6 +65,7 @@ class ScriptedModel:
         self._script = Script(answers, loop_last)
         self._chunk_delay = chunk_delay
         self._recover = recover
+        self._keep = keep
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
         """Plays the next answer of the script and keeps the request. `UserError` if the script has no more."""
@@ -71,6 +73,9 @@ class ScriptedModel:
             request = replace(request, model=self.name.rpartition(":")[2])
         self.requests.append(request)
         self.bodies.append(find_wire(self.wire).encode_request(request))
+        if self._keep is not None:
+            old = max(len(self.requests) - self._keep, 0)
+            del self.requests[:old], self.bodies[:old]
         return self._play(self._script.answer(request, f"the model {self.name}"), request)
 
     async def _play(self, steps: list[Step], request: Request) -> AsyncIterator[Delta]:
