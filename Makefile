@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check docs course command-agent bench bench-gateway bench-recording test-apps test-clients test-moving test-viewer fuzz faults clean
+.PHONY: help ui real demo tour test check docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-moving test-viewer fuzz faults clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ bench-gateway: $(VENV)/.ready $(if $(LITELLM),$(VENV)/litellm)  ## the gateway's
 
 bench-recording: $(VENV)/.ready  ## what recording a run costs, and how long 1,000 recordings take to list
 	$(BIN)/python bench/recording.py
+
+bench-dph: $(VENV)/.ready  ## how long DPH programs take to be read and checked; minutes
+	$(BIN)/python bench/dph.py
 
 $(VENV)/docs: $(VENV)/.ready
 	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check '.[docs]'

@@ -13,7 +13,7 @@ from unbroken.dph.events import (
 )
 from unbroken.dph.parsing import parse_program, read_source
 from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
-from unbroken.dph.running import ProgramResult, ProgramRun, load_program, run_program, run_program_sync
+from unbroken.dph.program import ProgramResult, ProgramRun, load_program, run_program, run_program_sync
 from unbroken.dph.source import Position, Source
 from unbroken.dph.syntax import Program
 

@@ -3,7 +3,7 @@ unknown and unfit arguments, variables that nothing sets, programs that are not 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, assert_never
@@ -16,14 +16,11 @@ from unbroken.dph.filling import names_in
 from unbroken.dph.lexing import lines_outside_fences, swallowed
 from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.syntax import (
-    Applied,
     Argument,
     Assignment,
-    Binary,
     Block,
     CallStatement,
     Constant,
-    DictOf,
     Expression,
     For,
     If,
@@ -32,12 +29,10 @@ from unbroken.dph.syntax import (
     Program,
     Quoted,
     Statement,
-    Target,
-    Unary,
-    Variable,
     Word,
 )
 from unbroken.dph.values import kind_of
+from unbroken.dph.walking import each_once, lists_of, names_used, parts, targets, variables
 from unbroken.errors import UserError
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.tool import Tool
@@ -145,7 +140,7 @@ class _Checker:
                 self._expression(statement.items, known)
                 self._refuse_constant_items(statement)
                 # What one time through sets is there the next time.
-                known.own |= {statement.variable, *(target.name for target in _targets(statement.body))}
+                known.own |= {statement.variable, *(target.name for target in targets(statement.body))}
                 self._statements(statement.body, known)
             case Parallel():
                 self._parallel(statement, known)
@@ -158,7 +153,7 @@ class _Checker:
         children = [known.inside() for _ in statement.body]
         for child, inside in zip(statement.body, children, strict=True):
             self._statement(child, inside)
-            for target in _targets([child]):
+            for target in targets([child]):
                 other = setters.setdefault(target.name, child)
                 if other is not child and not target.append:
                     line = self.program.source.place(other.at).line
@@ -283,7 +278,7 @@ class _Checker:
 
     def _bind(self, call: CallStatement, tool: Tool) -> None:
         """What is written out can be held against the tool's types now."""
-        if any("$" in part.text for each in call.arguments for part in _parts(each.value) if isinstance(part, Quoted)):
+        if any("$" in part.text for each in call.arguments for part in parts(each.value) if isinstance(part, Quoted)):
             return
         try:
             tool.signature.bind({each.name: evaluate(each.value, {}) for each in call.arguments})
@@ -322,7 +317,7 @@ class _Checker:
 
     def _value(self, value: Expression, known: _Names) -> None:
         """In the arguments of blocks and tools what is not set stands for itself."""
-        for variable in _each_once(_variables(value)):
+        for variable in each_once(variables(value)):
             if variable.name not in known:
                 self._say(
                     variable.at,
@@ -333,7 +328,7 @@ class _Checker:
         self._quoted(value, known)
 
     def _expression(self, expression: Expression, known: _Names) -> None:
-        for variable in _each_once(_variables(expression)):
+        for variable in each_once(variables(expression)):
             if variable.name not in known:
                 self._say(
                     variable.at,
@@ -344,96 +339,10 @@ class _Checker:
 
     def _quoted(self, expression: Expression, known: _Names) -> None:
         told: set[str] = set()
-        for part in _parts(expression):
+        for part in parts(expression):
             if isinstance(part, Quoted):
                 for _, name, _ in names_in(part.text):
                     if name not in known and name not in told:
                         told.add(name)
                         message = f"`${name}` is not set before this, and stays in the text as it is written"
                         self._say(part.at, message, self._way_out(name), "warning")
-
-
-def names_used(program: Program) -> set[str]:
-    """Every variable that is read anywhere in it."""
-    used: set[str] = set()
-    for statement in _all(program.statements):
-        match statement:
-            case Block():
-                used |= {name for _, name, _ in names_in(statement.text)}
-                values = [argument.value for argument in statement.arguments]
-            case CallStatement():
-                values = [argument.value for argument in statement.arguments]
-            case Assignment():
-                values = [statement.value]
-            case If():
-                values = [branch.condition for branch in statement.branches if branch.condition is not None]
-            case For():
-                values = [statement.items]
-            case Parallel():
-                values = []
-        for part in (part for value in values for part in _parts(value)):
-            if isinstance(part, Variable):
-                used.add(part.name)
-            elif isinstance(part, Quoted):
-                used |= {name for _, name, _ in names_in(part.text)}
-    return used
-
-
-def _all(statements: Iterable[Statement]) -> Iterator[Statement]:
-    for statement in statements:
-        yield statement
-        match statement:
-            case If():
-                for branch in statement.branches:
-                    yield from _all(branch.body)
-            case For() | Parallel():
-                yield from _all(statement.body)
-            case _:
-                pass
-
-
-def lists_of(program: Program) -> list[str]:
-    """Names that a program only appends to: they are lists from its beginning, also if nothing is ever appended."""
-    appended = dict.fromkeys(target.name for target in _targets(program.statements) if target.append)
-    for target in _targets(program.statements):
-        if not target.append:
-            appended.pop(target.name, None)
-    return [*appended]
-
-
-def _targets(statements: Iterable[Statement]) -> Iterator[Target]:
-    for statement in _all(statements):
-        if isinstance(statement, Block | CallStatement | Assignment):
-            yield statement.target
-
-
-def _variables(expression: Expression) -> Iterable[Variable]:
-    return (part for part in _parts(expression) if isinstance(part, Variable))
-
-
-def _each_once(variables: Iterable[Variable]) -> Iterable[Variable]:
-    """By name; the first that is found."""
-    return {variable.name: variable for variable in reversed([*variables])}.values()
-
-
-def _parts(expression: Expression) -> Iterable[Expression]:
-    """An expression and all that it is made of."""
-    waiting = [expression]
-    while waiting:
-        part = waiting.pop()
-        yield part
-        match part:
-            case Variable():
-                waiting += part.path
-            case ListOf():
-                waiting += part.items
-            case DictOf():
-                waiting += [one for pair in part.items for one in pair]
-            case Applied():
-                waiting += part.arguments
-            case Unary():
-                waiting.append(part.operand)
-            case Binary():
-                waiting += [part.right, part.left]
-            case Constant() | Quoted() | Word():
-                pass

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from unbroken.dph.functions import FUNCTIONS
 from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.source import Source
 from unbroken.dph.syntax import NAME
@@ -37,7 +38,9 @@ _BEGINS = re.compile(
 )
 """What a statement begins with, told from its first words: enough to tell it from the text of a prompt, so that a
 mistake further on in it is an error there and does not make it text. (What is whole is found by reading it.)"""
-_MAY_BEGIN = re.compile(r"[\[{(\"'$\d]|-(?=[\d$(\w])|[A-Za-z]+(?=[ \t(])")
+_MAY_BEGIN = re.compile(
+    r"[\[{(\"'$\d]|-(?=[\d$(\w])|(?:not|true|false|null|True|False|None)\b|(?:" + "|".join(FUNCTIONS) + r")\("
+)
 _NEAR_BLOCK = re.compile(r"[ \t]*/([a-z]{2,10})/")
 _BEGINS_BRANCH = re.compile(r"else[ \t]*:|elif\b[^\n]*:")
 

@@ -1,32 +1,23 @@
-"""Runs programs: goes through the statements, one after another, and hands each block to whoever can do it. A program
-that stops says where; what was set until then is in the error."""
+"""Goes through the statements of a program, one after another, and hands each block to whoever can do it. A program
+that stops says where. What it runs in is `environment`, how it is begun `program`."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, assert_never, cast
 
-from unbroken.agent.background import BACKGROUND
-from unbroken.agent.streaming import Streamed
-from unbroken.agent.toolset import ToolSet
-from unbroken.clock import Clock, current_clock
 from unbroken.dph.arguments import Settings, unfit, unknown
 from unbroken.dph.asking import ASK
-from unbroken.dph.checking import check_program, lists_of
-from unbroken.dph.environment import Environment, no_such_tool, types_beside
+from unbroken.dph.environment import Environment, no_such_tool
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
-from unbroken.dph.events import BlockFinished, BlockRun, BlockStarted, ProgramEvent, ProgramSink
-from unbroken.dph.files import ENDING, Library
+from unbroken.dph.events import BlockFinished, BlockRun, BlockStarted
+from unbroken.dph.files import Library
 from unbroken.dph.filling import TooLong, fill
-from unbroken.dph.parsing import parse_program, read_source
-from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
+from unbroken.dph.problems import ProgramFailed
 from unbroken.dph.scope import Scope
-from unbroken.dph.source import Position, Source
+from unbroken.dph.source import Position
 from unbroken.dph.syntax import (
     Assignment,
     Block,
@@ -40,14 +31,9 @@ from unbroken.dph.syntax import (
 )
 from unbroken.dph.tool_calls import call_tool
 from unbroken.dph.values import kind_of
+from unbroken.dph.walking import lists_of
 from unbroken.errors import UnbrokenError
-from unbroken.messages import Json, Usage
-from unbroken.models.connect import connect
-from unbroken.models.model import Model
-from unbroken.tools.approval import OnApproval
-from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.record import Recorder
-from unbroken.transcript import Transcript
+from unbroken.messages import Json
 
 AT_A_TIME = 200
 """Statements that only reckon, before others get their turn."""
@@ -57,148 +43,7 @@ AT_ONCE = 1_000
 """How many of them may run at the same time: in a `/parallel/` a recursion without end grows in breadth first."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramResult:
-    value: Json
-    """Of the statement that ran last."""
-    variables: dict[str, Json] = field(default_factory=dict[str, Json])
-    usage: Usage = field(default_factory=Usage)
-    requests: int = 0
-    seconds: float = 0.0
-
-
-class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
-    """A program that runs: `result = await run_program(…)`, or `async for event in run_program(…)`, after which
-    `result` is there. Whoever stops reading ends it."""
-
-    def __init__(
-        self,
-        perform: Callable[[ProgramSink], Awaitable[ProgramResult]],
-        variables: dict[str, Json],
-        warnings: Sequence[Problem],
-    ) -> None:
-        super().__init__(perform)
-        self._variables = variables
-        self.warnings = warnings
-        """What the check found before it began, and is no mistake."""
-
-    @property
-    def variables(self) -> dict[str, Json]:
-        """As they are now, also after it was ended early."""
-        return dict(self._variables)
-
-    def __await__(self) -> Generator[Any, None, ProgramResult]:
-        return self._to_its_end().__await__()
-
-    async def _to_its_end(self) -> ProgramResult:
-        async for _ in self:
-            pass
-        return self.result
-
-
-def run_program(
-    source: str | Path | Source | Program,
-    model: Model | str | None,
-    tools: Sequence[Any] | Toolbox = (),
-    variables: Mapping[str, Json] | None = None,
-    *,
-    models: Mapping[str, Model] | None = None,
-    types: Mapping[str, Any] | None = None,
-    on_approval: OnApproval | None = None,
-    deps: Any = None,
-    record: str | Path | Recorder | None = None,
-    clock: Clock | None = None,
-) -> ProgramRun:
-    """Run a program: its text, or the path of its file. A program with a mistake that can be found beforehand is not
-    begun: `InvalidProgram`. One that stops on its way raises `ProgramFailed`.
-
-    - `model`: who is asked by blocks that name no other; None will do for a program that asks nobody.
-    - `models`: what `model="name"` in a block may name; else it is `provider:model`.
-    - `types`: what `output="obj/Type"` may name; classes beside the tools are known without.
-    - `on_approval`, `deps`, `record`: as for an `Agent`.
-    """
-    program = load_program(source)
-    asked = connect(model) if isinstance(model, str) else model
-    recorder = record if isinstance(record, Recorder) or record is None else Recorder(record)
-    toolset = ToolSet(tools)
-
-    async def perform(tell: ProgramSink) -> ProgramResult:
-        async with toolset.opened():
-            toolbox = toolset.toolbox(0, Transcript())
-            environment = Environment(
-                run=secrets.token_hex(6),
-                model=asked,
-                toolbox=toolbox,
-                models=models or {},
-                types={**types_beside(toolbox), **(types or {})},
-                tell=tell,
-                clock=clock or current_clock(),
-                on_approval=on_approval,
-                deps=deps,
-                recorder=recorder,
-            )
-            return await _perform(program, environment, scope, warnings)
-
-    scope = Scope({**{name: [] for name in lists_of(program)}, **deepcopy(dict(variables or {}))})
-    warnings: list[Problem] = []
-    return ProgramRun(perform, scope, warnings)
-
-
-def run_program_sync(
-    source: str | Path | Source | Program,
-    model: Model | str | None,
-    tools: Sequence[Any] | Toolbox = (),
-    variables: Mapping[str, Json] | None = None,
-    **options: Any,
-) -> ProgramResult:
-    """`run_program` for programs that cannot await."""
-
-    async def run() -> ProgramResult:
-        return await run_program(source, model, tools, variables, **options)
-
-    return BACKGROUND.run(run())
-
-
-def load_program(source: str | Path | Source | Program) -> Program:
-    """A text is a program; a path, or a text that is nothing but the name of a `.dph` file, is where one lies."""
-    match source:
-        case Program():
-            return source
-        case Source():
-            return parse_program(source)
-        case str() if "\n" in source or not source.strip().endswith(ENDING):
-            return parse_program(source)
-        case _:
-            return parse_program(read_source(source))
-
-
-async def _perform(program: Program, environment: Environment, scope: Scope, warnings: list[Problem]) -> ProgramResult:
-    library = Library()
-    problems = check_program(
-        program,
-        environment.toolbox,
-        set(scope),
-        environment.types,
-        library,
-        has_model=environment.model is not None,
-        models=environment.models,
-    )
-    warnings += [problem for problem in problems if problem.kind == "warning"]
-    if errors := [problem for problem in problems if problem.kind == "error"]:
-        raise InvalidProgram(errors)
-    started = environment.clock.elapsed()
-    try:
-        value = await _Runner(program, environment, library).run(program.statements, scope)
-    except ProgramFailed as error:
-        failed = ProgramFailed(error.place, error.message, error.calls) if isinstance(error, TooDeep) else error
-        failed.variables = dict(scope)
-        failed.usage, failed.requests = environment.usage, environment.requests
-        raise failed from error.__cause__
-    seconds = environment.clock.elapsed() - started
-    return ProgramResult(value, dict(scope), environment.usage, environment.requests, seconds)
-
-
-class _Runner:
+class Runner:
     """One program while it runs. `calls` are the places from which it was called, the innermost first."""
 
     def __init__(
@@ -308,7 +153,7 @@ class _Runner:
         environment.programs += 1
         with self._block_run("program", call) as running:
             calls = (place, *self._calls)
-            inside = _Runner(program, self._environment, self._library, calls, running.block.number)
+            inside = Runner(program, self._environment, self._library, calls, running.block.number)
             own = Scope({**{name: [] for name in lists_of(program)}, **arguments})
             try:
                 value = await inside.run(program.statements, own)
