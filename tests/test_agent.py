@@ -33,11 +33,12 @@ from unbroken import (
     ToolMessage,
     ToolResult,
     Transcript,
+    Unauthorized,
     User,
     UserError,
     tool,
 )
-from unbroken.testing import Call, Say, run_virtual
+from unbroken.testing import Call, Fail, Say, Uses, run_virtual
 
 # Tools as a function of turn and transcript
 
@@ -378,3 +379,13 @@ def test_many_runs_of_one_agent_go_on_at_once() -> None:
 
 def test_the_wires_of_these_tests_are_all_there_are() -> None:
     assert set(ONE_CALL) == set(WIRES)
+
+
+def test_a_run_that_failed_says_what_it_spent() -> None:
+    events: list[Event] = []
+    model = ScriptedModel([Call("look"), Uses(100, 10)], Fail(Unauthorized("the key is wrong")))
+    with pytest.raises(Unauthorized):
+        run_virtual(Agent(model, Desk().tools("look"), sinks=[events.append]).run("Look."))
+    last = events[-1]
+    assert isinstance(last, RunFailed)
+    assert (last.usage["input_tokens"], last.requests, last.attempts) == (100, 2, 2)

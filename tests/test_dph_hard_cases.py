@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from unbroken import Allow, ScriptedModel, Toolbox, read_recording, tool
+from unbroken import Allow, ScriptedModel, Toolbox, Unauthorized, read_recording, tool
 from unbroken.dph import (
     BlockStarted,
     InvalidProgram,
@@ -22,7 +22,7 @@ from unbroken.dph import (
 )
 from unbroken.dph.syntax import Assignment, Block
 from unbroken.models.script import Line
-from unbroken.testing import Call, Say, Uses, run_virtual
+from unbroken.testing import Call, Fail, Say, Uses, run_virtual
 
 
 def run(program: str | Path, *answers: Line, tools: list[Any] | None = None, **variables: Any) -> ProgramResult:
@@ -355,3 +355,16 @@ def test_a_choice_is_told_in_words_to_a_model_that_calls_in_words(choice: str, t
     program = f'/explore/(mode="prompt", tool_choice="{choice}") When? -> r'
     run_virtual(lambda: _run(program, model, [now], {}))
     assert told in getattr(model.requests[0].messages[0], "text", "")
+
+
+def test_what_a_block_spent_that_failed_is_in_the_error() -> None:
+    @tool
+    def now() -> str:
+        """Now."""
+        return "noon"
+
+    answers: tuple[Line, ...] = ([Call("now"), Uses(100, 10)], Fail(Unauthorized("the key is wrong")))
+    with pytest.raises(ProgramFailed) as caught:
+        run("/explore/ When? -> r", *answers, tools=[now])
+    assert (caught.value.usage.input_tokens, caught.value.requests) == (100, 2)
+    assert isinstance(caught.value.__cause__, Unauthorized)

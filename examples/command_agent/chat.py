@@ -84,8 +84,10 @@ async def stream_chat(
         except asyncio.CancelledError:
             with suppress(UnbrokenError):
                 async for heard in run:
-                    # Not its end: there the half sentence would be said that nobody wants to hear any more.
-                    for event in () if isinstance(heard, RunFailed) else teller.tell(heard):
+                    if isinstance(heard, RunFailed):
+                        teller.failed = heard  # and no more: nobody wants to hear the half sentence any more
+                        continue
+                    for event in teller.tell(heard):
                         yield event
             yield ending(chat, teller, "cancelled")
             raise
@@ -102,9 +104,10 @@ def ending(chat: Conversation, teller: _Teller, stopped: str = "failed") -> Stre
     `tool_fallback_used` that an answer broke off and was asked for again, whole. `stopped` is the reason if it was not
     answered."""
     finished, status = teller.finished, chain_status(chat.messages)
+    over = finished or teller.failed
     metadata: dict[str, Any] = {
         "is_complete": finished is not None and finished.stop_reason == "answered" and status.complete,
-        "usage": finished.usage if finished else None,
+        "usage": over.usage if over else None,
         "all_messages": to_json(chat.messages),
         "tool_calls": status.tool_calls,
         "tool_returns": status.tool_returns,
@@ -122,6 +125,7 @@ class _Teller:
     def __init__(self, by_sentence: bool) -> None:
         self.sequence = 0
         self.finished: RunFinished | None = None
+        self.failed: RunFailed | None = None
         self.attempts = 0
         self.broken: list[str] = []
         """What was wrong with each try that broke; a run that finished says it itself."""
@@ -166,6 +170,7 @@ class _Teller:
             case RunFinished():
                 self.finished = heard
             case RunFailed():
+                self.failed = heard
                 self.broken += [str(verdict["kind"]) for verdict in heard.verdicts[-1:]]
             case _:
                 pass

@@ -218,6 +218,11 @@ class RunFailed(Event):
     message: str
     verdicts: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """What was wrong with each response that was not whole, if that is why it failed."""
+    usage: dict[str, Json] = field(default_factory=dict[str, Json])
+    """What was spent until then, as far as it is known."""
+    requests: int = 0
+    attempts: int = 0
+    """Requests that were sent, with those that failed and were made again."""
 
 
 KINDS: tuple[type[Event], ...] = (

@@ -124,6 +124,7 @@ def test_commands_that_run_when_a_wish_is_cancelled_are_answered(cancels: int) -
             assert all(event.metadata["error"] and "cancelled" in event.content for event in returns)
             end = events[-1].metadata
             assert (end["stop_reason"], end["is_complete"], end["attempts"]) == ("cancelled", False, 1)
+            assert end["usage"]["output_tokens"] > 0
             assert (end["tool_calls"], end["tool_returns"]) == (2, 2)
             assert client.commands == []
 

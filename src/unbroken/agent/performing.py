@@ -18,7 +18,7 @@ from unbroken.agent.voice import Voice
 from unbroken.clock import Clock, current_clock
 from unbroken.errors import UnbrokenError
 from unbroken.events import RunFailed, RunFinished, RunStarted, Sink
-from unbroken.messages import Message, User
+from unbroken.messages import Json, Message, User
 from unbroken.tools.calling import in_words
 from unbroken.trajectory.companion import Accompanying, Companion, RunHead, wrap_approval, wrap_model
 from unbroken.transcript import Transcript, repair, to_json
@@ -83,11 +83,11 @@ class Performance:
                 ending = await play(run, self.decisions)
         except UnbrokenError as error:
             error.messages = self.messages()
-            voice.say(RunFailed, type(error).__name__, str(error), [*map(verdict_to_json, error.verdicts)])
+            _say_failed(voice, run, error, str(error), [*map(verdict_to_json, error.verdicts)])
             _log_chain(run, logging.INFO)
             raise
         except BaseException as error:
-            voice.say(RunFailed, type(error).__name__, in_words(error))
+            _say_failed(voice, run, error, in_words(error), [])
             raise
         else:
             result = _result(run, ending)
@@ -168,6 +168,11 @@ def _result(run: Run, ending: Ending) -> Result:
         question=run.question if ending.stop_reason == "waiting" else None,
         notes=tuple(run.voice.notes.taken),
     )
+
+
+def _say_failed(voice: Voice, run: Run, error: BaseException, words: str, verdicts: list[dict[str, Json]]) -> None:
+    account = run.account
+    voice.say(RunFailed, type(error).__name__, words, verdicts, account.usage.to_json(), account.requests, run.attempts)
 
 
 def _say_end(voice: Voice, run: Run, result: Result) -> None:

@@ -19,8 +19,8 @@ from unbroken.dph.text_calls import TextCalls
 from unbroken.dph.tool_calls import ToolCallFailed, kept_value
 from unbroken.dph.values import Answer, in_text
 from unbroken.errors import AnswerInvalid, UserError
-from unbroken.events import Event, ToolCallsDetected
-from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, User
+from unbroken.events import Event, RunFailed, ToolCallsDetected
+from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, Usage, User
 from unbroken.tools.calling import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
@@ -156,6 +156,9 @@ class _Asking:
         if isinstance(event, ToolCallsDetected) and self._block.kind == "explore":
             names = ", ".join(event.names)
             LOG.debug("explore[%s] detected %d tool calls: [%s]", self._block.name, event.count, names)
+        elif isinstance(event, RunFailed):  # there is no result that could say what it spent
+            self._environment.usage += Usage(**event.usage)
+            self._environment.requests += event.requests
         self._environment.tell(InBlock(self._block, event))
 
 
