@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from unbroken import Allow, ScriptedModel, Toolbox, Unauthorized, read_recording, tool
+from unbroken import Allow, ScriptedModel, Toolbox, Unauthorized, UserError, read_recording, tool
 from unbroken.dph import (
     BlockStarted,
     InvalidProgram,
@@ -116,11 +116,36 @@ def test_arrows_and_paths_in_a_prompt_are_not_warned_of(text: str) -> None:
     assert block.text == f"Rules:\n{text}"
 
 
-def test_a_value_of_any_length_after_a_prompt_is_a_statement() -> None:
-    items = '"aaaa",\n' * 2000
-    prompt, after = load_program(f"/prompt/ Hi -> x\n[\n{items}] -> y").statements
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[\n" + '"aaaa",\n' * 2000 + "]",
+        '"""' + "long text.\n" * 600 + '"""',
+        '{"a": """' + "b\n" * 5000 + '"""}',
+        '"' + "a" * 5000 + '"',
+        'len("' + "a" * 5000 + '")',
+    ],
+    ids=["list", "text", "object", "line", "function"],
+)
+def test_a_value_of_any_length_after_a_prompt_is_a_statement(value: str) -> None:
+    before = '/prompt/ q -> x\n"a short text of some sixty characters, as programs have them" -> y\n' * 1000
+    *_, prompt, after = load_program(f"{before}/prompt/ Hi -> x\n{value} -> z").statements
     assert isinstance(prompt, Block)
     assert isinstance(after, Assignment)
+    assert after.target.name == "z"
+
+
+@pytest.mark.parametrize(
+    "value", ['{\n"a": 1\n"b": 2\n}', '[\n"a"\n"b"\n]', '"a" +\n"b"'], ids=["object", "list", "sum"]
+)
+def test_a_slip_in_a_value_over_several_lines_after_a_prompt_is_warned_of(value: str) -> None:
+    problems = check_program(load_program(f"/prompt/ Hi\nthere -> x\n{value} -> y\n/prompt/ k -> z"))
+    assert [(problem.kind, problem.place.line) for problem in problems] == [("warning", 2)]
+
+
+def test_a_description_may_follow_a_prompt() -> None:
+    program = load_program("/prompt/ a -> x\n@DESC hi\nthere @DESC\n1 -> y")
+    assert (len(program.statements), program.description) == (2, "hi\nthere")
 
 
 def test_a_name_that_is_only_appended_to_is_a_list_from_the_beginning() -> None:
@@ -266,8 +291,21 @@ def test_a_list_with_bullets_is_a_list_of_texts() -> None:
 
 
 def test_the_value_of_a_block_stands_for_its_answer_beside_a_text() -> None:
-    program = '/prompt/ yes or no? -> r\n[$r == "yes", "ye" in $r, upper($r), $r != "no"] -> all'
-    assert run(program, "yes").value == [True, True, "YES", True]
+    program = (
+        '/prompt/ yes or no? -> r\n{"yes": 1} -> d\n'
+        '[$r == "yes", "ye" in $r, upper($r), $r != "no", $r in ["yes"], len($r), $d[$r], replace($r, "y", "Y")] -> all'
+    )
+    assert run(program, "yes").value == [True, True, "YES", True, True, 3, 1, "Yes"]
+    assert run("/prompt/ How many? -> n\nint($n) + float($n) -> m", "5").value == 10.0
+
+
+def test_a_tool_that_wants_a_text_gets_the_answer_of_a_block() -> None:
+    @tool
+    def save(text: str) -> str:
+        """Save."""
+        return f"saved {text}"
+
+    assert run("/prompt/ What? -> r\n@save(text=$r) -> s", "This.", tools=[save]).value == "saved This."
 
 
 def test_a_judgement_is_one_request_and_its_call_is_in_its_recording(tmp_path: Path) -> None:
@@ -301,6 +339,7 @@ def test_a_judgement_is_one_request_and_its_call_is_in_its_recording(tmp_path: P
         ("=>#now", {}),
         ("=>#now:\n", {}),
         ("Let me see.\n=>#now\n", {}),
+        ("=>#now\nI wait for it.", {}),
     ],
 )
 def test_a_call_in_words_is_read_as_models_write_it(written: str, arguments: dict[str, str]) -> None:
@@ -368,3 +407,97 @@ def test_what_a_block_spent_that_failed_is_in_the_error() -> None:
         run("/explore/ When? -> r", *answers, tools=[now])
     assert (caught.value.usage.input_tokens, caught.value.requests) == (100, 2)
     assert isinstance(caught.value.__cause__, Unauthorized)
+
+
+class _Unwritable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def _nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "given", [_nested(5000), _Unwritable(), 10**5000, [1, 10**5000]], ids=["deep", "odd", "big", "in"]
+)
+@pytest.mark.parametrize("program", ["@give() -> x", "/judge/(tools=[give]) Which? -> x"])
+def test_what_a_tool_gives_and_is_no_value_is_told(program: str, given: Any) -> None:
+    @tool
+    def give() -> Any:
+        """Give."""
+        return given
+
+    with pytest.raises(ProgramFailed, match="what tool `give` gave is no value"):
+        run(program, Call("give"), tools=[give])
+
+
+def test_what_a_tool_gives_one_after_another_is_a_list() -> None:
+    @tool
+    def count() -> Any:
+        """Count."""
+        return (number for number in range(3))
+
+    assert run("@count() -> x", tools=[count]).value == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "/for/ $i in range(1000000):\n/for/ $j in range(1000000):\n/end/\n/end/",
+        "range(200000) -> big\n/for/ $i in range(1000000):\n$big + [$i] -> x\n/end/",
+    ],
+    ids=["nothing in it", "long statements"],
+)
+def test_a_program_that_only_reckons_can_be_ended(program: str) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(0.2):
+            await run_program(program, None)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+
+
+def test_a_mistake_in_a_called_program_comes_with_what_explains_it(tmp_path: Path) -> None:
+    (tmp_path / "sub.dph").write_text('$text + "!" -> out')
+    main = tmp_path / "main.dph"
+    main.write_text('@sub(txt="hi") -> x')
+    with pytest.raises(InvalidProgram) as caught:
+        run(main)
+    assert [Path(problem.place.file).name for problem in caught.value.warnings] == ["main.dph"]
+
+
+def test_appending_in_parallel_in_a_loop_keeps_every_item_in_order() -> None:
+    program = "/for/ $i in range(300):\n/parallel/\n$i >> all\n$i * 2 >> all\n/end/\n/end/"
+    assert run(program).variables["all"] == [item for i in range(300) for item in (i, i * 2)]
+
+
+def test_a_snapshot_of_the_variables_does_not_change() -> None:
+    @tool
+    def wait() -> str:
+        """Wait."""
+        return "waited"
+
+    async def main() -> None:
+        running = run_program("1 >> a\n@wait() -> x\n2 >> a\n@wait() -> x\n3 >> a", None, [wait])
+        kept: list[tuple[list[int], list[int]]] = []
+        async for _ in running:
+            now: list[int] = running.variables["a"]
+            kept.append((now, [*now]))
+        assert running.variables["a"] == [1, 2, 3]
+        assert all(now == then for now, then in kept)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["circle", "deep", "odd"])
+def test_a_variable_that_is_no_value_is_refused(kind: str) -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    given = {"circle": circle, "deep": _nested(5000), "odd": _Unwritable()}[kind]
+    with pytest.raises(UserError, match="the variable `x` is no value"):
+        run("$x -> y", x=given)
+    assert run("$x -> y", x={1: (2, 3)}).value == {"1": [2, 3]}

@@ -23,9 +23,9 @@ from unbroken.cli.session import logged
 from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
 from unbroken.dph.checking import check_program
 from unbroken.dph.environment import types_beside
+from unbroken.dph.keeping import ToolCallFailed
 from unbroken.dph.parsing import read_source
 from unbroken.dph.problems import TOLD
-from unbroken.dph.tool_calls import ToolCallFailed
 from unbroken.dph.values import read_json
 from unbroken.errors import AnswerInvalid, MissingKey, UnbrokenError, UnknownProvider, UserError
 from unbroken.messages import Json, ToolCall
@@ -97,7 +97,7 @@ def run_command(
             result = _run(program, setup, variables, models, show)
         except InvalidProgram as error:
             show.refuse(error)
-            _tell_problems(error.problems)
+            _tell_problems([*error.warnings, *error.problems])
             raise typer.Exit(MISUSED) from None
         except ProgramFailed as error:
             show.fail(error)
@@ -200,8 +200,9 @@ def _run(
 
 
 def _tell_set(variables: dict[str, Json]) -> None:
-    if variables:
-        tell(f"set until then: {', '.join(variables)}")
+    names = [name for name, value in variables.items() if value != []]  # lists are there from the beginning
+    if names:
+        tell(f"set until then: {', '.join(names)}")
 
 
 def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Problem]:

@@ -145,6 +145,8 @@ class JsonShow:
                 "line": place.line,
                 "column": place.column,
                 "variables": error.variables,
+                "usage": error.usage.to_json(),
+                "requests": error.requests,
             }
         )
 

@@ -14,9 +14,9 @@ from unbroken.dph import flags
 from unbroken.dph.arguments import Settings
 from unbroken.dph.environment import Environment, choose_tools, no_such_choice
 from unbroken.dph.events import BlockRun, InBlock
+from unbroken.dph.keeping import ToolCallFailed, kept_value
 from unbroken.dph.outputs import DoesNotFit, Output, correction, output_of
 from unbroken.dph.text_calls import TextCalls
-from unbroken.dph.tool_calls import ToolCallFailed, kept_value
 from unbroken.dph.values import Answer, in_text
 from unbroken.errors import AnswerInvalid, UserError
 from unbroken.events import Event, RunFailed, ToolCallsDetected
@@ -92,7 +92,8 @@ class _Asking:
         except DoesNotFit as problem:
             self._history = result.messages
             # Only the answer is to be put right: nothing is called for it.
-            result = await self.run(correction(problem, output), tools, output, choice="none" if len(tools) else None)
+            choice = "none" if len(tools) else None
+            result = await self.run(correction(problem, output), tools, output, choice=choice, on_all_failed="continue")
             try:
                 value = output.read(result.text)
             except DoesNotFit as again:

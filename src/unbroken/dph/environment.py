@@ -47,7 +47,7 @@ class Environment:
     programs: int = 0
     """Programs that were called, and still run."""
     steps: int = 0
-    """Statements that were run."""
+    """What was done since others had their turn."""
     _kept: dict[str, Tool] = field(default_factory=dict[str, Tool])
     """Tools whose values are kept, by name."""
     _connected: dict[str, Model] = field(default_factory=dict[str, Model])

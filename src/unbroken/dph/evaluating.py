@@ -107,7 +107,7 @@ def _operate(node: Binary, left: Json, right: Json) -> Json:
     # Beside a text the value of a block stands for its answer, as it does in a text.
     if isinstance(left, str) and isinstance(right, Answer):
         right = in_text(right)
-    elif isinstance(right, str) and isinstance(left, Answer):
+    elif isinstance(left, Answer) and (isinstance(right, str) or node.operator in ("in", "not in")):
         left = in_text(left)
     return _guarded(node.at, f"`{node.operator}`", lambda: _OPERATORS[node.operator](left, right))
 

@@ -44,6 +44,8 @@ def _object(value: Any) -> dict[str, Json]:
 
 
 def _len(value: Any) -> int:
+    if isinstance(value, Answer):
+        return len(in_text(value))
     if not isinstance(value, str | list | dict):
         raise TypeError(f"{kind_of(value)} has no length")
     return len(cast("list[Json]", value))
@@ -109,10 +111,11 @@ def _join(items: Any, mark: Any = "") -> str:
 
 
 def _replace(text: Any, old: Any, new: Any) -> str:
-    if not _text(old):
+    whole, part, instead = _text(text), _text(old), _text(new)
+    if not part:
         raise ValueError("nothing cannot be replaced: the second text is empty")
-    _refuse_beyond(len(_text(text)) + text.count(old) * (len(_text(new)) - len(old)))
-    return text.replace(old, new)
+    _refuse_beyond(len(whole) + whole.count(part) * (len(instead) - len(part)))
+    return whole.replace(part, instead)
 
 
 def _json(text: Any) -> Json:
@@ -130,6 +133,7 @@ def _digits(text: str) -> str:
 
 
 def _int(value: Any) -> int:
+    value = in_text(value) if isinstance(value, Answer) else value
     if isinstance(value, str | int | float):
         try:
             return int(_digits(value) if isinstance(value, str) else value)
@@ -139,6 +143,7 @@ def _int(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
+    value = in_text(value) if isinstance(value, Answer) else value
     if isinstance(value, str | int | float):
         try:
             return float(_digits(value) if isinstance(value, str) else value)

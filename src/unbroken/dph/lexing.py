@@ -20,6 +20,7 @@ from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.source import Source
 from unbroken.dph.syntax import NAME
 
+DESCRIPTION = "@DESC"
 BLOCKS = ("prompt", "explore", "judge", "if", "for", "parallel", "end")
 _BLOCK = re.compile(r"[ \t]*/(" + "|".join(BLOCKS) + r")/")
 _ENDING = re.compile(r"(?:^|(?<=\s))(->|>>)[ \t]*(" + NAME + r")[ \t]*(?:(?=/end/[ \t]*$)|$)")
@@ -31,9 +32,9 @@ _SPACE_AND_COMMENTS = re.compile(r"(?:\s+|#[^\n]*)*")
 _OPERATOR = r"[ \t]*(?:->|>>|[-+*/%<>]|[=!]=|(?:and|or|in|not)\b)"
 _TO_AN_ARROW = r"(?=[^\n]*(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:#[^\n]*)?$)"
 _BEGINS = re.compile(
-    r"/(?:" + "|".join(BLOCKS) + r")/|@DESC[ \t]*$|@DESC\b[^\n]*@DESC|@[A-Za-z_][\w-]*\(|"
-    r"\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _OPERATOR + _TO_AN_ARROW + r"|"
-    r'"(?:[^"\\\n]|\\.)*"' + _OPERATOR + _TO_AN_ARROW + r"|'(?:[^'\\\n]|\\.)*'" + _OPERATOR + _TO_AN_ARROW,
+    r"/(?:" + "|".join(BLOCKS) + r")/|@[A-Za-z_][\w-]*\(|"
+    r"\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _TO_AN_ARROW + _OPERATOR + r"|"
+    r'"(?:[^"\\\n]|\\.)*"' + _TO_AN_ARROW + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*'" + _TO_AN_ARROW + _OPERATOR,
     re.MULTILINE,
 )
 """What a statement begins with, told from its first words: enough to tell it from the text of a prompt, so that a
@@ -163,6 +164,8 @@ class Cursor:
             return True
         if in_branch and _BEGINS_BRANCH.match(self.text, at):
             return True
+        if self.text.startswith(DESCRIPTION, at):
+            return self.text.find(DESCRIPTION, at + len(DESCRIPTION)) >= 0
         return _MAY_BEGIN.match(self.text, at) is not None and is_statement(at)
 
     def _forgotten(self, kind: str, began: int, at: int, block: str) -> InvalidProgram:
@@ -212,13 +215,10 @@ def _misspelled(text: str, at: int = 0) -> re.Match[str] | None:
 
 
 def swallowed(text: str) -> Iterator[int]:
-    """Where a line of a prompt ends like a prompt (or nearly), though the next is its last, and says something: then it
-    may well be that this one was meant to be its end."""
+    """Where a line of a prompt ends like a prompt, or nearly, and is not its last: it may have been meant to be."""
     lines = [(at, line) for at, line in lines_outside_fences(text) if line.strip()]
-    if len(lines) > 1:
-        at, line = lines[-2]
-        last = lines[-1][0] + len(lines[-1][1]) >= len(text)
-        if last and (_ENDING.search(line) or _near_ending(line)):
+    for at, line in lines[:-1]:
+        if _ENDING.search(line) or _near_ending(line):
             yield at
 
 

@@ -32,10 +32,8 @@ from unbroken.errors import UserError
 DEEPEST = 30
 """How deep `/if/`, `/for/` and `/parallel/` may stand in each other."""
 
-LOOKED_AHEAD, FIRST_LINE = 4000, 200
-"""Characters of what follows a prompt that are read to see whether it is a statement."""
-LOOKED_OVER = 50_000
-"""And of all such places together, before only the first lines are read: no text makes this slow."""
+LOOKED_OVER = 200_000
+"""Characters that may be read to see that what follows an arrow is no statement: no text makes this slow."""
 
 _KEYWORD = re.compile(r"/(\w+)/")
 _CALL = re.compile(r"@([A-Za-z_][\w-]*)[ \t]*\(")
@@ -57,7 +55,7 @@ def read_source(path: str | Path) -> Source:
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        beside = sorted(one.name for one in file.parent.glob("*.dph")) if file.parent.is_dir() else []
+        beside = sorted(one.name for one in file.parent.glob("*.dph") if one.exists()) if file.parent.is_dir() else []
         close = difflib.get_close_matches(file.name, beside, n=1)
         raise UserError(
             f"{path}: there is no such program; {f'did you mean {close[0]}?' if close else 'check its path'}"
@@ -180,24 +178,24 @@ class _Parser:
         return Block(at, kind, arguments, prompt.text, prompt.at, target)
 
     def _is_assignment(self, at: int) -> bool:
-        """Does a value with an arrow and a name stand here? Only so much of it is read as any honest one has."""
+        """Does a value with an arrow and a name stand here?"""
         if at == self._looked_at[0]:
             return self._looked_at[1]
-        text = self._cursor.text[at : at + LOOKED_AHEAD]
-        if self._looked_over > LOOKED_OVER:  # many such places: then only at their first lines
-            text = text.partition("\n")[0][:FIRST_LINE]
-        ahead = Cursor(Source(text))
-        found = self._reads_assignment(ahead, cut=at + len(text) < len(self._cursor.text))
-        self._looked_over += ahead.at
+        if self._looked_over > LOOKED_OVER:
+            return False
+        ahead = Cursor(self._cursor.source)
+        ahead.at = at
+        found = self._reads_assignment(ahead)
+        if not found:
+            self._looked_over += ahead.at - at
         self._looked_at = (at, found)
         return found
 
-    def _reads_assignment(self, ahead: Cursor, cut: bool) -> bool:
-        """Where nothing is wrong but that it goes on, it is one."""
+    def _reads_assignment(self, ahead: Cursor) -> bool:
         try:
             Expressions(ahead).read()
         except InvalidProgram:
-            return cut and ahead.ended
+            return False
         ahead.skip_space()
         if ahead.take(_ARROW) is None:
             return False

@@ -41,12 +41,14 @@ class Problem:
 
 
 class InvalidProgram(UserError):
-    """A program that is not run: it cannot be read, or asks for what there is not. `problems` has them all."""
+    """A program that is not run: it cannot be read, or asks for what there is not. `problems` has them all, `warnings`
+    what was found beside them and may explain them."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
         more = f"\n… and {len(problems) - TOLD} more" if len(problems) > TOLD else ""
         super().__init__("\n".join(map(str, problems[:TOLD])) + more)
         self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
 
 
 class ProgramFailed(UnbrokenError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from unbroken.dph.checking import check_program
 from unbroken.dph.environment import Environment, types_beside
 from unbroken.dph.events import ProgramEvent, ProgramSink
 from unbroken.dph.files import ENDING, Library
+from unbroken.dph.keeping import value_of
 from unbroken.dph.parsing import parse_program, read_source
 from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
 from unbroken.dph.running import Runner, TooDeep
@@ -25,6 +25,7 @@ from unbroken.dph.scope import Scope
 from unbroken.dph.source import Source
 from unbroken.dph.syntax import Program
 from unbroken.dph.walking import lists_of
+from unbroken.errors import UserError
 from unbroken.messages import Json, Usage
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
@@ -51,18 +52,18 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
     def __init__(
         self,
         perform: Callable[[ProgramSink], Awaitable[ProgramResult]],
-        variables: dict[str, Json],
+        scope: Scope,
         warnings: Sequence[Problem],
     ) -> None:
         super().__init__(perform)
-        self._variables = variables
+        self._scope = scope
         self.warnings = warnings
         """What the check found before it began, and is no mistake."""
 
     @property
     def variables(self) -> dict[str, Json]:
         """As they are now, also after it was ended early."""
-        return dict(self._variables)
+        return self._scope.snapshot()
 
     def __await__(self) -> Generator[Any, None, ProgramResult]:
         return self._to_its_end().__await__()
@@ -116,7 +117,7 @@ def run_program(
             )
             return await _perform(program, environment, scope, warnings)
 
-    scope = Scope({**{name: [] for name in lists_of(program)}, **deepcopy(dict(variables or {}))})
+    scope = Scope({**{name: [] for name in lists_of(program)}, **_values(variables or {})})
     warnings: list[Problem] = []
     return ProgramRun(perform, scope, warnings)
 
@@ -134,6 +135,17 @@ def run_program_sync(
         return await run_program(source, model, tools, variables, **options)
 
     return BACKGROUND.run(run())
+
+
+def _values(variables: Mapping[str, Any]) -> dict[str, Json]:
+    """As values of the language, apart from those of whoever gave them."""
+    found: dict[str, Json] = {}
+    for name, value in variables.items():
+        try:
+            found[name] = value_of(value)
+        except ValueError as error:
+            raise UserError(f"the variable `{name}` is no value: {error}; give what can be written as JSON") from None
+    return found
 
 
 def load_program(source: str | Path | Source | Program) -> Program:
@@ -162,7 +174,7 @@ async def _perform(program: Program, environment: Environment, scope: Scope, war
     )
     warnings += [problem for problem in problems if problem.kind == "warning"]
     if errors := [problem for problem in problems if problem.kind == "error"]:
-        raise InvalidProgram(errors)
+        raise InvalidProgram(errors, warnings)
     started = environment.clock.elapsed()
     try:
         value = await Runner(program, environment, library).run(program.statements, scope)

@@ -64,11 +64,18 @@ class Runner:
         """The value of the last."""
         value: Json = None
         for statement in statements:
-            self._environment.steps += 1
-            if self._environment.steps % AT_A_TIME == 0:
-                await asyncio.sleep(0)  # others on the loop get their turn, and an interrupt is heard
+            await self._let_others(scope)
             value = await self._statement(statement, scope)
         return value
+
+    async def _let_others(self, scope: Scope) -> None:
+        """Others on the loop get their turn, and an interrupt is heard, also while a program only reckons."""
+        environment = self._environment
+        environment.steps += 1 + scope.work
+        scope.work = 0
+        if environment.steps > AT_A_TIME:
+            environment.steps = 0
+            await asyncio.sleep(0)
 
     async def _statement(self, statement: Statement, scope: Scope) -> Json:
         match statement:
@@ -94,6 +101,7 @@ class Runner:
                 value = None
                 for item in self._items(statement, scope):
                     self._put(statement.at, scope, statement.variable, item)
+                    await self._let_others(scope)
                     value = await self.run(statement.body, scope)
                 return value
             case Parallel():

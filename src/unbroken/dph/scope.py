@@ -8,6 +8,9 @@ from typing import Any, cast
 from unbroken.dph.values import checked, measure
 from unbroken.messages import Json, Message
 
+REMEMBERED = 1000
+"""From this size on a value is worth remembering."""
+
 
 class Scope(dict[str, Json]):
     """Names and values."""
@@ -19,6 +22,10 @@ class Scope(dict[str, Json]):
         self._unseen: set[str] = set()
         """Names of lists that were made here, and that nobody has read since."""
         self._sizes: dict[str, tuple[int, int]] = {}
+        self._last: tuple[object, int, int] = (None, 0, 0)
+        """The large value that was measured last."""
+        self.work = 0
+        """How much was done here: who runs a program lets others have their turn now and then."""
         self._set: dict[str, None] = {}
         """Since it was forked: names that were set, in their order."""
         self._appended: dict[str, list[Json]] = {}
@@ -34,12 +41,13 @@ class Scope(dict[str, Json]):
         """Set a name, or append to the list that it has; one that has no list is made one. What is too large or too
         deep to be written out is refused, in words."""
         forked = self._said_before is not None
-        size, depth = measure(value)
+        size, depth = self._measured(value)
         if append:
             before_size, before_depth = self._sizes.get(name) or measure(self.get(name, []))
-            size, depth = before_size + size + 1, max(before_depth, depth + 1)
+            size, depth = before_size + size, max(before_depth, depth + 1)
         checked(size, depth)
         self._sizes[name] = size, depth
+        self.work += 1 + (0 if append else size // 1000)
         if not append:
             self._unseen.discard(name)
             self[name] = value
@@ -49,6 +57,7 @@ class Scope(dict[str, Json]):
             return
         if name in self._unseen:
             cast("list[Json]", super().__getitem__(name)).append(value)
+            self._last = (None, 0, 0)  # it may have been this one
         else:
             before: Any = self.get(name, [])
             self[name] = [*cast("list[Json]", before), value] if isinstance(before, list) else [before, value]
@@ -56,11 +65,27 @@ class Scope(dict[str, Json]):
         if forked and name not in self._set:
             self._appended.setdefault(name, []).append(value)
 
+    def _measured(self, value: Json) -> tuple[int, int]:
+        """What was measured a moment ago is not measured again: a list is often only given another name."""
+        if not isinstance(value, list | dict):
+            return measure(value)
+        last, size, depth = self._last
+        if last is not value:
+            size, depth = measure(value)
+            if size > REMEMBERED:
+                self._last = (value, size, depth)
+        return size, depth
+
+    def snapshot(self) -> dict[str, Json]:
+        """As they are now, to be kept."""
+        self._unseen.clear()
+        return dict(self)
+
     def fork(self) -> Scope:
         """The same names and values for a child, which sees nothing of what is put here from now on."""
-        self._unseen.clear()
-        child = Scope(dict(self))
+        child = Scope(self.snapshot())
         child.said, child._said_before = self.said, len(self.said)
+        child._sizes, child._last = dict(self._sizes), self._last
         return child
 
     def join(self, child: Scope) -> None:

@@ -179,7 +179,12 @@ class _Reader:
 
     def _open(self, found: re.Match[str], text: str) -> list[Delta]:
         self._name = found[1]
-        return [CallOpened(0, self._name, self._id), *self._arguments(text[found.end() :])]
+        out: list[Delta] = [CallOpened(0, self._name, self._id)]
+        if not found[2]:
+            self._finish(out, {}, "")
+            self.ignored += len(text) - found.end()
+            return out
+        return [*out, *self._arguments(text[found.end() :])]
 
     def _arguments(self, text: str) -> list[Delta]:
         """Up to the brace that closes the object; what follows is not heard."""

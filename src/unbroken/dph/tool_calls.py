@@ -3,24 +3,22 @@ time-out counts, who approves is asked), but its value stays a value, and its fa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
 from unbroken.agent.voice import Voice
 from unbroken.dph.environment import Environment
 from unbroken.dph.events import BlockRun, InBlock
-from unbroken.dph.keeping import kept_value
-from unbroken.errors import UserError
+from unbroken.dph.keeping import ToolCallFailed, kept_value
+from unbroken.dph.values import Answer, in_text
 from unbroken.events import CallFinished, CallStarted, Event
 from unbroken.messages import Json, ToolCall
 from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
 from unbroken.tools.calling import Prepared, ToolCaller, prepare
 from unbroken.tools.context import CallContext
+from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
-
-
-class ToolCallFailed(UserError):
-    """In the tool's own words."""
 
 
 async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, environment: Environment) -> Json:
@@ -31,7 +29,7 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
         raise ToolCallFailed(f"tool `{name}` runs at a client, and a program has none; call it in an /explore/")
     toolbox = Toolbox(environment.keep(tool))
     # A tool may change what it is given, and must not change a variable by it.
-    call = ToolCall(f"call_{block.number}", name, deepcopy(arguments))
+    call = ToolCall(f"call_{block.number}", name, _fitted(tool, deepcopy(arguments)))
     prepared = await _approved(prepare(call, toolbox), toolbox, environment)
     if prepared.refusal:
         raise ToolCallFailed(prepared.refusal)
@@ -62,6 +60,15 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
     if result.error:
         raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")
     return kept_value(result)
+
+
+def _fitted(tool: Tool, arguments: dict[str, Json]) -> dict[str, Json]:
+    """Where a tool wants a text, the value of a block stands for its answer."""
+    wanted: Mapping[str, Json] = tool.spec.parameters.get("properties") or {}
+    return {
+        name: in_text(value) if isinstance(value, Answer) and wanted.get(name, {}).get("type") == "string" else value
+        for name, value in arguments.items()
+    }
 
 
 async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environment) -> Prepared:

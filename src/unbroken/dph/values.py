@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, cast
 
 from unbroken.messages import Json
@@ -28,6 +29,7 @@ class Missing(LookupError):
 
 def step_into(value: Any, key: Any) -> Json:
     """`.key` or `[0]` of a value."""
+    key = in_text(key) if isinstance(key, Answer) else key
     if isinstance(value, dict):
         inside = cast("dict[Any, Any]", value)
         if isinstance(key, str | int) and not isinstance(key, bool):
@@ -74,27 +76,45 @@ def kind_of(value: Any) -> str:
 
 def measure(value: Json) -> tuple[int, int]:
     """How much of it there is, in characters and values, and how deep it is; written out, what is in it twice counts
-    twice. What has no end is refused."""
+    twice. A number that cannot be reckoned with is refused."""
+    if not isinstance(value, list | dict):
+        return _length(value), 0
     known: dict[int, tuple[int, int]] = {}
-    waiting: list[tuple[Json, bool]] = [(value, False)]
+    waiting: list[tuple[Any, bool]] = [(value, False)]
     while waiting:
         one, ready = waiting.pop()
-        inside = _inside(one)
-        if inside is None or id(one) in known:
+        if id(one) in known:
             continue
-        if not ready:
+        size, depth, missing = _sum_up(one, known, ready)
+        if ready or not missing:
+            known[id(one)] = size, depth
+        else:
             waiting.append((one, True))
-            waiting += [(each, False) for each in inside if _inside(each) is not None and id(each) not in known]
-            if len(waiting) > LARGEST:
-                raise ValueError("the value gets too large")
-            continue
-        sizes = [known[id(each)] if _inside(each) is not None else (_length(each), 0) for each in inside]
-        keys = sum(map(len, cast("dict[str, Json]", one))) if isinstance(one, dict) else 0
-        known[id(cast("Any", one))] = (
-            1 + keys + sum(size for size, _ in sizes),
-            1 + max((depth for _, depth in sizes), default=0),
-        )
-    return known.get(id(value), (_length(value), 0))
+            waiting += [(each, False) for each in missing]
+    return known[id(cast("Any", value))]
+
+
+def _sum_up(one: Any, known: dict[int, tuple[int, int]], ready: bool) -> tuple[int, int, list[Any]]:
+    """Of a list or an object, as far as the size of all that is in it is known; and of what it is not."""
+    size, depth = 1, 0
+    missing: list[Any] = []
+    items: Iterable[Any] = one
+    if isinstance(one, dict):
+        size += sum(map(len, map(str, cast("dict[str, Any]", one))))
+        items = cast("dict[str, Any]", one).values()
+    for each in items:
+        kind = each.__class__
+        if kind is str:
+            size += len(each)
+        elif kind is list or kind is dict or isinstance(each, list | dict):
+            found = known.get(id(cast("Any", each)))
+            if found is None:
+                missing.append(each)
+            else:
+                size, depth = size + found[0], max(depth, found[1])
+        else:
+            size += _length(each)
+    return size, depth + 1, missing
 
 
 def checked(size: int, depth: int) -> None:
@@ -104,13 +124,8 @@ def checked(size: int, depth: int) -> None:
         raise ValueError(f"the value is nested more than {DEEPEST} deep")
 
 
-def _inside(value: Any) -> list[Json] | None:
-    if isinstance(value, dict):
-        return [*cast("dict[str, Json]", value).values()]
-    return cast("list[Json]", value) if isinstance(value, list) else None
-
-
 def _length(value: Any) -> int:
+    bounded(value)
     return len(value) if isinstance(value, str) else 1
 
 
