@@ -82,6 +82,9 @@ PROGRAMS: dict[str, Callable[[int], str]] = {
     ),
     "lists that go on over lines in a prompt": prompt_of("# heading -> x\n[[1], [2], [3], [4],"),
     "open brackets in a prompt": prompt_of("[ # -> x"),
+    "long paths behind arrows in a prompt": lambda lines: (
+        "/prompt/ Begin\n" + f"-> b\n$x{'[0]' * (lines // 4)}\n" * 40 + "and end\n-> x\n"
+    ),
     "fences in a prompt": prompt_of("```\n-> x\n```"),
     "variables in a prompt": prompt_of("$a $b.c[0] $d{n} $e['f']"),
     "comments": program_of("# -> {n}"),

@@ -143,6 +143,11 @@ def test_a_slip_in_a_value_over_several_lines_after_a_prompt_is_warned_of(value:
     assert [(problem.kind, problem.place.line) for problem in problems] == [("warning", 2)]
 
 
+def test_of_many_lines_that_end_like_a_prompt_the_first_is_warned_of() -> None:
+    problems = check_program(load_program("/prompt/ Say:\nhello -> bonjour\ncat -> chat\nand sum up -> r"))
+    assert [(problem.kind, problem.place.line) for problem in problems] == [("warning", 2)]
+
+
 def test_a_description_may_follow_a_prompt() -> None:
     program = load_program("/prompt/ a -> x\n@DESC hi\nthere @DESC\n1 -> y")
     assert (len(program.statements), program.description) == (2, "hi\nthere")

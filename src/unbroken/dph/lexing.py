@@ -33,8 +33,8 @@ _OPERATOR = r"[ \t]*(?:->|>>|[-+*/%<>]|[=!]=|(?:and|or|in|not)\b)"
 _TO_AN_ARROW = r"(?=[^\n]*(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:#[^\n]*)?$)"
 _BEGINS = re.compile(
     r"/(?:" + "|".join(BLOCKS) + r")/|@[A-Za-z_][\w-]*\(|"
-    r"\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*" + _TO_AN_ARROW + _OPERATOR + r"|"
-    r'"(?:[^"\\\n]|\\.)*"' + _TO_AN_ARROW + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*'" + _TO_AN_ARROW + _OPERATOR,
+    r"\$" + NAME + r"(?:\." + NAME + r"|\[[^\]\n]*\])*+" + _TO_AN_ARROW + _OPERATOR + r"|"
+    r'"(?:[^"\\\n]|\\.)*+"' + _TO_AN_ARROW + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*+'" + _TO_AN_ARROW + _OPERATOR,
     re.MULTILINE,
 )
 """What a statement begins with, told from its first words: enough to tell it from the text of a prompt, so that a
@@ -220,6 +220,7 @@ def swallowed(text: str) -> Iterator[int]:
     for at, line in lines[:-1]:
         if _ENDING.search(line) or _near_ending(line):
             yield at
+            return  # the first says it
 
 
 def _near_ending(line: str) -> str:

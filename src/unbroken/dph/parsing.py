@@ -32,7 +32,7 @@ from unbroken.errors import UserError
 DEEPEST = 30
 """How deep `/if/`, `/for/` and `/parallel/` may stand in each other."""
 
-LOOKED_OVER = 200_000
+LOOKED_OVER = 50_000
 """Characters that may be read to see that what follows an arrow is no statement: no text makes this slow."""
 
 _KEYWORD = re.compile(r"/(\w+)/")
