@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from unbroken import Allow, ScriptedModel, Toolbox, Unauthorized, UserError, read_recording, tool
+from unbroken import Allow, ScriptedModel, Toolbox, Unauthorized, UserError, connect, read_recording, tool
 from unbroken.dph import (
     BlockStarted,
     InvalidProgram,
@@ -22,7 +22,7 @@ from unbroken.dph import (
 )
 from unbroken.dph.syntax import Assignment, Block
 from unbroken.models.script import Line
-from unbroken.testing import Call, Fail, Say, Uses, run_virtual
+from unbroken.testing import Call, Fail, Say, Uses, run_virtual, serve
 
 
 def run(program: str | Path, *answers: Line, tools: list[Any] | None = None, **variables: Any) -> ProgramResult:
@@ -506,3 +506,27 @@ def test_a_variable_that_is_no_value_is_refused(kind: str) -> None:
     with pytest.raises(UserError, match="the variable `x` is no value"):
         run("$x -> y", x=given)
     assert run("$x -> y", x={1: (2, 3)}).value == {"1": [2, 3]}
+
+
+@pytest.mark.parametrize("mode", ["tool_call", "prompt"])
+def test_the_models_key_is_in_no_recording_of_a_block(mode: str, tmp_path: Path) -> None:
+    key = "sk-test-0123456789abcdefghij"
+
+    @tool
+    def leak() -> str:
+        """Tell the key."""
+        return f"it is {key}"
+
+    call: Line = [Say("=>#leak")] if mode == "prompt" else Call("leak")
+
+    async def main(address: str) -> str:
+        model = connect("openai:m", base_url=address, api_key=key)
+        result = await run_program(f'/explore/(mode="{mode}") Go. -> r', model, [leak], record=tmp_path)
+        return result.variables["r"]["calls"][0]["result"]
+
+    with serve(call, "Done.", api_key=key) as server:
+        assert asyncio.run(main(server.base_url())) == f"it is {key}"
+    [recording] = tmp_path.glob("*.jsonl")
+    text = recording.read_text("utf-8")
+    assert "it is ***" in text
+    assert key not in text

@@ -1,5 +1,5 @@
 """`mode="prompt"`: tools for a model that has no tool calls of its own. They are described in words, and the model
-calls one by writing `=>#name: {json}` on a line of its own.
+calls one by writing `=>#name: {json}`.
 
 `TextCalls` is a model around a model, so the agent's loop needs to know nothing of it: requests are put into words on
 the way there, and the one call is read from the text on the way back. Whatever a model writes after its call is not
@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 from unbroken.decoding.arguments import parse_arguments
 from unbroken.decoding.scanner import Scanner
@@ -57,6 +58,10 @@ class TextCalls:
     @property
     def name(self) -> str:
         return self._model.name
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the model's: its secrets too, which a recorder has to know."""
+        return getattr(self._model, name)
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
         before = sum(isinstance(message, Assistant) and bool(message.calls) for message in request.messages)
