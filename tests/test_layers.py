@@ -23,6 +23,7 @@ LAYERS = [
     {"verdicts"},
     {"virtual"},
     {"messages", "clock", "deadlines", "carried"},
+    {"frozen"},
 ]
 """From the top down. A room may import what stands below it; rooms side by side do not see each other."""
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from unbroken.frozen import quick
+
 Json: TypeAlias = Any
 """A JSON value as the standard parser gives it. The edge of the typed world: only wires look inside."""
 
@@ -70,6 +72,7 @@ class Media:
 Part: TypeAlias = Text | Media
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call that a model made.
@@ -102,6 +105,7 @@ class ServerCall:
     item: Json = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """The one answer to one call. `error` is told to the model where its wire has a place for it."""
@@ -158,6 +162,7 @@ class User:
         return _text(self.parts)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Assistant:
     """What a model answered. Text, reasoning and calls stand apart because not every wire can order them; the order
@@ -179,6 +184,7 @@ class ToolMessage:
 Message: TypeAlias = System | User | Assistant | ToolMessage
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens as reported, in one spelling; `raw` is the provider's own object."""
@@ -265,6 +271,7 @@ class Verbatim:
     """Of the client, for the provider: which of the wire's betas it speaks."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Request:
     """One question to a model. `None` means: leave it to the provider's default.

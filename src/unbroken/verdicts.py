@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from unbroken.frozen import quick
 from unbroken.messages import Json
 
 Meaning: TypeAlias = Literal["done", "length", "refused", "paused", "other"]
@@ -18,6 +19,7 @@ _PASSING = frozenset(
 )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Is the response whole? Decided in one place (`decoding.verdict`), carried as data.

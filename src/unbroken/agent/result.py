@@ -12,6 +12,7 @@ from unbroken.agent.notes import Note, events_of
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.events import RunFinished
+from unbroken.frozen import quick
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.trajectory.metrics import Metrics
@@ -19,6 +20,7 @@ from unbroken.transcript import Transcript, from_json, to_json
 from unbroken.verdicts import Verdict
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Result:
     text: str
