@@ -47,6 +47,10 @@ class Framer:
         self.bytes_seen += len(chunk)
         if self.bytes_seen > self.max_body:
             self._too_large("the body", self.max_body, "max_body")
+        if self._splitter is None and not (self._data or self._after_cr):
+            events = self._take_plain(bytes(self._tail) + chunk if self._tail else chunk)
+            if events is not None:
+                return events
         if not self._sniffed:
             chunk = self._sniff(chunk)
         if self._splitter is not None and not self._switched:
@@ -63,33 +67,23 @@ class Framer:
         if self._tail:
             chunk = bytes(self._tail) + chunk
             self._tail.clear()
-        events: list[bytes] = []
-        if not self._data:
-            if not self._given:  # with the first event it is known what kind of body this is
-                first, blank, rest = chunk.partition(b"\n\n")
-                if blank:
-                    events = self._take([*first.split(b"\n"), b""])
-                    if self._splitter is not None:
-                        return events + self._splitter.feed(rest)
-                    chunk = rest
-            if self._given and not self._data:
-                chunk = self._take_plain(chunk, events)
         lines = chunk.split(b"\n")
         self._tail = bytearray(lines.pop())
-        if lines:
-            events += self._take(lines)
-        return events
+        return self._take(lines)
 
-    def _take_plain(self, chunk: bytes, events: list[bytes]) -> bytes:
-        """Nearly all events: one `data:` line and a blank one. Gives what stands after the last blank line."""
-        *parts, rest = chunk.split(b"\n\n")
-        longest = self.max_event
-        for part in parts:
-            if part.startswith(b"data:") and 13 < len(part) <= longest and b"\n" not in part:
-                events.append(part[5:])
-            else:
-                events += self._take([*part.split(b"\n"), b""])
-        return rest
+    def _take_plain(self, chunk: bytes) -> list[bytes] | None:
+        """Nearly all of what comes: events that are one `data:` line each. None where anything else is among it."""
+        end = len(chunk) if chunk.endswith(b"\n\n") else chunk.rfind(b"\n\n") + 2
+        if end < 8 or not chunk.startswith(b"data:") or end > self.max_event or b"\r" in chunk:
+            return None
+        events = chunk[5 : end - 2].split(b"\n\ndata:")
+        if b"\n" in b"".join(events):
+            return None
+        self._sniffed = self._given = True
+        events = [event for event in events if len(event) > 8 or event.strip()]
+        *lines, tail = chunk[end:].split(b"\n")
+        self._tail = bytearray(tail)
+        return events + self._take(lines) if lines else events
 
     def end(self) -> list[bytes]:
         """The body has ended: what is still unfinished is given as it stands, for the parser to judge."""
@@ -98,6 +92,11 @@ class Framer:
         lines = [bytes(self._tail), b""]
         self._tail.clear()
         return self._take(lines)
+
+    @property
+    def clean(self) -> bool:
+        """Every event was given when it ended, and nothing stands behind the last."""
+        return self._splitter is None and not (self._tail or self._data)
 
     @property
     def unfinished(self) -> bool:
