@@ -1,22 +1,27 @@
 """The strict reading of a call's arguments: one JSON object, exact numbers, nothing repaired.
 
-Parsed once, when the call is complete. The standard parser and not orjson, because that one turns integers beyond 64
-bits into floats. Says in words why a text is refused; the words go to the model and into logs.
+Parsed once, when the call is complete. By the standard parser, because orjson turns integers beyond 64 bits into
+floats; by orjson where the text is short and has no number so long. Says in words why a text is refused; the words go
+to the model and into logs.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, cast
+
+import orjson
 
 from unbroken.decoding.scanner import MAX_DEPTH, Scanner
 from unbroken.messages import Json
 from unbroken.wires.jsontext import strict
 
 DOUBLE_ENCODED = "double-encoded"
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parsed:
     arguments: dict[str, Json] | None
     problem: str = ""
@@ -47,7 +52,7 @@ def parse_object(text: str) -> Parsed | None:
     if not (text.startswith("{") and text.endswith("}")):
         return None
     try:
-        value = strict.decode(text)
+        value = strict.decode(text) if _LONG_NUMBER.search(text) else orjson.loads(text)
     except (ValueError, RecursionError):
         return None
     return Parsed(cast("dict[str, Json]", value)) if isinstance(value, dict) else None

@@ -264,7 +264,7 @@ class Calls:
 
     def _goes_on(self, call: Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
         """Does a piece without a known id belong to the call at its place?"""
-        closed = call.done is not None or call.scanner.closed
+        closed = call.closed
         if id and call.id:
             # A new id at the same place is a new call (ollama sends every call at index 0), unless it comes without a
             # name while the call is still open: some servers make up an id for each piece.
@@ -357,7 +357,6 @@ class Calls:
             parsed = parse_object(text)
             if parsed is not None:
                 call.blocks.append(text)
-                call.scanner.closed = True
                 self._conclude(call, parsed)
                 return
         call.blocks.append(text)

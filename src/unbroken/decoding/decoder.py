@@ -14,7 +14,7 @@ import orjson
 
 from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
-from unbroken.decoding.verdict import How, Witnesses, judge
+from unbroken.decoding.verdict import How, Witnesses, judge, says_enough
 from unbroken.deltas import Delta, Ended
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
@@ -151,6 +151,8 @@ class Decoder:
         return self._assembler.take()
 
     def _read_the_rest(self) -> None:
+        if self._framer.clean:
+            return
         unfinished = self._framer.unfinished
         rest = self._framer.end()
         for number, data in enumerate(rest if not self._assembler.over else (), start=1):
@@ -222,35 +224,42 @@ class Decoder:
         a.flush()
         calls = tuple(a.calls.in_order())
         text, reasoning = a.text_so_far, a.reasoning_so_far
-        verdict = judge(
-            Witnesses(
-                bytes_seen=self._framer.bytes_seen,
-                recognised=self._reader.recognised,
-                noise=self._framer.noise.decode("utf-8", "replace"),
-                cut=self._cut,
-                cause=cause,
-                how=how,
-                damaged=a.damaged,
-                terminal=a.terminal,
-                finish=a.finish_reason,
-                meaning=a.meaning,
-                error=a.failure,
-                text=len(text),
-                blank=not text.strip(),
-                reasoning=len(reasoning),
-                other=a.said_otherwise,
-                calls=len(calls),
-                server_calls=len(a.server_calls),
-                broken_calls=tuple(call for call in calls if call.problem),
-                output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
-                max_tokens=self._max_tokens,
-            )
-        )
+        framer, finish = self._framer, a.finish_reason
+        sound = a.terminal and self._reader.recognised and not (a.failure is not None or a.damaged or framer.noise)
+        if sound and says_enough(text, calls, finish):
+            verdict = Verdict("whole", "", finish, a.meaning, framer.bytes_seen, len(text))
+        else:
+            verdict = judge(self._witnesses(text, len(reasoning), calls, cause, how))
         value = self._reader.native()
         if a.calls.recovered_any and self.wire.native_has_text:
             value = None
         native = None if value is None else Native(self.wire.name, value, a.calls.native_ids())
         return Ended(verdict, Assistant(text, calls, reasoning, native))
+
+    def _witnesses(self, text: str, reasoning: int, calls: tuple[ToolCall, ...], cause: str, how: How) -> Witnesses:
+        a = self._assembler
+        return Witnesses(
+            bytes_seen=self._framer.bytes_seen,
+            recognised=self._reader.recognised,
+            noise=self._framer.noise.decode("utf-8", "replace"),
+            cut=self._cut,
+            cause=cause,
+            how=how,
+            damaged=a.damaged,
+            terminal=a.terminal,
+            finish=a.finish_reason,
+            meaning=a.meaning,
+            error=a.failure,
+            text=len(text),
+            blank=not text.strip(),
+            reasoning=reasoning,
+            other=a.said_otherwise,
+            calls=len(calls),
+            server_calls=len(a.server_calls),
+            broken_calls=tuple(call for call in calls if call.problem),
+            output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
+            max_tokens=self._max_tokens,
+        )
 
 
 def _used(history: Iterable[Assistant], request: Request | None) -> set[str]:

@@ -13,6 +13,7 @@ class Pending:
     """A call while its pieces arrive. `done` is the announced call, ready or spoiled."""
 
     __slots__ = (
+        "_scanner",
         "announced_again",
         "blocks",
         "done",
@@ -24,7 +25,6 @@ class Pending:
         "name",
         "opened",
         "own_index",
-        "scanner",
         "waits",
         "withdrawn",
     )
@@ -41,7 +41,7 @@ class Pending:
         """What came since the last scan."""
         self.blocks: list[str] = []
         """What was scanned, in larger pieces: a hundred thousand small strings would cost their memory."""
-        self.scanner = Scanner()
+        self._scanner: Scanner | None = None
         self.half = ""
         self.announced_again = ""
         """Its name once more, alone, after the close."""
@@ -49,6 +49,18 @@ class Pending:
         self.waits = False
         """Its wire says where calls end, and has not said it yet."""
         self.done: ToolCall | None = None
+
+    @property
+    def scanner(self) -> Scanner:
+        """Made when it is needed: nearly all calls are short, and read at one look."""
+        if self._scanner is None:
+            self._scanner = Scanner()
+        return self._scanner
+
+    @property
+    def closed(self) -> bool:
+        """Its outer object has closed, or it was announced."""
+        return self.done is not None or (self._scanner is not None and self._scanner.closed)
 
     @property
     def raw(self) -> str:

@@ -8,6 +8,7 @@ and says whether another try may do; who tries again is decided above.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
@@ -60,6 +61,14 @@ LONGEST = 500
 """Characters of a provider's own words."""
 _HTML = re.compile(r"\s*<[!/a-zA-Z]")
 _SAY_CALLS = ("tool_calls", "function_call", "tool_use")
+
+
+def says_enough(text: str, calls: Sequence[ToolCall], finish: str | None) -> bool:
+    """Of a response that ended as it should, and of which everything could be read: is it whole? The short way to the
+    same verdict, for nearly all responses."""
+    if calls:
+        return not any(call.problem for call in calls)
+    return bool(text) and not text.isspace() and finish not in _SAY_CALLS
 
 
 def judge(seen: Witnesses) -> Verdict:

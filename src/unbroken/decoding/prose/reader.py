@@ -81,11 +81,6 @@ class Reader:
         self.at = self.begin = 0
         self._bound()
 
-    def pass_by(self, piece: str) -> None:
-        """A piece without any mark, given on by the caller: only its last character can matter later."""
-        self.text = piece
-        self.at = self.begin = self.end = len(piece)
-
     def take(self, to: int) -> list[str]:
         """The text that nobody has been given yet, up to `to`, in pieces."""
         taken = self._kept

@@ -66,10 +66,21 @@ class Prose:
     def passes(self, text: str) -> bool:
         """Nothing is held and no mark is in this piece: it is text as it stands, and need not be fed."""
         reader = self._reader
-        if self._steps is None and not self._fresh and reader.at == len(reader.text) and _FIRST.search(text) is None:
-            reader.pass_by(text)
+        if self._fresh and not self._begins_as_text(text):
+            return False
+        if self._steps is None and reader.at == len(reader.text) and _FIRST.search(text) is None:
+            # Only its last character can matter later.
+            reader.text = text
+            reader.at = reader.begin = reader.end = len(text)
             return True
         return False
+
+    def _begins_as_text(self, text: str) -> bool:
+        """Of the very first piece."""
+        if self._reader.text or text[0] in _AT_START or text[0].isspace():
+            return False
+        self._fresh = False
+        return True
 
     def feed(self, text: str) -> list[str | ProseCall]:
         if not text:
@@ -81,7 +92,10 @@ class Prose:
 
     def end(self) -> list[str | ProseCall]:
         """No more text comes: what is still held becomes a call, where its form may end so, or text."""
-        self._reader.ended = True
+        reader = self._reader
+        reader.ended = True
+        if self._steps is None and reader.begin == len(reader.text):
+            return []  # nothing is held
         return self._go_on()
 
     def _go_on(self) -> list[str | ProseCall]:

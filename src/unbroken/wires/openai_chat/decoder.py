@@ -72,9 +72,11 @@ class ChatDecoder:
         self._more = receiver.more
         self._opaque_texts: dict[str, list[str]] = {}
         self._kept: Object = {}
-        self._details = _Pieces(("index", "type"), ("text", "summary", "data"))
-        self._thinking = _Pieces(("type",), ("thinking",))
-        self._extras = _Extras()
+        self._details: _Pieces | None = None
+        self._thinking: _Pieces | None = None
+        self._begun: list[tuple[Object, Json, bool]] = []
+        """Calls that were begun: each with its name, and whether it stood in a whole message."""
+        self._has_extras = False
         self._choice: Json = _UNSEEN
         self._server_ids: set[str] = set()
         self._streamed = False
@@ -149,14 +151,20 @@ class ChatDecoder:
         return str(index or 0) == str(self._choice or 0)
 
     def native(self) -> Json:
-        value: Object = {name: "".join(texts) for name, texts in self._opaque_texts.items()} | self._kept
-        details, thinking, extras = self._details.whole(), self._thinking.whole(), self._extras.by_call()
-        if details:
-            value["reasoning_details"] = details
-        if thinking:
+        value: Object = {}
+        if self._opaque_texts or self._kept:
+            value = {name: "".join(texts) for name, texts in self._opaque_texts.items()} | self._kept
+        if self._details is not None:
+            value["reasoning_details"] = self._details.whole()
+        if self._thinking is not None:
+            thinking = self._thinking.whole()
             value["content"] = [{**part, "thinking": [{"type": "text", "text": part["thinking"]}]} for part in thinking]
-        if any(extras):
-            value["tool_calls"] = extras
+        if self._has_extras:
+            extras = _Extras()
+            for begun in self._begun:
+                extras.add(*begun)
+            if any(by_call := extras.by_call()):
+                value["tool_calls"] = by_call
         # Ids beyond the rule have to travel back as they are.
         return value or ({} if self._long_ids else None)
 
@@ -238,7 +246,8 @@ class ChatDecoder:
                 if call.get("type") in _RUN_BY_PROVIDER:
                     self._server_call(call, function)
                     continue
-                self._extras.add(call, name, apart=whole)
+                self._begun.append((call, name, whole))
+                self._has_extras = self._has_extras or "extra_content" in call
                 if whole:
                     self._to.entry(id, name, arguments, kind)
                     continue
@@ -292,6 +301,8 @@ class ChatDecoder:
                 return
         told = self._reasoning(message)
         for detail in dicts(message.get("reasoning_details")):
+            if self._details is None:
+                self._details = _Pieces(("index", "type"), ("text", "summary", "data"))
             self._details.add(detail, apart=whole)
             if not told:
                 self._to.reasoning(as_text(detail.get("text")) or as_text(detail.get("summary")))
@@ -328,6 +339,8 @@ class ChatDecoder:
                     self._to.text(text)
                 case {"type": "thinking", "thinking": thinking}:  # Mistral
                     text = thinking if isinstance(thinking, str) else "".join(_texts(thinking))
+                    if self._thinking is None:
+                        self._thinking = _Pieces(("type",), ("thinking",))
                     self._thinking.add({**part, "thinking": text})
                     self._to.reasoning(text)
                 case {"type": "reasoning", "summary": summary}:  # Databricks
