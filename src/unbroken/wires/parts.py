@@ -22,6 +22,8 @@ def own_extra(request: Request, wire: str) -> Mapping[str, Json]:
 def with_extra(body: Object, extra: Mapping[str, Json]) -> Object:
     """`extra` last, as it is; only its `tools` (those that the provider runs, which no field of ours can say) are added
     to ours instead of replacing them."""
+    if not extra:
+        return body
     merged = {**body, **extra}
     if "tools" in body and isinstance(extra.get("tools"), list):
         merged["tools"] = [*body["tools"], *extra["tools"]]

@@ -6,8 +6,9 @@ all (a file by its id, a video, a vendor's own) has nothing else. Nothing here k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from unbroken.messages import Json, Media, Native, Part, Text
 from unbroken.wires.parts import (
@@ -29,9 +30,18 @@ from unbroken.wires.values import Object, as_dict, as_list, as_text
 NAME = "openai-chat"
 
 
-def encode_parts(parts: Iterable[Part], marks: bool = False) -> Json:
+def encode_parts(parts: Sequence[Part], marks: bool = False) -> Json:
     """`marks`: the cache marks came from a client of this wire (OpenRouter and LiteLLM have them), so they are sent."""
-    return shortest([encode_part(part, marks) for part in parts])
+    return plain_text(parts, marks) or shortest([encode_part(part, marks) for part in parts])
+
+
+def plain_text(parts: Sequence[Part], marks: bool) -> str:
+    """Of nearly all messages: their only part, if that is all there is to say."""
+    if len(parts) == 1:
+        only = parts[0]
+        if only.__class__ is Text and not (marks and only.cache):
+            return cast("Text", only).text
+    return ""
 
 
 def shortest(encoded: list[Object]) -> Json:

@@ -24,7 +24,15 @@ from unbroken.messages import (
     User,
 )
 from unbroken.wires.ids import CHAT, fit
-from unbroken.wires.openai_chat.content import NAME, decode_part, decode_parts, encode_part, encode_parts, shortest
+from unbroken.wires.openai_chat.content import (
+    NAME,
+    decode_part,
+    decode_parts,
+    encode_part,
+    encode_parts,
+    plain_text,
+    shortest,
+)
 from unbroken.wires.parts import call_from_text, outgoing_arguments, own_native
 from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
 
@@ -113,10 +121,11 @@ def _encode_results(message: ToolMessage, marks: bool, own_ids: Collection[str])
     encoded: list[Object] = []
     images: list[Object] = []
     for result in message.results:
-        kept, id = as_dict(own_native(result, NAME)), result.call_id
+        kept: Object = {} if result.native is None else as_dict(own_native(result, NAME))
+        id = result.call_id
         if id not in own_ids:
             id = fit(id, CHAT)
-        content = kept.get("content")
+        content = kept.get("content") if kept else plain_text(result.content, marks) or None
         if content is None:
             parts = [encode_part(part, marks) for part in result.content]
             media = [part for part in parts if part.get("type") != "text"]
