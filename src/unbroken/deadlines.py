@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 SLACK = 1e-6
 """Seconds: a loop's timer may ring so much too early, and would do so for ever if it were set again."""
@@ -68,6 +68,8 @@ class _Line:
 
 
 _LINES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, _Line]] = WeakKeyDictionary()
+_latest: tuple[Callable[[], asyncio.AbstractEventLoop | None], dict[float, _Line]] = (lambda: None), {}
+"""The loop that asked last, and its lines: nearly always the one that asks next."""
 _MOST = 64
 """Lengths that have a line. A program that asks for ever other ones gets timers for the rest."""
 
@@ -78,9 +80,13 @@ def deadline(
     """`expire` is called after so many seconds. An unusual length, which nobody else will ask for, gets no line."""
     if not usual:
         return _Line(seconds).add(loop, expire)
-    lines = _LINES.get(loop)
-    if lines is None:
-        lines = _LINES[loop] = {}
+    global _latest
+    latest, lines = _latest
+    if latest() is not loop:
+        lines = _LINES.get(loop)
+        if lines is None:
+            lines = _LINES[loop] = {}
+        _latest = ref(loop), lines
     line = lines.get(seconds)
     if line is None:
         line = _Line(seconds)

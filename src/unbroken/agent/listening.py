@@ -5,7 +5,8 @@ off and comes again is put together with what was heard before. Rounds and limit
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from unbroken.agent.heard import Heard
@@ -18,6 +19,7 @@ from unbroken.deltas import (
     CallReady,
     CallSpoiled,
     CallWithdrawn,
+    Delta,
     Ended,
     ReasoningDelta,
     Restarted,
@@ -27,11 +29,11 @@ from unbroken.deltas import (
 from unbroken.errors import ChainBroken, ProviderError, UnbrokenError
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
 from unbroken.messages import Assistant, Request, Usage
-from unbroken.models.model import closing
+from unbroken.models.model import closing, reads
 from unbroken.tools.calling import in_words, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.companion import open_ear
+from unbroken.trajectory.companion import Ear, open_ear
 from unbroken.verdicts import Verdict
 
 STILL = nullcontext()
@@ -57,19 +59,19 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
     ear = open_ear(run.companions, request) if run.companions else None
     try:
-        async with limit or STILL, ear or STILL, closing(plan.model.stream(request)) as deltas:
-            async for delta in deltas:
-                if ear is not None:
-                    ear(delta)
-                match delta:
-                    case TextDelta(text):
-                        heard.text.append(text)
+        arriving = reads(plan.model, request)
+        async with closing(arriving) if limit is ear is None else _heard_within(limit, ear, arriving):
+            async for deltas in arriving:
+                for delta in deltas:
+                    if ear is not None:
+                        ear(delta)
+                    # Not `match`: of thousands of deltas nearly all are of the first few kinds.
+                    if isinstance(delta, TextDelta):
+                        heard.text.append(delta.text)
                         if loud:
-                            voice.say_piece(TextAdded, text)
-                    case CallOpened(index, name, _):
-                        tool = toolbox.get(name)
-                        batch.open(index, tool is not None and tool.effect == "read" and tool.key is None)
-                    case CallReady(call):
+                            voice.say_piece(TextAdded, delta.text)
+                    elif isinstance(delta, CallReady):
+                        call = delta.call
                         if call.index and not plan.several_calls:
                             continue
                         heard.calls[call.index] = call
@@ -79,31 +81,33 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
                         if run.repetition.verdict(prepared) != "refuse" and (allowed is None or call.index < allowed):
                             heard.prepared[call.index] = prepared
                             batch.submit(prepared)
-                    case CallSpoiled(call):
-                        heard.forget(call.index)
-                        batch.take_out(call.index, f"not executed: {call.problem}")
-                    case CallWithdrawn(index):
-                        heard.forget(index)
-                        batch.take_out(index, "it was no call of its own")
-                    case ReasoningDelta(text):
-                        heard.reasoning.append(text)
+                    elif isinstance(delta, CallOpened):
+                        tool = toolbox.get(delta.name)
+                        batch.open(delta.index, tool is not None and tool.effect == "read" and tool.key is None)
+                    elif isinstance(delta, ReasoningDelta):
+                        heard.reasoning.append(delta.text)
                         if loud:
-                            voice.say_piece(ReasoningAdded, text)
-                    case UsageReported(reported):
-                        usage = reported if reported.total_tokens else usage  # some report zeros: they do not know
-                    case Ended():
+                            voice.say_piece(ReasoningAdded, delta.text)
+                    elif isinstance(delta, Ended):
                         ended = delta
-                    case AttemptFailed(verdict, wait, elsewhere):
+                    elif isinstance(delta, UsageReported):
+                        # Some report zeros: they do not know.
+                        usage = delta.usage if delta.usage.total_tokens else usage
+                    elif isinstance(delta, CallSpoiled):
+                        heard.forget(delta.call.index)
+                        batch.take_out(delta.call.index, f"not executed: {delta.call.problem}")
+                    elif isinstance(delta, CallWithdrawn):
+                        heard.forget(delta.index)
+                        batch.take_out(delta.index, "it was no call of its own")
+                    elif isinstance(delta, AttemptFailed):
                         if usage or heard.anything:
                             run.spend(usage or run.estimate(heard.received()))
                         usage = None
-                        run.attempt_failed(verdict, wait, elsewhere, len(heard.calls))
-                    case Restarted():
+                        run.attempt_failed(delta.verdict, delta.wait, delta.elsewhere, len(heard.calls))
+                    elif isinstance(delta, Restarted):
                         loud = False
                         heard.restart()
                         batch.restart()
-                    case _:
-                        pass  # half a call, say: nobody may act on it
     except TimeoutError as error:
         if limit is None or not limit.expired():
             raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
@@ -128,6 +132,14 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
         voice.say(CallsIgnored, [call.name for call in message.calls[1:]])
         message = replace(message, calls=message.calls[:1])
     return Turn(message, verdict)
+
+
+@asynccontextmanager
+async def _heard_within(
+    limit: asyncio.Timeout | None, ear: Ear | None, arriving: AsyncIterator[Sequence[Delta]]
+) -> AsyncGenerator[None]:
+    async with limit or STILL, ear or STILL, closing(arriving):
+        yield
 
 
 def _say_the_rest(run: Run, heard: Heard, message: Assistant) -> None:

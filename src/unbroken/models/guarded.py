@@ -29,7 +29,7 @@ from unbroken.errors import (
 )
 from unbroken.messages import Assistant, Message, Request
 from unbroken.models.endpoint import is_number
-from unbroken.models.model import Model, close
+from unbroken.models.model import Model, apart, close, reads
 from unbroken.transcript import shorten
 from unbroken.verdicts import Verdict
 
@@ -118,10 +118,14 @@ class Guarded(Generic[M_co]):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
         """Asks until an answer is whole. `AttemptFailed` tells of each try that was not; `Restarted` follows it where
         something was passed on already: all of the next answer comes then. Raises when the last try has failed:
         `ProviderError` where nobody answered, `ChainBroken` where an answer broke off."""
+        return apart(self.reads(request))
+
+    async def reads(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        """The same, with those deltas together that came together."""
         story: _Story | None = None
         model: Model = self._model
         asked = request
@@ -131,25 +135,28 @@ class Guarded(Generic[M_co]):
             passed_on = False
             ended: Ended | None = None
             error: Exception | None = None
-            ready: tuple[str, ...] = ()
-            stream, left = model.stream(request), True
+            ready: list[str] = []
+            stream, left = reads(model, request), True
             try:
-                async for delta in stream:
-                    kind = delta.__class__
-                    if kind is Ended:
-                        ended = cast("Ended", delta)
+                async for deltas in stream:
+                    last = deltas[-1]
+                    if isinstance(last, Ended):
+                        ended = last
                         if self.fallback:
-                            delta = ended = _signed(ended, model)
+                            ended = _signed(ended, model)
+                            deltas = (*deltas[:-1], ended)
                         if story is not None or not ended.verdict.whole:
+                            if deltas := deltas[:-1]:
+                                passed_on = passed_on or _says_something(deltas)
+                                yield deltas
                             break
-                    elif kind is CallReady:
-                        ready = (*ready, cast("CallReady", delta).call.id)
-                    passed_on = passed_on or kind is not UsageReported
-                    yield delta
+                    ready += [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
+                    passed_on = passed_on or _says_something(deltas)
+                    yield deltas
                 else:
                     left = False
                     if story is not None:  # a foreign model that does not say `Ended`
-                        yield Ended(story.judge(Ended(Verdict("whole")), None))
+                        yield (Ended(story.judge(Ended(Verdict("whole")), None)),)
                     return
             except (ProviderError, StreamError, OSError) as failure:  # OSError: a foreign model with its own connection
                 error, left = failure, False
@@ -165,15 +172,15 @@ class Guarded(Generic[M_co]):
                 story = _Story(self, asked, request, asyncio.get_running_loop().time())
             verdict = story.judge(ended, error)
             if ended is not None and not story.breaks(verdict):
-                yield Ended(verdict, ended.message)
+                yield (Ended(verdict, ended.message),)
                 return
             wait = story.next_try(verdict, error, passed_on)
             elsewhere = story.model is not model
             model, request = story.model, story.request
-            yield AttemptFailed(verdict, wait, elsewhere)
+            yield (AttemptFailed(verdict, wait, elsewhere),)
             if passed_on:
                 calls = ended.message.calls if ended is not None and ended.message is not None else ()
-                yield Restarted(tuple(dict.fromkeys([*ready, *(call.id for call in calls)])))
+                yield (Restarted(tuple(dict.fromkeys([*ready, *(call.id for call in calls)]))),)
             if wait:
                 await asyncio.sleep(wait)
 
@@ -190,6 +197,10 @@ class Guarded(Generic[M_co]):
         """Seconds to wait after so many failures at one model, where the provider did not say how long."""
         wait = min(self._first_wait * 2.0 ** (failures - 1), LONGEST_WAIT)
         return wait * (1 - self._jitter() / 2)
+
+
+def _says_something(deltas: Sequence[Delta]) -> bool:
+    return any(not isinstance(delta, UsageReported) for delta in deltas)
 
 
 class _Story:

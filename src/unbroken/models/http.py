@@ -9,7 +9,7 @@ request, and then closed without an answer, gets it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from math import inf
 from typing import Self
@@ -30,12 +30,13 @@ from unbroken.models.addresses import find_proxy, shown
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.failures import Asked, read_failure
 from unbroken.models.lost_reasoning import go_on
+from unbroken.models.model import apart
 from unbroken.models.passing import PassingDecoder
 from unbroken.models.patience import Patience
 from unbroken.models.quirks import fit_body, fit_request, fit_spelled
 from unbroken.models.rawlog import Logged, RawLog
 from unbroken.models.sent import Sent
-from unbroken.models.sessions import Exchange, current, open_session
+from unbroken.models.sessions import Exchange, current, current_session, open_session
 from unbroken.models.settings import Settings, with_settings
 from unbroken.models.unanswered import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
 from unbroken.wires import find_wire
@@ -175,8 +176,12 @@ class HTTPModel:
             body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
         return request, *go_on(body, request, endpoint.quirks.lost_reasoning)
 
-    async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Delta]:
+    def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Delta]:
         """`sent`: what `send` gave, if the request is on its way already."""
+        return apart(self.reads(request, sent))
+
+    async def reads(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
+        """The same, with those deltas together that came together: what is in one read of the connection."""
         log: Logged | None = None
         if sent is not None:
             decoder = self._decoder_for(request)
@@ -217,8 +222,8 @@ class HTTPModel:
                     deltas = feed(chunk)
                 except StreamError:
                     break  # beyond a limit: `end` says so in its verdict
-                for delta in deltas:
-                    yield delta
+                if deltas:
+                    yield deltas
                 if not decoder.terminal:
                     patience.since = now = time()
                     if deltas or not _only_alive(chunk):
@@ -232,7 +237,8 @@ class HTTPModel:
                     patience.allow(self._grace(decoder))
         finally:
             patience.end()
-            response.close()  # back in the pool already, if its end was read
+            if not response.closed:  # else its end was read, and the connection is back in the pool
+                response.close()
             if log is not None and (lost is None or received):
                 log.end(*(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
         if lost is not None and not received:  # there was a head, and then not one byte of the body
@@ -240,10 +246,11 @@ class HTTPModel:
             if log is not None:
                 log.fail(failure)
             raise failure from cause_of(lost)
-        for delta in _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished"))):
-            if isinstance(delta, Ended) and not delta.verdict.whole:
-                delta.verdict = self._asked(key).masked_verdict(delta.verdict)
-            yield delta
+        deltas = _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
+        last = deltas[-1]
+        if isinstance(last, Ended) and not last.verdict.whole:
+            last.verdict = self._asked(key).masked_verdict(last.verdict)
+        yield deltas
 
     def _decoder_for(self, request: Request) -> Decoder | PassingDecoder:
         wire = self.endpoint.wire
@@ -355,9 +362,10 @@ class HTTPModel:
     ) -> tuple[ClientResponse, Patience] | None:
         """None if it went to a kept connection that was dead. `fresh`: not to a kept one, when one is dead so may all
         be."""
-        session = await open_session()
+        loop = asyncio.get_running_loop()
+        session = current_session(loop) or await open_session()
         endpoint, timeouts = self.endpoint, self.timeouts
-        patience = Patience(asyncio.get_running_loop(), timeouts.connect, deadline, self._soonest)
+        patience = Patience(loop, timeouts.connect, deadline, self._soonest)
         exchange = Exchange(patience, timeouts.first_byte, fresh)
         token = current.set(exchange)
         begun = False

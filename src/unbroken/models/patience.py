@@ -41,7 +41,7 @@ class Patience:
         self._loop = loop
         self._total = total
         self._content: StreamReader | None = None
-        self._task: asyncio.Task[object] | None = asyncio.current_task()
+        self._task: asyncio.Task[object] | None = asyncio.current_task(loop)
         self._cancelling = self._task.cancelling() if self._task is not None else 0
         self.for_what: Waiting = "connect"
         self.expired: Waiting = ""
@@ -59,8 +59,8 @@ class Patience:
     def connected(self, first_byte: float | None) -> None:
         """The connection stands: the first byte may be waited for from now on."""
         self.for_what = "first_byte"
-        self.since = self._loop.time()
-        self._allow(first_byte)
+        self.since = now = self._loop.time()
+        self._allow(first_byte, now)
 
     def reads(self, content: StreamReader) -> None:
         """The head is there, and the body is read from now on."""
@@ -71,13 +71,12 @@ class Patience:
     def allow(self, seconds: float | None) -> None:
         """From now on a read may wait this long."""
         self.for_what = "idle"
-        self._allow(seconds)
+        self._allow(seconds, self._loop.time())
 
-    def _allow(self, seconds: float | None) -> None:
-        self._limit = inf if seconds is None else seconds
-        at = min(self._loop.time() + self._limit, self._total)
-        if at < self._at:
-            self._look_at(at)
+    def _allow(self, seconds: float | None, now: float) -> None:
+        self._limit = limit = inf if seconds is None else seconds
+        if now + limit < self._at:
+            self._look_at(min(now + limit, self._total))
 
     def end(self) -> None:
         self._task = self._content = None

@@ -50,28 +50,30 @@ class Connector(TCPConnector):
     """Tells the current exchange when its connection stands, and whether it is a new one; makes a new one where it has
     to be. aiohttp's own tracing would tell the same at a sixth of the cost of a whole request."""
 
-    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
-        connection = await super().connect(req, traces, timeout)
-        if (exchange := current.get(None)) is not None:
-            exchange.connect()
-        return connection
-
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        if (exchange := current.get(None)) is not None and exchange.fresh:
+        """A kept connection."""
+        exchange = current.get(None)
+        if exchange is not None and exchange.fresh:
             return None
         connection = await super()._get(key, traces)
         while connection is not None and connection.protocol is not None and connection.protocol.should_close:
             # Something came while nobody had asked: it would be taken for the answer to what is asked next.
             connection.close()
             connection = await super()._get(key, traces)
+        if connection is not None and exchange is not None:
+            exchange.connect()
         return connection
 
     async def _create_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout
     ) -> ResponseHandler:
-        if (exchange := current.get(None)) is not None:
-            exchange.reused = False
-        return await super()._create_connection(req, traces, timeout)
+        exchange = current.get(None)
+        if exchange is None:
+            return await super()._create_connection(req, traces, timeout)
+        exchange.reused = False
+        protocol = await super()._create_connection(req, traces, timeout)
+        exchange.connect()
+        return protocol
 
 
 @dataclass(slots=True)
@@ -81,6 +83,12 @@ class _Held:
 
 
 _held: dict[asyncio.AbstractEventLoop, _Held] = {}
+
+
+def current_session(loop: asyncio.AbstractEventLoop) -> ClientSession | None:
+    """The session of this loop, if it has one."""
+    held = _held.get(loop)
+    return None if held is None or held.session.closed else held.session
 
 
 async def open_session() -> ClientSession:
