@@ -14,7 +14,6 @@ what it reads; orphans that nobody adopts are cancelled. So nothing runs twice; 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -143,7 +142,7 @@ class Batch:
         self._adopted = False
         self._held_back: dict[Entry, None] = {}
         """Reads that are complete and could not start yet, while the message is being written."""
-        self._busy_keys: Counter[Any] = Counter()
+        self._busy_keys: dict[Any, int] = {}
         """Keys of calls that run while the message is being written."""
         self._sealed = False
         self._ended_before = 0
@@ -175,6 +174,7 @@ class Batch:
         self._left = True
         if self._watch is not None:
             self._watch.end()
+            self._watch = None  # they know each other, and would only go when somebody looks for such circles
         if self._timer is not None:
             self._timer.cancel()
         cancelled: asyncio.CancelledError | None = None
@@ -285,12 +285,12 @@ class Batch:
                 entry.state = "running"
                 self._held_back.pop(entry, None)
                 if prepared.key is not None:
-                    self._busy_keys[prepared.key] += 1
+                    self._busy_keys[prepared.key] = self._busy_keys.get(prepared.key, 0) + 1
                 starting.append(entry)
         self._start(starting)
 
     def _key_is_busy(self, prepared: Prepared) -> bool:
-        return prepared.key is not None and self._busy_keys[prepared.key] > 0
+        return prepared.key is not None and self._busy_keys.get(prepared.key, 0) > 0
 
     # The message is complete
 
@@ -325,10 +325,11 @@ class Batch:
                 self._finish(entry, failure(entry.call, entry.prepared.refusal))
             elif decision is not None:
                 self._decide(entry, decision)
-        for original, sharer in find_twins(self._entries.values(), self._share_all):
-            if original.result is not None:
-                self._share(original, sharer, original.result)
         self._in_order = list(self._entries.values())
+        if len(self._in_order) > 1:
+            for original, sharer in find_twins(self._in_order, self._share_all):
+                if original.result is not None:
+                    self._share(original, sharer, original.result)
         self._advance()
         if not self._resting:
             self._waiter = self._loop.create_future()
@@ -538,8 +539,9 @@ class Batch:
             return  # it was given up
         self._tasks.discard(task)
         self._busy -= 1
-        if not self._sealed and entry.prepared.key is not None:
-            self._busy_keys[entry.prepared.key] -= 1
+        key = entry.prepared.key
+        if not self._sealed and key is not None:
+            self._busy_keys[key] = self._busy_keys.get(key, 0) - 1
         if self._asking is entry:
             self._asking = None
         if entry.finished:
