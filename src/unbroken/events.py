@@ -211,6 +211,28 @@ class RunFinished(Event):
     """The history, in its saved form."""
 
 
+class _WrittenWhenRead:
+    """A field that may be given as a function: what is long, and what few look at, is written for them alone."""
+
+    def __init__(self, field: Any) -> None:
+        self._field = field
+
+    def __get__(self, event: Event | None, kind: type[Event]) -> Any:
+        if event is None:
+            return self
+        value = self._field.__get__(event, kind)
+        if callable(value):
+            value = value()
+            self._field.__set__(event, value)
+        return value
+
+    def __set__(self, event: Event, value: Any) -> None:
+        self._field.__set__(event, value)
+
+
+RunFinished.messages = _WrittenWhenRead(RunFinished.messages)  # type: ignore[assignment] - it gives the same type
+
+
 @dataclass(slots=True)
 class RunFailed(Event):
     error: str

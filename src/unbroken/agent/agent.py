@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -271,7 +270,7 @@ class Agent:
         if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         account = Account(options.get("limits") or self.limits)
-        performance = self._performance(options.get("run_id") or secrets.token_hex(6), transcript, account, options)
+        performance = self._performance(options.get("run_id") or os.urandom(6).hex(), transcript, account, options)
         if prompt is not None:  # last: whatever is refused leaves the history as it was
             question = to_user(prompt)
             if transcript.closed:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from unbroken.errors import UserError
-from unbroken.messages import Media, Part, User
+from unbroken.messages import Media, Part, Text, User
 
 Prompt: TypeAlias = str | Part | User | Sequence[str | Part]
 
@@ -45,6 +45,8 @@ def Image(source: str | Path | bytes, mime: str = "") -> Media:
 def to_user(prompt: Prompt) -> User:
     if isinstance(prompt, User):
         return prompt
+    if isinstance(prompt, str) and prompt:
+        return User((Text(prompt),))
     parts = list(prompt) if isinstance(prompt, Sequence) and not isinstance(prompt, str) else [prompt]
     for part in parts:
         if not isinstance(part, str | Part):  # pyright: ignore[reportUnnecessaryIsInstance] - it is a caller's value

@@ -173,14 +173,15 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
     given = [*earlier, *(result for result in results if result is not None)]
+    repetition = run.repetition
     for each, result, seconds in zip(prepared, results, batch.seconds(), strict=True):
         if result is not None:
-            if run.repetition.verdict(each) == "remind":
-                result = note(result, REMINDER.format(count=run.repetition.of(each)))
+            if not repetition.calm and repetition.verdict(each) == "remind":
+                result = note(result, REMINDER.format(count=repetition.of(each)))
             run.transcript.answer(result)
             run.records.append(CallRecord(each.call, result, run.voice.turn, seconds))
-    repeated = any(run.repetition.verdict(each) == "refuse" for each in prepared)
-    run.repetition.next_round(prepared)
+    repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
+    repetition.next_round(prepared)
     if None in results:
         run.pending, run.decided = batch.pending, batch.decided
         return "waiting"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from unbroken.agent.limits import Account
@@ -200,7 +201,7 @@ def _say_end(voice: Voice, run: Run, result: Result) -> None:
         result.fallback_used,
         result.attempts,
         [verdict_to_json(verdict) for verdict in result.verdicts],
-        to_json(result.messages) if voice.has_ears else [],
+        partial(to_json, result.messages) if voice.has_ears else [],
     )
 
 

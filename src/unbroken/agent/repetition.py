@@ -22,7 +22,7 @@ class Repetition:
 
     def __init__(self) -> None:
         self._streaks: dict[str, int] = {}
-        self._calm = True
+        self.calm = True
         """No call of the last round is near a reminder: the next ones need not be looked at one by one."""
 
     def of(self, prepared: Prepared) -> int:
@@ -32,7 +32,7 @@ class Repetition:
         return self._streaks.get(prepared.fingerprint, 0) + 1
 
     def verdict(self, prepared: Prepared) -> Literal["", "remind", "refuse"]:
-        if self._calm:
+        if self.calm:
             return ""
         count = self.of(prepared)
         return "refuse" if count >= REFUSE_AT else "remind" if count >= REMIND_AT else ""
@@ -44,8 +44,8 @@ class Repetition:
 
     def recall(self, streaks: Mapping[str, int]) -> None:
         self._streaks = dict(streaks)
-        self._calm = max(self._streaks.values(), default=0) < REMIND_AT - 1
+        self.calm = max(self._streaks.values(), default=0) < REMIND_AT - 1
 
     def next_round(self, calls: Sequence[Prepared]) -> None:
         self._streaks = {call.fingerprint: self.of(call) for call in calls}
-        self._calm = max(self._streaks.values(), default=0) < REMIND_AT - 1
+        self.calm = max(self._streaks.values(), default=0) < REMIND_AT - 1

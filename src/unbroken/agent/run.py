@@ -123,7 +123,7 @@ class Run:
     companions: tuple[Companion, ...] = ()
     _counted: int = 0
     _characters: int = 0
-    """Of the first `_counted` messages."""
+    """Of the agent's instructions and the first `_counted` messages."""
 
     def next_turn(self) -> None:
         self.voice.turn = self.account.requests
@@ -302,11 +302,13 @@ class Run:
     def estimate(self, answer: Assistant) -> Usage:
         """Tokens of a request and its answer by their characters, where none were reported."""
         messages = self.transcript.messages
+        if not self._counted and self.plan.system is not None:
+            self._characters = characters(self.plan.system)
         for message in messages[self._counted :]:
             self._characters += characters(message)
         self._counted = len(messages)
-        asked = self._characters + (characters(self.plan.system) if self.plan.system else 0)
-        return Usage(asked // CHARACTERS_PER_TOKEN + 1, characters(answer) // CHARACTERS_PER_TOKEN + 1, estimated=True)
+        asked, answered = self._characters // CHARACTERS_PER_TOKEN, characters(answer) // CHARACTERS_PER_TOKEN
+        return Usage(asked + 1, answered + 1, estimated=True)
 
     def spend(self, usage: Usage) -> None:
         self.account.usage += usage

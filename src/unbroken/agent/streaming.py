@@ -24,18 +24,33 @@ Outcome = TypeVar("Outcome")
 class _Mailbox(Generic[Item]):
     """Apart from the stream, so that a run does not keep a stream alive which nobody reads."""
 
+    __slots__ = ("_readers", "events")
+
     def __init__(self) -> None:
         self.events: deque[Item] = deque()
-        self.filled = asyncio.Event()
+        self._readers: list[asyncio.Future[None]] = []
+        """Those who wait for the next event: one, unless several read the same stream."""
 
     def put(self, event: Item) -> None:
         self.events.append(event)
-        self.filled.set()
+        if self._readers:
+            self._wake()
 
     def close(self, task: asyncio.Task[Outcome]) -> None:
         if not task.cancelled():
             task.exception()  # who stopped reading will not fetch it, and need not be warned of it
-        self.filled.set()
+        self._wake()
+
+    async def filled(self) -> None:
+        reader = asyncio.get_running_loop().create_future()
+        self._readers.append(reader)
+        await reader
+
+    def _wake(self) -> None:
+        for reader in self._readers:
+            if not reader.done():
+                reader.set_result(None)
+        self._readers.clear()
 
 
 class Streamed(Generic[Item, Outcome]):
@@ -43,7 +58,7 @@ class Streamed(Generic[Item, Outcome]):
 
     def __init__(self, perform: Callable[[Callable[[Item], None]], Awaitable[Outcome]]) -> None:
         self._perform = perform
-        self._mailbox = _Mailbox[Item]()
+        self._mailbox: _Mailbox[Item] = _Mailbox()
         self._task: asyncio.Task[Outcome] | None = None
         self._closed = False
 
@@ -67,9 +82,8 @@ class Streamed(Generic[Item, Outcome]):
                 if not (self._closed and self._task.cancelled()):
                     self._task.result()
                 raise StopAsyncIteration
-            mailbox.filled.clear()
             try:
-                await mailbox.filled.wait()
+                await mailbox.filled()
             except asyncio.CancelledError:
                 await self.aclose()
                 raise

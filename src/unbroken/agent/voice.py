@@ -65,11 +65,11 @@ class Voice:
         self.listen_to(())
 
     def say(self, kind: type[Event], *fields: Any) -> None:
+        if not self.sinks:
+            return
         if threading.get_ident() != self._thread:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.say, kind, *fields)
-            return
-        if not self.sinks:
             return
         event = kind(self.run, self.turn, self._seq, self._clock.now(), *fields)
         self._seq += 1

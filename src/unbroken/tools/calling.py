@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,10 +77,9 @@ def prepare(call: ToolCall, toolbox: Toolbox) -> Prepared:
 
 def number_identical(calls: Iterable[Prepared]) -> None:
     """So that each has an idempotency key of its own, the same one after a break."""
-    made: Counter[str] = Counter()
+    made: dict[str, int] = {}
     for prepared in calls:
-        made[prepared.fingerprint] += 1
-        prepared.nth = made[prepared.fingerprint]
+        prepared.nth = made[prepared.fingerprint] = made.get(prepared.fingerprint, 0) + 1
 
 
 def plain_key(key: Any) -> Any:
@@ -172,6 +170,8 @@ class ToolCaller:
         if tool.signature.context:
             arguments = {**arguments, tool.signature.context: context}
         result = await self._attempt(tool, call, arguments, context)
+        if isinstance(result, ToolResult):
+            return result
         for _ in range(tool.retries):
             if not isinstance(result, Exception):
                 break
@@ -199,7 +199,7 @@ class ToolCaller:
                     value, error = await loop.run_in_executor(THREADS, job)
                     if error is not None:
                         return error
-                if inspect.isawaitable(value):
+                if type(value) is not str and inspect.isawaitable(value):
                     value = await value
         except TimeoutError as error:
             if not limit.expired:

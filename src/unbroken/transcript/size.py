@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Sequence
 
-from unbroken.messages import Assistant, Message, Part, System, Text, ToolMessage, User
+from unbroken.messages import Assistant, Message, Part, Text, ToolMessage
 
 CHARACTERS_PER_TOKEN = 4
 """For estimates, where a provider reports no usage."""
@@ -12,19 +12,15 @@ CHARACTERS_PER_TOKEN = 4
 
 def characters(message: Message) -> int:
     """For estimates. Media are left out: nobody counts them alike."""
-    match message:
-        case Assistant():
-            count = len(message.text) + len(message.reasoning)
-            for call in message.calls:
-                count += len(call.name) + len(call.raw)
-            return count
-        case ToolMessage():
-            return sum([_texts(result.content) for result in message.results])
-        case System() | User():
-            return _texts(message.parts)
-        case _:
-            assert_never(message)
+    if isinstance(message, Assistant):
+        count = len(message.text) + len(message.reasoning)
+        for call in message.calls:
+            count += len(call.name) + len(call.raw)
+        return count
+    if isinstance(message, ToolMessage):
+        return _texts([part for result in message.results for part in result.content])
+    return _texts(message.parts)
 
 
-def _texts(parts: tuple[Part, ...] | tuple[Text, ...]) -> int:
+def _texts(parts: Sequence[Part]) -> int:
     return sum([len(part.text) for part in parts if isinstance(part, Text)])
