@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection
+from operator import attrgetter
 from typing import cast
 
 from unbroken.decoding.arguments import Parsed, parse_arguments, parse_object
@@ -45,6 +46,7 @@ BLOCK = 256
 """Fragments that are kept apart at most."""
 
 _BLANK = " \t\r\n"
+_BY_INDEX = attrgetter("index")
 
 
 class Calls:
@@ -88,8 +90,8 @@ class Calls:
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
         calls = [call for call in self._calls if not call.withdrawn]
-        if all(call.own_index for call in calls):
-            calls = sorted(calls, key=lambda call: call.index)
+        if len(calls) > 1 and False not in [call.own_index for call in calls]:
+            calls.sort(key=_BY_INDEX)
         return [call.done for call in calls if call.done is not None]
 
     @property
@@ -185,8 +187,10 @@ class Calls:
     def more(self, index: Json, arguments: str) -> bool:
         """What `piece` does with nearly all pieces, in fewer steps."""
         call = self._by_index.get(index) if index.__class__ is int else None
-        if call is None or not call.opened or call.done is not None or self.halves or not arguments:
+        if call is None or call.done is not None or self.halves or not arguments:
             return False
+        if not call.opened:
+            self._open(call)
         call.fragments.append(arguments)
         if self._pieces:
             self._deltas.append(CallArguments(call.index, arguments))

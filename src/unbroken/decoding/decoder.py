@@ -6,7 +6,7 @@ off the bytes, so there is one path.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -79,6 +79,7 @@ class Decoder:
         )
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
+        self._again: Callable[[bytes], bool] = getattr(self._reader, "again", _never)
         self._cut = False
         self._done = False
         self._failure: StreamError | None = None
@@ -111,11 +112,13 @@ class Decoder:
             raise UserError("feed was called after end: use a new Decoder for each response")
         if self._failure is not None:
             raise self._failure
-        assembler = self._assembler
+        assembler, again = self._assembler, self._again
         try:
             for data in self._framer.feed(chunk):
                 if assembler.over:
                     break  # a proxy that began once more, say
+                if again(data):
+                    continue
                 if len(data) < SHORTEST:  # `[DONE]`: an exception for it would cost more than many events
                     self._read_slowly(data)
                     continue
@@ -260,6 +263,10 @@ class Decoder:
             output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
             max_tokens=self._max_tokens,
         )
+
+
+def _never(data: bytes) -> bool:
+    return False
 
 
 def _used(history: Iterable[Assistant], request: Request | None) -> set[str]:

@@ -78,7 +78,10 @@ class Receiver(Protocol):
 
 
 class ResponseDecoder(Protocol):
-    """Reads events of one response. `recognised` turns true at the first event that is of this wire."""
+    """Reads events of one response. `recognised` turns true at the first event that is of this wire.
+
+    One that has `again(data: bytes) -> bool` is first asked whether it takes an event without its being parsed.
+    """
 
     recognised: bool
 

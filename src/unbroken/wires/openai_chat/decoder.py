@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from orjson import JSONDecodeError, dumps, loads
+
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.verdicts import Meaning
 from unbroken.wires.ids import CHAT
@@ -60,6 +62,10 @@ _KEPT = ("reasoning_opaque", "thinking_blocks", "provider_specific_fields")
 
 
 _UNSEEN = object()
+_NEVER = b"\x00"
+"""No event begins so."""
+_PATIENCE = 4
+"""Events in a row that are not like the one before; OpenAI pads each with another text."""
 
 
 class ChatDecoder:
@@ -84,6 +90,48 @@ class ChatDecoder:
         self._called = False
         self._bent: Object = {}
         self._exact: Object = {}
+        self._before, self._after = _NEVER, b""
+        """What stood around the text of the last event, its quotes included."""
+        self._index: int | None = None
+        """Of the call that the text belonged to; None if it was the answer's own."""
+        self._unlike = 0
+        """How many events in a row were of the usual kind, and not like the one before."""
+
+    def again(self, data: bytes) -> bool:
+        """Takes an event that is, but for its text, the last one once more, byte by byte: then it means the same, and
+        only the text has to be read. False, and nothing is done, for any other."""
+        if not (data.startswith(self._before) and data.endswith(self._after)):
+            return False
+        try:
+            text = loads(data[len(self._before) - 1 : len(data) - len(self._after) + 1])
+        except JSONDecodeError:  # no text, or half a surrogate pair
+            return False
+        if self._index is not None:
+            if not self._more(self._index, text):
+                return False
+        elif text:
+            self._to.text(text)
+        else:
+            return False
+        self._unlike = 0
+        return True
+
+    def _remember(self, data: bytes, key: bytes, text: str, index: int | None) -> None:
+        """What stands around the text, if the next event may be the same again. Some servers put something new into
+        each event: then it is not worth the trouble."""
+        self._unlike += 1
+        at = data.find(key) + len(key)
+        if data[at : at + 1] == b" ":
+            at += 1
+        try:
+            written = dumps(text)
+        except TypeError:  # half a surrogate pair
+            written = b""
+        end = at + len(written)
+        if written and at > len(key) + 1 and data[at:end] == written and data.find(key, end) < 0:
+            self._before, self._after, self._index = data[: at + 1], data[end - 1 :], index
+        else:
+            self._before = _NEVER
 
     def feed(self, event: Object, data: bytes) -> None:
         # Nearly all events of a stream: some text, or some more of a call that is under way, and nothing beside it.
@@ -96,6 +144,8 @@ class ChatDecoder:
                     text = delta["content"]
                     if text.__class__ is str and self._streamed and text and not ("usage" in event or "error" in event):
                         self._to.text(text)
+                        if self._unlike < _PATIENCE:
+                            self._remember(data, b'"content":', text, None)
                         return
                 elif self._called:
                     (call,) = delta["tool_calls"]
@@ -108,6 +158,8 @@ class ChatDecoder:
                         and not ("usage" in event or "error" in event)
                         and self._more(call["index"], text)
                     ):
+                        if self._unlike < _PATIENCE:
+                            self._remember(data, b'"arguments":', text, call["index"])
                         return
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
