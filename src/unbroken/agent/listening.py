@@ -5,8 +5,8 @@ off and comes again is put together with what was heard before. Rounds and limit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from unbroken.agent.heard import Heard
@@ -28,8 +28,8 @@ from unbroken.deltas import (
 )
 from unbroken.errors import ChainBroken, ProviderError, UnbrokenError
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
-from unbroken.messages import Assistant, Request, Usage
-from unbroken.models.model import closing, reads
+from unbroken.messages import Assistant, Request, ToolCall, Usage
+from unbroken.models.model import close, reads
 from unbroken.tools.calling import in_words, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
@@ -52,77 +52,32 @@ class Turn:
 
 async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, heard: Heard, closed: bool) -> Turn:
     """The response to its end. Calls go to the batch as they become complete."""
-    plan, voice, allowed = run.plan, run.voice, run.account.calls_left
-    loud = voice.heard
-    usage: Usage | None = None
-    ended: Ended | None = None
+    plan, voice = run.plan, run.voice
     limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
     ear = open_ear(run.companions, request) if run.companions else None
+    listener = _Listener(run, toolbox, batch, heard, closed, ear)
     try:
-        arriving = reads(plan.model, request)
-        async with closing(arriving) if limit is ear is None else _heard_within(limit, ear, arriving):
-            async for deltas in arriving:
-                for delta in deltas:
-                    if ear is not None:
-                        ear(delta)
-                    # Not `match`: of thousands of deltas nearly all are of the first few kinds.
-                    if isinstance(delta, TextDelta):
-                        heard.text.append(delta.text)
-                        if loud:
-                            voice.say_piece(TextAdded, delta.text)
-                    elif isinstance(delta, CallReady):
-                        call = delta.call
-                        if call.index and not plan.several_calls:
-                            continue
-                        heard.calls[call.index] = call
-                        if closed:
-                            continue
-                        prepared = prepare(call, toolbox)
-                        if run.repetition.verdict(prepared) != "refuse" and (allowed is None or call.index < allowed):
-                            heard.prepared[call.index] = prepared
-                            batch.submit(prepared)
-                    elif isinstance(delta, CallOpened):
-                        tool = toolbox.get(delta.name)
-                        batch.open(delta.index, tool is not None and tool.effect == "read" and tool.key is None)
-                    elif isinstance(delta, ReasoningDelta):
-                        heard.reasoning.append(delta.text)
-                        if loud:
-                            voice.say_piece(ReasoningAdded, delta.text)
-                    elif isinstance(delta, Ended):
-                        ended = delta
-                    elif isinstance(delta, UsageReported):
-                        # Some report zeros: they do not know.
-                        usage = delta.usage if delta.usage.total_tokens else usage
-                    elif isinstance(delta, CallSpoiled):
-                        heard.forget(delta.call.index)
-                        batch.take_out(delta.call.index, f"not executed: {delta.call.problem}")
-                    elif isinstance(delta, CallWithdrawn):
-                        heard.forget(delta.index)
-                        batch.take_out(delta.index, "it was no call of its own")
-                    elif isinstance(delta, AttemptFailed):
-                        if usage or heard.anything:
-                            run.spend(usage or run.estimate(heard.received()))
-                        usage = None
-                        run.attempt_failed(delta.verdict, delta.wait, delta.elsewhere, len(heard.calls))
-                    elif isinstance(delta, Restarted):
-                        loud = False
-                        heard.restart()
-                        batch.restart()
+        if limit is ear is None:
+            await listener.hear(request)
+        else:
+            async with limit or STILL, ear or STILL:
+                await listener.hear(request)
     except TimeoutError as error:
         if limit is None or not limit.expired():
             raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
         run.voice.say(LimitReached, "time_limit", run.account.limits.seconds)
         message = replace(heard.message(), calls=())
-        run.spend(usage or run.estimate(message))
+        run.spend(listener.usage or run.estimate(message))
         return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
     except UnbrokenError as error:
         error.verdicts = tuple(replace(verdict, turn=voice.turn) for verdict in error.verdicts)
         raise
     except Exception as error:
         raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
+    ended = listener.ended
     verdict = ended.verdict if ended else Verdict("whole")
     message = ended.message if ended and ended.message else heard.received()
-    run.spend(usage or run.estimate(message))
+    run.spend(listener.usage or run.estimate(message))
     run.ended_with(verdict)
     if verdict.failed:
         raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
@@ -134,12 +89,112 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     return Turn(message, verdict)
 
 
-@asynccontextmanager
-async def _heard_within(
-    limit: asyncio.Timeout | None, ear: Ear | None, arriving: AsyncIterator[Sequence[Delta]]
-) -> AsyncGenerator[None]:
-    async with limit or STILL, ear or STILL, closing(arriving):
-        yield
+class _Listener:
+    """Does what the deltas of one response ask for, in their order."""
+
+    __slots__ = ("_allowed", "_batch", "_closed", "_ear", "_heard", "_loud", "_run", "_toolbox", "ended", "usage")
+
+    def __init__(
+        self, run: Run, toolbox: Toolbox, batch: Batch, heard: Heard, closed: bool, ear: Ear | None = None
+    ) -> None:
+        self._run = run
+        self._toolbox = toolbox
+        self._batch = batch
+        self._heard = heard
+        self._closed = closed
+        self._ear = ear
+        self._loud = run.voice.heard
+        self._allowed = run.account.calls_left
+        self.usage: Usage | None = None
+        self.ended: Ended | None = None
+
+    async def hear(self, request: Request) -> None:
+        arriving, left = reads(self._run.plan.model, request), True
+        try:
+            async for deltas in arriving:
+                self._take(deltas)
+            left = False
+        finally:
+            if left:
+                await close(arriving)
+
+    def _take(self, deltas: Sequence[Delta]) -> None:
+        ear, heard, voice, loud = self._ear, self._heard, self._run.voice, self._loud
+        if loud and ear is None and len(deltas) > 1:
+            deltas = _joined(deltas)
+        for delta in deltas:
+            if ear is not None:
+                ear(delta)
+            if isinstance(delta, TextDelta):
+                heard.text.append(delta.text)
+                if loud:
+                    voice.say_piece(TextAdded, delta.text)
+            elif isinstance(delta, CallReady):
+                self._take_call(delta.call)
+            elif isinstance(delta, CallOpened):
+                tool = self._toolbox.get(delta.name)
+                self._batch.open(delta.index, tool is not None and tool.effect == "read" and tool.key is None)
+            elif isinstance(delta, ReasoningDelta):
+                heard.reasoning.append(delta.text)
+                if loud:
+                    voice.say_piece(ReasoningAdded, delta.text)
+            elif isinstance(delta, Ended):
+                self.ended = delta
+            else:
+                self._take_other(delta)
+                loud = self._loud
+
+    def _take_call(self, call: ToolCall) -> None:
+        run, index = self._run, call.index
+        if index and not run.plan.several_calls:
+            return
+        self._heard.calls[index] = call
+        if self._closed:
+            return
+        prepared = prepare(call, self._toolbox)
+        if run.repetition.verdict(prepared) != "refuse" and (self._allowed is None or index < self._allowed):
+            self._heard.prepared[index] = prepared
+            self._batch.submit(prepared)
+
+    def _take_other(self, delta: Delta) -> None:
+        run, batch, heard = self._run, self._batch, self._heard
+        match delta:
+            case UsageReported(reported):
+                self.usage = reported if reported.total_tokens else self.usage  # some report zeros: they do not know
+            case CallSpoiled(call):
+                heard.forget(call.index)
+                batch.take_out(call.index, f"not executed: {call.problem}")
+            case CallWithdrawn(index):
+                heard.forget(index)
+                batch.take_out(index, "it was no call of its own")
+            case AttemptFailed(verdict, wait, elsewhere):
+                if self.usage or heard.anything:
+                    run.spend(self.usage or run.estimate(heard.received()))
+                self.usage = None
+                run.attempt_failed(verdict, wait, elsewhere, len(heard.calls))
+            case Restarted():
+                self._loud = False
+                heard.restart()
+                batch.restart()
+            case _:
+                pass  # half a call, say: nobody may act on it
+
+
+def _joined(deltas: Sequence[Delta]) -> Sequence[Delta]:
+    """Text that came together is said together. (Who records hears each piece for himself, and plays it again so.)"""
+    joined: list[Delta] = []
+    texts: list[str] = []
+    for delta in deltas:
+        if isinstance(delta, TextDelta):
+            texts.append(delta.text)
+            continue
+        if texts:
+            joined.append(TextDelta("".join(texts)))
+            texts = []
+        joined.append(delta)
+    if texts:
+        joined.append(TextDelta("".join(texts)))
+    return joined
 
 
 def _say_the_rest(run: Run, heard: Heard, message: Assistant) -> None:
