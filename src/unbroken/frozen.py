@@ -8,7 +8,7 @@ as its fields are filled in. Everything else about the class stays as `dataclass
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 T = TypeVar("T")
 
@@ -51,7 +51,8 @@ def quick(cls: type[T]) -> type[T]:
     for field in fields(own):
         name = parameter = field.name
         if field.default_factory is not MISSING:
-            values[f"_make_{name}"] = field.default_factory
+            # `dict[str, Json]()` takes seven times as long as `dict()`, and makes the same.
+            values[f"_make_{name}"] = get_origin(field.default_factory) or field.default_factory
             parameter = f"{name}=_made"
             makings.append(f"    if {name} is _made: {name} = _make_{name}()")
         elif field.default is not MISSING:
