@@ -275,12 +275,17 @@ NAMES: dict[type[Event], str] = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__na
 """How each is called in JSON: `call_started`."""
 
 _KINDS_BY_NAME = {name: kind for kind, name in NAMES.items()}
+_FIELDS: dict[type[Event], tuple[str, ...]] = {kind: tuple(field.name for field in fields(kind)) for kind in KINDS}
 
 
 def event_to_json(event: Event) -> dict[str, Json]:
     """As plain JSON values: the name of its kind as `event`, then its fields."""
     # Not `asdict`: it copies what is JSON already, and fails where arguments are nested deep.
-    return {"event": NAMES[type(event)], **{field.name: getattr(event, field.name) for field in fields(event)}}
+    kind = type(event)
+    saved: dict[str, Json] = {"event": NAMES[kind]}
+    for name in _FIELDS[kind]:
+        saved[name] = getattr(event, name)
+    return saved
 
 
 def event_from_json(saved: dict[str, Json]) -> Event:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Usage
 from unbroken.trajectory.recording import Recording
+
+NOTHING_USED = Usage()
 
 StopReason: TypeAlias = Literal[
     "answered",
@@ -72,7 +74,7 @@ class Account:
     rounds: int = 0
     requests: int = 0
     calls: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = NOTHING_USED
     seconds: float = 0.0
     """Of earlier parts of a run that was resumed."""
     started: float = 0.0

@@ -172,7 +172,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     """Every call answered in the transcript; or, if some wait for somebody outside, all the others."""
     earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
-    given = [*earlier, *(result for result in results if result is not None)]
+    given = [*earlier, *[result for result in results if result is not None]]
     repetition = run.repetition
     for each, result, seconds in zip(prepared, results, batch.seconds(), strict=True):
         if result is not None:

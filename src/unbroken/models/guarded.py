@@ -103,6 +103,8 @@ class Guarded(Generic[M_co]):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Of all its models: what nobody should read."""
+        if not self.fallback:
+            return tuple(getattr(self._model, "secrets", ()))
         return tuple(each for model in (self._model, *self.fallback) for each in getattr(model, "secrets", ()))
 
     async def aclose(self) -> None:
@@ -151,7 +153,8 @@ class Guarded(Generic[M_co]):
                                 yield deltas
                             break
                     ready += [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
-                    passed_on = passed_on or _says_something(deltas)
+                    if not passed_on:
+                        passed_on = not isinstance(deltas[0], UsageReported) or _says_something(deltas)
                     yield deltas
                 else:
                     left = False

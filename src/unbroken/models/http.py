@@ -85,6 +85,7 @@ class HTTPModel:
         self._proxy_url = proxy.url if proxy else None
         self._proxy_headers = {"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else None
         self._secrets = (*endpoint.secrets, *secrets.collect(proxy.secrets if proxy else ()))
+        self._known_secrets = self._with_secrets(self._key if isinstance(self._key, str) else "")
         self._recovers = endpoint.quirks.prose and endpoint.wire == "openai-chat"
         # Written once, not for each request; a key that changes is filled in then.
         self._stream_headers = self._write_headers(stream=True)
@@ -123,8 +124,10 @@ class HTTPModel:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Its key, as far as it is known by now, and whatever else of it nobody should read."""
-        known = self._key if isinstance(self._key, str) else self._last_key
-        return (*((known,) if known else ()), *self._secrets)
+        return self._known_secrets if isinstance(self._key, str) else self._with_secrets(self._last_key)
+
+    def _with_secrets(self, key: str) -> tuple[str, ...]:
+        return (key, *self._secrets) if key else self._secrets
 
     async def aclose(self) -> None:
         """Nothing to do: connections belong to the loop and close with it. Here so that any model may be closed."""

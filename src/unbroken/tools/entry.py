@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal, TypeAlias
 
@@ -28,7 +28,7 @@ class Entry:
     seconds: float = 0.0
     twin: Entry | None = None
     """The identical call whose execution this one shares."""
-    sharers: list[Entry] = field(default_factory=list["Entry"])
+    sharers: tuple[Entry, ...] = ()
     result: ToolResult | None = None
     stopped: str = ""
     """Why it was cancelled, for the model to read."""

@@ -407,7 +407,7 @@ class Batch:
     def _come_to_rest(self) -> None:
         """Done, or what is left waits for somebody outside. Whoever is asked there is asked about all of it at once:
         also about calls that could not start yet."""
-        if any(entry.state == "pending" for entry in self._in_order):
+        if "pending" in [entry.state for entry in self._in_order]:
             for entry in self._in_order:
                 prepared = entry.prepared
                 if entry.state == "waiting" and entry.twin is None and prepared.tool is not None:

@@ -103,7 +103,7 @@ class Way:
             return True
         if key is not None and key in self._keys:
             return True
-        return any(
+        return bool(self._unstarted) and any(
             not (keyed and key is not None) and not (read and effect == "read") for keyed, read in self._unstarted
         )
 

@@ -17,7 +17,7 @@ def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, E
         tool = prepared.tool
         if tool is None or prepared.refusal:
             continue
-        if tool.effect != "read":
+        if first_of and tool.effect != "read":
             # A read after a write may see something new, so it does not share with one before it.
             first_of = {
                 fingerprint: first
@@ -33,6 +33,6 @@ def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, E
         first_of[prepared.fingerprint] = original
         if not sharer.started:
             sharer.twin = original
-            original.sharers.append(sharer)
+            original.sharers += (sharer,)
             found.append((original, sharer))
     return found

@@ -72,7 +72,7 @@ class Transcript:
             raise self._invalid(f"no open call has the id `{result.call_id}`; {self._expected()}")
         self._results[result.call_id] = result
         if len(self._results) == len(self._calls):
-            self._close(ToolMessage(tuple(self._results[id] for id in self._calls)))
+            self._close(ToolMessage(tuple([self._results[id] for id in self._calls])))
 
     def _close(self, message: ToolMessage) -> None:
         self._messages.append(message)
