@@ -68,9 +68,9 @@ async def cpu_of(run: Runner, times: int) -> float:
     return (time.process_time() - began) / times
 
 
-async def recorded_or_not(rounds: int, times: int) -> dict[str, list[float]]:
-    """CPU seconds of one run, by how it is run, side by side in each round."""
-    with upstream() as url, tempfile.TemporaryDirectory() as folder:
+async def recorded_or_not(rounds: int, times: int, pause: float = 0.0) -> dict[str, list[float]]:
+    """CPU seconds of one run, by how it is run, side by side in each round. `pause`: seconds between two chunks."""
+    with upstream(pause) as url, tempfile.TemporaryDirectory() as folder:
         plain = agent(url)
         recorded = agent(url, record=folder)
         runners: dict[str, Runner] = {
@@ -197,6 +197,13 @@ def main() -> None:
         ("recorded", "run", "at most 1.25"),
         ("masked", "run", "a secret to look for; at most 1.25"),
         ("stream recorded", "stream", "at most 1.25"),
+    )
+    print("The same with 1 ms between chunks, as a model writes them")
+    show(
+        asyncio.run(recorded_or_not(max(given.rounds // 3, 1), 6, pause=0.001)),
+        ("recorded", "run", ""),
+        ("masked", "run", ""),
+        ("stream recorded", "stream", ""),
     )
     whole, killed, size = listed(5)
     print(f"{LISTED} recordings of {size / 1024:.0f} KB listed: below 1 s")

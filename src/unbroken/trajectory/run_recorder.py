@@ -46,7 +46,6 @@ from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.hiding import Hiding
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
-    NAMES,
     SCHEMA,
     Hearing,
     Line,
@@ -74,6 +73,7 @@ class RunRecorder(Companion):
         """The number of the request that is asked now."""
         self._scribe = Scribe(path, file, hiding)
         self._put = self._scribe.put
+        self._put_piece = self._scribe.put_piece
         self._hiding = hiding
         self._head = head
         self._clock = head.clock
@@ -194,13 +194,16 @@ class RunRecorder(Companion):
             self._scribe.hide(self._hiding)
 
     def received(self, delta: Delta, hearing: Hearing) -> None:
-        kind = delta.__class__
         at = round(self._elapsed() - self._began, 9)
-        if kind is TextDelta or kind is ReasoningDelta:
-            text = cast("TextDelta", delta).text
-            (hearing.text if kind is TextDelta else hearing.reasoning).append(text)
-            self._scribe.put_piece(at, self.turn, NAMES[kind], text)
+        if isinstance(delta, TextDelta):
+            hearing.text.append(delta.text)
+            self._put_piece(at, self.turn, "text", delta.text)
             return
+        if isinstance(delta, ReasoningDelta):
+            hearing.reasoning.append(delta.text)
+            self._put_piece(at, self.turn, "reasoning", delta.text)
+            return
+        kind = delta.__class__
         if kind is Received or (kind is CallArguments and self._hiding.secrets):
             return  # half an argument may be half a secret; the call comes whole
         if kind in _BREAKS:
@@ -272,6 +275,9 @@ class RunRecorder(Companion):
     def __call__(self, event: Event) -> None:
         self.turn = event.turn
         kind = event.__class__
+        if kind not in _SPECIAL:
+            self._put(event)
+            return
         if kind is RunFinished:
             self._put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
@@ -314,6 +320,7 @@ class RunRecorder(Companion):
 
 
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
+_SPECIAL = frozenset({RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
 _BREAKS = (Ended, Restarted, AttemptFailed)
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 """A number beyond all floats."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from unbroken.deadlines import Deadline, deadline
 from unbroken.deltas import Delta
@@ -115,20 +115,19 @@ class Scribe:
         said: list[_Piece] = []
         """Pieces of one text that came one after another: they share a line."""
         for place, item in enumerate(items):
-            if item.__class__ is _Piece:
-                piece = cast("_Piece", item)
-                if piece.text is None:
+            if isinstance(item, _Piece):
+                if item.text is None:
                     self._items = items[place:]
                     break
-                if said and not piece.follows(said[-1]):
+                if said and not item.follows(said[-1]):
                     lines.append(self._pieces(said))
                     said = []
-                said.append(piece)
+                said.append(item)
             else:
                 if said:
                     lines.append(self._pieces(said))
                     said = []
-                lines.append(self._line(cast("_Whole", item)))
+                lines.append(self._line(item))
         if said:
             lines.append(self._pieces(said))
         if self.broken or self._file < 0 or not lines:
@@ -157,16 +156,13 @@ class Scribe:
             return encode({"line": "note", "text": f"a line `{what}` could not be written: {error}"[:500]})
 
     def _encoded(self, item: _Whole) -> bytes:
-        write = exact if self.exact else encode
-        match item:
-            case tuple():
-                at, turn, delta = item
-                beginning = encode({"line": "delta", "at": at, "turn": turn, "delta": NAMES[type(delta)]})
-                return beginning[:-1] + b"," + plain(delta, self.exact)[1:]
-            case dict():
-                return write(item)
-            case _:
-                return _EVENTS[type(item)] + plain(item, self.exact)[1:]
+        if isinstance(item, dict):
+            return exact(item) if self.exact else encode(item)
+        if isinstance(item, tuple):
+            at, turn, delta = item
+            beginning = b'{"line":"delta","at":%r,"turn":%d,"delta":"%b",' % (at, turn, _DELTAS[type(delta)])
+            return beginning + plain(delta, self.exact)[1:]
+        return _EVENTS[type(item)] + plain(item, self.exact)[1:]
 
 
 def _settle(waiting: deque[_Piece], texts: list[tuple[str, bool]]) -> None:
@@ -175,6 +171,7 @@ def _settle(waiting: deque[_Piece], texts: list[tuple[str, bool]]) -> None:
         piece.text, piece.masked = text, masked
 
 
+_DELTAS: dict[type[Any], bytes] = {kind: name.encode() for kind, name in NAMES.items()}
 _EVENTS: dict[type[Any], bytes] = {
     kind: b'{"line":"event","event":"%s",' % name.encode() for kind, name in EVENT_NAMES.items()
 }
