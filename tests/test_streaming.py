@@ -240,6 +240,31 @@ def test_there_is_no_result_before_the_end() -> None:
     run_virtual(main())
 
 
+def test_a_run_that_was_ended_early_says_that_it_has_no_result() -> None:
+    async def main() -> None:
+        async with a_slow_one(Desk()).stream("Go.") as stream:
+            await read_until_slow(stream)
+        with pytest.raises(RuntimeError, match="ended before it came to a result"):
+            _ = stream.result
+        can_go_on(stream.messages)
+
+    run_virtual(main())
+
+
+def test_a_stream_that_was_closed_before_it_was_read_asks_nothing() -> None:
+    async def main() -> None:
+        model = ScriptedModel("Never.")
+        stream = Agent(model).stream("Go.")
+        async with stream:
+            pass
+        assert [event async for event in stream] == []
+        assert model.requests == []
+        with pytest.raises(RuntimeError, match="ended before it came to a result"):
+            _ = stream.result
+
+    run_virtual(main())
+
+
 def test_an_empty_prompt_is_refused_before_anything_is_read() -> None:
     with pytest.raises(UserError, match="the prompt is empty"):
         Agent(ScriptedModel("Never.")).stream("")

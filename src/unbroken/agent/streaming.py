@@ -64,9 +64,14 @@ class Streamed(Generic[Item, Outcome]):
 
     @property
     def result(self) -> Outcome:
-        """What it came to. `RuntimeError` before its end; the error of what failed is raised here too."""
+        """What it came to. `RuntimeError` before its end, and if it was closed or cancelled before that; the error of
+        what failed is raised here too."""
+        if self._closed and (self._task is None or self._task.cancelled()):
+            raise RuntimeError("the run was ended before it came to a result: its stream was closed")
         if self._task is None or not self._task.done():
             raise RuntimeError("the run has no result before its end: read the stream to the end first")
+        if self._task.cancelled():
+            raise RuntimeError("the run was cancelled before it came to a result")
         return self._task.result()
 
     def __aiter__(self) -> Self:
@@ -75,6 +80,8 @@ class Streamed(Generic[Item, Outcome]):
     async def __anext__(self) -> Item:
         mailbox = self._mailbox
         if self._task is None:
+            if self._closed:
+                raise StopAsyncIteration
             self._task = asyncio.ensure_future(self._perform(mailbox.put))
             self._task.add_done_callback(mailbox.close)
         while not mailbox.events:
@@ -90,8 +97,10 @@ class Streamed(Generic[Item, Outcome]):
         return mailbox.events.popleft()
 
     async def aclose(self) -> None:
-        """End the run if it still goes; what it said until then can still be read."""
-        if self._task is not None and not self._task.done():
+        """End the run if it still goes; what it said until then can still be read. One that was not begun never is."""
+        if self._task is None:
+            self._closed = True
+        elif not self._task.done():
             self._closed = True
             self._task.cancel()
             await asyncio.wait([self._task])
