@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -25,12 +25,14 @@ from unbroken import (
     ToolCall,
     ToolMessage,
     ToolResult,
+    ToolSpec,
     User,
     UserError,
     connect,
     tool,
 )
 from unbroken.decoding.prose.dialects import DIALECTS
+from unbroken.deltas import Ended
 from unbroken.errors import ContextTooLong, ProviderError
 from unbroken.models.failures import Asked, read_failure
 from unbroken.models.guarded import Guarded
@@ -174,6 +176,40 @@ def test_integers_come_beyond_64_bits_and_exact() -> None:
         assert heard.calls[0] == ("get_weather", {"city": "Oslo 🌧", "days": 2**64 + 3})
 
     with_server(FaultyServer(story, fault="big_integers"), main)
+
+
+@pytest.mark.parametrize(
+    ("takes", "needs", "given"),
+    [
+        (("city",), ("city",), [("get_weather", {"city": "Oslo 🌧"}), ("get_weather", {"city": "Lima"})]),
+        (("place",), ("place",), [("get_weather", {"place": "Oslo 🙂"})]),
+        (("city", "days"), ("city",), WEATHER[:2]),
+    ],
+    ids=["less", "other", "the same"],
+)
+def test_a_weather_tool_of_somebody_else_gets_what_it_takes(
+    takes: tuple[str, ...], needs: tuple[str, ...], given: list[tuple[str, Any]]
+) -> None:
+    properties = {name: {"type": "string"} for name in takes}
+    parameters = {"type": "object", "properties": properties, "required": [*needs]}
+    answer = cast("list[Step]", story(Request((User.of("Go."),), (ToolSpec("get_weather", parameters=parameters),))))
+    assert meant(tuple(answer)) == given
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("reset", "Connection reset by peer"), ("close", "it ended in the middle of the body")]
+)
+def test_how_a_connection_was_lost_is_told_in_words(fault: str, words: str) -> None:
+    async def main() -> Verdict:
+        async with FaultyServer(story, fault=fault) as server:
+            model = connect("openai:demo", base_url=server.base_url(), api_key="k").model
+            *_, last = [delta async for delta in model.stream(ASKED)]
+            assert isinstance(last, Ended)
+            return last.verdict
+
+    verdict = asyncio.run(main())
+    assert verdict.kind == "lost"
+    assert verdict.reason.startswith(f"the connection was lost: {words}")
 
 
 def test_emoji_come_in_halves() -> None:

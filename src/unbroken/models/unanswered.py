@@ -6,6 +6,8 @@ Pure: what happened in, the error out.
 
 from __future__ import annotations
 
+import re
+
 from aiohttp import (
     ClientConnectorCertificateError,
     ClientConnectorError,
@@ -22,6 +24,8 @@ from unbroken.errors import ProviderError, TimedOut, Unauthorized, Unreachable
 from unbroken.models.addresses import shown
 from unbroken.models.endpoint import Timeouts
 from unbroken.models.failures import Asked
+
+_QUOTED = re.compile(r"Error\(\d+, '([^']+)'\)")
 
 
 def unreachable(asked: Asked, url: URL, proxy: URL | None, error: Exception) -> ProviderError:
@@ -76,7 +80,7 @@ def in_words(asked: Asked, error: Exception) -> str:
         case ClientConnectorError() if not isinstance(error, ClientConnectorCertificateError):
             text = str(error.os_error)  # its own words have "ssl:default" in them, also where there is none
         case ClientPayloadError():
-            text = _of_the_system(error) or "the body is not what its head says"
+            text = _of_the_system(error) or "it ended in the middle of the body"
         case _:
             text = str(error)
     return asked.masked(" ".join(text.split()))[:200] or type(error).__name__
@@ -89,7 +93,8 @@ def _of_the_system(error: BaseException) -> str:
         if isinstance(behind, OSError) and behind.strerror:
             return behind.strerror
         behind = behind.__cause__ or behind.__context__
-    return ""
+    quoted = _QUOTED.search(str(error))  # aiohttp 3.14 has it in its words alone
+    return quoted[1] if quoted else ""
 
 
 def cause_of(error: Exception) -> Exception | None:
