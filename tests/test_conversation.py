@@ -115,6 +115,12 @@ def test_a_turn_as_a_stream_is_in_the_history_too() -> None:
     assert run_virtual(main()) == "One."
 
 
+def test_a_place_where_nothing_can_be_saved_is_named(tmp_path: Path) -> None:
+    chat = Conversation(Agent(ScriptedModel("One.")))
+    with pytest.raises(UserError, match=r"cannot be saved as '.*/no/chat\.json': No such file or directory"):
+        chat.save(tmp_path / "no" / "chat.json")
+
+
 def test_a_saved_conversation_goes_on_elsewhere(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
 

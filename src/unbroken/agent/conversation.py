@@ -111,11 +111,14 @@ class Conversation:
         return chat
 
     def save(self, path: str | Path) -> None:
-        """Written whole or not at all: a crash in the middle leaves the old file."""
+        """Written whole or not at all: a crash in the middle leaves the old file. `UserError` where it cannot be."""
         path = Path(path)
         new = path.with_name(f"{path.name}.new")
-        new.write_bytes(dumps(self.to_json()))
-        new.replace(path)
+        try:
+            new.write_bytes(dumps(self.to_json()))
+            new.replace(path)
+        except OSError as error:
+            raise UserError(f"the conversation cannot be saved as {str(path)!r}: {error.strerror or error}") from error
 
     @classmethod
     def load(cls, agent: Agent, path: str | Path, *, history: Trim | None = None, deps: Any = None) -> Conversation:

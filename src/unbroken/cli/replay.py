@@ -15,6 +15,7 @@ from unbroken.cli.exits import ending, tell
 from unbroken.cli.live import LiveScreen
 from unbroken.cli.plain import JsonScreen, PlainScreen
 from unbroken.cli.screen import Screen, is_terminal
+from unbroken.cli.wording import counted
 from unbroken.cli.wording import seconds as in_seconds
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import RunFailed, RunFinished
@@ -91,5 +92,6 @@ def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: f
     screen.close()
     before = recording.ending
     took = in_seconds(before.seconds if isinstance(before, RunFinished) else result.seconds)
-    tell(f"replayed as it was recorded: {result.rounds} rounds, {len(result.calls)} calls; it took {took} then")
+    rounds, calls = counted(result.rounds, "round"), counted(len(result.calls), "call")
+    tell(f"replayed as it was recorded: {rounds}, {calls}; it took {took} then")
     return SAME

@@ -55,7 +55,7 @@ def closing(event: RunFinished) -> str:
     usage: dict[str, Any] = event.usage
     about = "about " if usage.get("estimated") else ""
     tokens = f"{about}{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out"
-    counts = f"{_count(event.rounds, 'round')}, {_count(event.calls, 'call')}"
+    counts = f"{counted(event.rounds, 'round')}, {counted(event.calls, 'call')}"
     return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens} · {seconds(event.seconds)}"
 
 
@@ -67,7 +67,7 @@ def retrying(event: RequestRetried) -> str:
     return f"{what}{why}; asking {'another model' if event.elsewhere else 'again'}{wait}…"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
