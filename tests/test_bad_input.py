@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from samples import SAMPLES
-from streams import calls_chunk, chat, chunk, piece, sse
+from streams import calls_chunk, chat, chunk, feed, piece, sse
 
 from unbroken import Decoder, NotAResponse, StreamError, TooDeep, TooLarge, UnknownWire, UserError, decode
+from unbroken.deltas import TextDelta
 from unbroken.wires import WIRES
+from unbroken.wires.sse import Framer
 
 HTML = b"<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head></html>\n"
 every_wire = pytest.mark.parametrize("wire", WIRES)
@@ -259,3 +261,41 @@ def test_a_body_of_another_wire_is_not_taken_for_a_good_answer(wire: str, body: 
             continue
         assert not response.verdict.whole
         assert response.calls == ()
+
+
+def test_an_index_that_is_no_index_is_damage_also_where_something_stands_beside_the_call() -> None:
+    call = {**piece([0], "a", "f", "{}"), "extra_content": {"x": 1}}
+    response = decode(sse(chunk({"tool_calls": [call]}), done=False))
+    assert response.verdict.kind == "damaged"
+    assert response.message.native is None
+
+
+def test_reasoning_that_cannot_be_placed_leaves_nothing_to_give_back() -> None:
+    odd = {"index": [0], "type": "t", "text": "x"}
+    response = decode(sse(chunk({"content": "hi", "reasoning_details": [odd]}), done=False))
+    assert response.verdict.kind == "damaged"
+    assert response.message.native is None
+
+
+def test_a_body_that_is_indented_behind_a_comment_is_read() -> None:
+    body = b': x\n {"choices":[{"index":0,\n\n"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+    for size in (1, 5, 1 << 20):
+        decoder = Decoder("openai-chat")
+        for at in range(0, len(body), size):
+            decoder.feed(body[at : at + size])
+        assert (decoder.response().verdict.kind, decoder.response().text) == ("whole", "a")
+
+
+def test_a_long_event_is_not_looked_at_again_with_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    take = Framer._take_plain  # pyright: ignore[reportPrivateUsage] - what is counted
+
+    def counted(self: Framer, chunk: bytes) -> list[bytes] | None:
+        looked.append(len(chunk))
+        return take(self, chunk)
+
+    monkeypatch.setattr(Framer, "_take_plain", counted)
+    event = sse(chunk({"role": "assistant", "content": "x" * 100_000}, "stop"))
+    texts = [delta.text for delta in feed(event, 1000) if isinstance(delta, TextDelta)]
+    assert "".join(texts) == "x" * 100_000
+    assert sum(looked) < 3 * len(event)

@@ -100,6 +100,15 @@ def test_an_event_that_ends_inside_of_what_is_alike_is_seen_to_be_cut() -> None:
         assert not response.complete
 
 
+def test_a_field_of_the_same_name_elsewhere_is_not_taken_for_the_text() -> None:
+    def odd(elsewhere: str, text: str) -> bytes:
+        body = '{"a":{"content":"%s"},"choices":[{"index":0,"delta":{"content" :"%s"},"finish_reason":null}]}'
+        return b"data: " + (body % (elsewhere, text)).encode() + b"\n\n"
+
+    events = [odd("Hi", "Hi"), odd("Hi", "Hi"), odd("X", "Hi"), odd("Y", "Hi")]
+    assert decode(b"".join(events)).text == "HiHiHiHi"
+
+
 def test_a_damaged_text_between_the_same_bytes_is_damage() -> None:
     events = [event({"content": word}, None, tight=True, ascii_only=True) for word in ("one ", "two ", "XX", "four")]
     for damage in (b"\x01", b'"', b"\\", b"\xff", b'","content":"'):

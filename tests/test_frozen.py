@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, replace
+from typing import get_type_hints
 
 import pytest
 
@@ -33,6 +34,12 @@ def test_it_says_of_itself_what_its_twin_says() -> None:
     assert Quick("a", 2) == Quick(name="a", count=2) != Quick("b", 2)
     assert hash(ToolCall("a", "b", None)) == hash(ToolCall("a", "b", None))
     assert str(inspect.signature(Quick)) == str(inspect.signature(Plain))
+
+
+def test_what_its_parameters_are_can_be_read() -> None:
+    assert get_type_hints(ToolCall.__init__)["name"] is str
+    assert ToolCall.__init__.__module__ == "unbroken.messages"
+    assert inspect.signature(Usage, eval_str=True).parameters["input_tokens"].annotation is int
 
 
 def test_its_fields_cannot_be_changed() -> None:

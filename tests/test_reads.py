@@ -25,9 +25,9 @@ from unbroken import (
     event_to_json,
     tool,
 )
-from unbroken.deltas import CallReady, Delta, Ended, TextDelta
+from unbroken.deltas import CallReady, Delta, Ended, Restarted, TextDelta
 from unbroken.models.model import Model, reads
-from unbroken.testing import Raw, ScriptedServer, serve
+from unbroken.testing import Break, Raw, ScriptedServer, serve
 from unbroken.tools.execution import Batch
 from unbroken.trajectory.recording import read_recording
 from unbroken.transcript import to_json
@@ -117,6 +117,47 @@ def test_what_stands_in_front_of_a_model_is_not_passed_by(server: ScriptedServer
     for model in (InFront(model_of(server)), Louder(model_of(server).model)):
         found = asyncio.run(together(model))  # type: ignore[arg-type] - its name is passed on
         assert found[0] == [TextDelta("It was me. ")]
+
+
+def test_a_stream_that_somebody_put_in_its_place_is_the_one_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stream(request: Request) -> AsyncIterator[Delta]:
+        yield TextDelta("Nobody was asked.")
+
+    async def of_the_class(self: HTTPModel, request: Request) -> AsyncIterator[Delta]:
+        yield TextDelta("Nobody was asked.")
+
+    model = connect("openai:demo", base_url="http://127.0.0.1:9/v1", api_key="k", attempts=1)
+    monkeypatch.setattr(model, "stream", stream)
+    assert asyncio.run(together(model)) == [[TextDelta("Nobody was asked.")]]
+    monkeypatch.undo()
+    monkeypatch.setattr(HTTPModel, "stream", of_the_class)
+    assert asyncio.run(together(model)) == [[TextDelta("Nobody was asked.")]]
+
+
+def test_whatever_else_a_model_calls_reads_is_its_own_affair() -> None:
+    class Counting:
+        name = "counting"
+        reads = 0
+
+        async def stream(self, request: Request) -> AsyncIterator[Delta]:
+            self.reads += 1
+            yield TextDelta("a")
+
+    model = Counting()
+    assert asyncio.run(together(model)) == [[TextDelta("a")]]
+    assert model.reads == 1
+
+
+def test_a_call_that_was_ready_in_the_read_that_broke_is_dropped_by_its_id() -> None:
+    call = chunk({"tool_calls": [piece(0, "c", "weather", '{"city": "Rome"}', type="function")]})
+    cut = Raw(sse(chunk({"content": "Let me look."}), call, done=False))
+
+    async def main(model: Guarded[HTTPModel]) -> list[Delta]:
+        return await one_by_one(model)
+
+    with serve([cut, Break()], TEXT, loop_last=True) as server:
+        deltas = asyncio.run(main(model_of(server)))
+    assert [delta.dropped for delta in deltas if isinstance(delta, Restarted)] == [("c",)]
 
 
 def test_a_stream_that_is_left_gives_its_connection_back(server: ScriptedServer) -> None:

@@ -22,10 +22,13 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """`now` is the clock of the system, which somebody may set; `elapsed` never goes back, whoever does."""
+    def now(self) -> float:
+        """Seconds since the epoch, by the clock of the system, which somebody may set."""
+        return time.time()
 
-    now = staticmethod(time.time)
-    elapsed = staticmethod(time.monotonic)
+    def elapsed(self) -> float:
+        """Seconds that never go back, whoever sets the clock."""
+        return time.monotonic()
 
 
 class VirtualClock:

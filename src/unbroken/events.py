@@ -229,6 +229,9 @@ class _WrittenWhenRead:
     def __set__(self, event: Event, value: Any) -> None:
         self._field.__set__(event, value)
 
+    def __delete__(self, event: Event) -> None:
+        self._field.__delete__(event)
+
 
 RunFinished.messages = _WrittenWhenRead(RunFinished.messages)  # type: ignore[assignment] - it gives the same type
 

@@ -7,6 +7,7 @@ as its fields are filled in. Everything else about the class stays as `dataclass
 
 from __future__ import annotations
 
+import sys
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_origin
 
@@ -22,14 +23,16 @@ class _Made:
 
 _MADE = _Made()
 
-_INIT = """\
-def __init__(self, {parameters}):
+_MAKE = """\
+def make({given}):
+    def __init__(self, {parameters}):
 {makings}
-    if self.__class__ is not _frozen:  # a subclass may have slots of its own
-        return _plain(self, {names})
-    _become(self, "__class__", _open)
+        if self.__class__ is not _frozen:  # a subclass may have slots of its own
+            return _plain(self, {names})
+        _become(self, "__class__", _open)
 {assignments}
-    self.__class__ = _frozen
+        self.__class__ = _frozen
+    return __init__
 """
 
 
@@ -54,20 +57,23 @@ def quick(cls: type[T]) -> type[T]:
             # `dict[str, Json]()` takes seven times as long as `dict()`, and makes the same.
             values[f"_make_{name}"] = get_origin(field.default_factory) or field.default_factory
             parameter = f"{name}=_made"
-            makings.append(f"    if {name} is _made: {name} = _make_{name}()")
+            makings.append(f"        if {name} is _made: {name} = _make_{name}()")
         elif field.default is not MISSING:
             values[f"_default_{name}"] = field.default
             parameter = f"{name}=_default_{name}"
         parameters.append(parameter)
     made: dict[str, Any] = {}
-    source = _INIT.format(
+    source = _MAKE.format(
+        given=", ".join(values),
         parameters=", ".join(parameters),
         makings="\n".join(makings),
         names=", ".join(names),
-        assignments="\n".join(f"    self.{name} = {name}" for name in names),
+        assignments="\n".join(f"        self.{name} = {name}" for name in names),
     )
-    exec(source, values, made)  # the names of fields and nothing else, as `dataclass` does it itself
-    init = made["__init__"]
+    # The names of fields and nothing else, as `dataclass` does it itself; among the names of its module, so that its
+    # annotations can be read.
+    exec(source, sys.modules[cls.__module__].__dict__, made)
+    init = made["make"](**values)
     init.__qualname__, init.__annotations__ = own.__init__.__qualname__, own.__init__.__annotations__
     own.__init__ = init
     return cls

@@ -29,7 +29,7 @@ from unbroken.errors import (
 )
 from unbroken.messages import Assistant, Message, Request
 from unbroken.models.endpoint import is_number
-from unbroken.models.model import Model, apart, close, reads
+from unbroken.models.model import Model, apart, close, reads, reads_together
 from unbroken.transcript import shorten
 from unbroken.verdicts import Verdict
 
@@ -45,6 +45,7 @@ EMPTY_ANSWERS = 2
 M_co = TypeVar("M_co", bound=Model, covariant=True)
 
 
+@reads_together
 class Guarded(Generic[M_co]):
     """Around any `Model`; `connect` puts it around its own.
 
@@ -141,6 +142,7 @@ class Guarded(Generic[M_co]):
             stream, left = reads(model, request), True
             try:
                 async for deltas in stream:
+                    ready += [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
                     last = deltas[-1]
                     if isinstance(last, Ended):
                         ended = last
@@ -152,7 +154,6 @@ class Guarded(Generic[M_co]):
                                 passed_on = passed_on or _says_something(deltas)
                                 yield deltas
                             break
-                    ready += [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
                     if not passed_on:
                         passed_on = not isinstance(deltas[0], UsageReported) or _says_something(deltas)
                     yield deltas

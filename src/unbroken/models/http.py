@@ -30,7 +30,7 @@ from unbroken.models.addresses import find_proxy, shown
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.failures import Asked, read_failure
 from unbroken.models.lost_reasoning import go_on
-from unbroken.models.model import apart
+from unbroken.models.model import apart, reads_together
 from unbroken.models.passing import PassingDecoder
 from unbroken.models.patience import Patience
 from unbroken.models.quirks import fit_body, fit_request, fit_spelled
@@ -55,6 +55,7 @@ _LONGEST_ERROR = 10.0
 """Seconds that the body of an error is read: its status alone says enough."""
 
 
+@reads_together
 class HTTPModel:
     """Made by `connect`. Belongs to no loop: one object serves any number of runs, loops and threads at once."""
 

@@ -74,9 +74,10 @@ class Patience:
         self._allow(seconds, self._loop.time())
 
     def _allow(self, seconds: float | None, now: float) -> None:
-        self._limit = limit = inf if seconds is None else seconds
-        if now + limit < self._at:
-            self._look_at(min(now + limit, self._total))
+        self._limit = inf if seconds is None else seconds
+        at = min(now + self._limit, self._total)
+        if at < self._at:
+            self._look_at(at)
 
     def end(self) -> None:
         self._task = self._content = None

@@ -47,7 +47,7 @@ class Framer:
         self.bytes_seen += len(chunk)
         if self.bytes_seen > self.max_body:
             self._too_large("the body", self.max_body, "max_body")
-        if self._splitter is None and not (self._data or self._after_cr):
+        if self._splitter is None and b"\n" in chunk and not (self._data or self._after_cr):
             events = self._take_plain(bytes(self._tail) + chunk if self._tail else chunk)
             if events is not None:
                 return events
@@ -147,7 +147,7 @@ class Framer:
                 elif data:
                     events += self._give()
                 self._data_size = 0
-            elif not (self._given or data) and line[:1] in (b"{", b"["):
+            elif not (self._given or data) and line.lstrip(b" ")[:1] in (b"{", b"["):
                 return events + self._switch(lines[number:])
             else:
                 other = self._take_other(line)

@@ -128,7 +128,7 @@ class ChatDecoder:
         except TypeError:  # half a surrogate pair
             written = b""
         end = at + len(written)
-        if written and at > len(key) + 1 and data[at:end] == written and data.find(key, end) < 0:
+        if written and at > len(key) + 1 and data[at:end] == written and data.count(key[:-1]) == 1:
             self._before, self._after, self._index = data[: at + 1], data[end - 1 :], index
         else:
             self._before = _NEVER
@@ -298,6 +298,8 @@ class ChatDecoder:
                 if call.get("type") in _RUN_BY_PROVIDER:
                     self._server_call(call, function)
                     continue
+                if not whole:
+                    hash(index)  # raises, as it will be looked up
                 self._begun.append((call, name, whole))
                 self._has_extras = self._has_extras or "extra_content" in call
                 if whole:
@@ -353,9 +355,9 @@ class ChatDecoder:
                 return
         told = self._reasoning(message)
         for detail in dicts(message.get("reasoning_details")):
-            if self._details is None:
-                self._details = _Pieces(("index", "type"), ("text", "summary", "data"))
-            self._details.add(detail, apart=whole)
+            details = self._details or _Pieces(("index", "type"), ("text", "summary", "data"))
+            details.add(detail, apart=whole)
+            self._details = details
             if not told:
                 self._to.reasoning(as_text(detail.get("text")) or as_text(detail.get("summary")))
         for name in _KEPT:
@@ -391,9 +393,9 @@ class ChatDecoder:
                     self._to.text(text)
                 case {"type": "thinking", "thinking": thinking}:  # Mistral
                     text = thinking if isinstance(thinking, str) else "".join(_texts(thinking))
-                    if self._thinking is None:
-                        self._thinking = _Pieces(("type",), ("thinking",))
-                    self._thinking.add({**part, "thinking": text})
+                    thoughts = self._thinking or _Pieces(("type",), ("thinking",))
+                    thoughts.add({**part, "thinking": text})
+                    self._thinking = thoughts
                     self._to.reasoning(text)
                 case {"type": "reasoning", "summary": summary}:  # Databricks
                     self._to.reasoning("".join(_texts(summary)))
