@@ -117,7 +117,7 @@ def test_a_turn_as_a_stream_is_in_the_history_too() -> None:
 
 def test_a_place_where_nothing_can_be_saved_is_named(tmp_path: Path) -> None:
     chat = Conversation(Agent(ScriptedModel("One.")))
-    with pytest.raises(UserError, match=r"cannot be saved as '.*/no/chat\.json': No such file or directory"):
+    with pytest.raises(UserError, match=r"cannot be saved in .*/no/chat\.json: No such file or directory"):
         chat.save(tmp_path / "no" / "chat.json")
 
 

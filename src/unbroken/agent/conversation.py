@@ -118,7 +118,7 @@ class Conversation:
             new.write_bytes(dumps(self.to_json()))
             new.replace(path)
         except OSError as error:
-            raise UserError(f"the conversation cannot be saved as {str(path)!r}: {error.strerror or error}") from error
+            raise UserError(f"the conversation cannot be saved in {path}: {error.strerror or error}") from None
 
     @classmethod
     def load(cls, agent: Agent, path: str | Path, *, history: Trim | None = None, deps: Any = None) -> Conversation:

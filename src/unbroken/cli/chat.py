@@ -132,7 +132,7 @@ class Chat:
                 self._screen.close()
                 tell_error(error, self._setup)
             if self._save:
-                self._write(self._save)
+                self._chat.save(self._save)
         return code
 
     def _say(self, line: str) -> int:
@@ -167,18 +167,12 @@ class Chat:
         if not tools:
             self._screen.line("there are none; --tools FILE.py and --mcp COMMAND give it some")
 
-    def _write(self, path: str) -> None:
-        try:
-            self._chat.save(path)
-        except OSError as error:
-            raise UserError(f"the conversation cannot be saved in {path}: {error.strerror or error}") from None
-
     def _load(self, path: str) -> None:
         self._chat = Conversation.load(self._session.agent, path)
         self._screen.line(f"going on with {path}: {len(self._chat.messages)} messages")
 
     def _save_as(self, path: str) -> None:
-        self._write(path)
+        self._chat.save(path)
         self._screen.line(f"saved in {path}")
 
 
