@@ -114,7 +114,7 @@ class TimeLimit:
         self._task = task
         self._cancelling = task.cancelling()
         if self._seconds is not None:
-            self.begin(self._seconds)
+            self._deadline = deadline(task.get_loop(), self._seconds, self._expire)
         return self
 
     def begin(self, seconds: float) -> None:

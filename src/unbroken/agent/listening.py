@@ -67,7 +67,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
             raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
         run.voice.say(LimitReached, "time_limit", run.account.limits.seconds)
         message = replace(heard.message(), calls=())
-        run.spend(listener.usage or run.estimate(message))
+        run.spend_on(message, listener.usage)
         return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
     except UnbrokenError as error:
         error.verdicts = tuple(replace(verdict, turn=voice.turn) for verdict in error.verdicts)
@@ -77,7 +77,7 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     ended = listener.ended
     verdict = ended.verdict if ended else Verdict("whole")
     message = ended.message if ended and ended.message else heard.received()
-    run.spend(listener.usage or run.estimate(message))
+    run.spend_on(message, listener.usage)
     run.ended_with(verdict)
     if verdict.failed:
         raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
@@ -169,7 +169,7 @@ class _Listener:
                 batch.take_out(index, "it was no call of its own")
             case AttemptFailed(verdict, wait, elsewhere):
                 if self.usage or heard.anything:
-                    run.spend(self.usage or run.estimate(heard.received()))
+                    run.spend_on(heard.received(), self.usage)
                 self.usage = None
                 run.attempt_failed(verdict, wait, elsewhere, len(heard.calls))
             case Restarted():

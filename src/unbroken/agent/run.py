@@ -15,6 +15,7 @@ from unbroken.agent.repetition import Repetition
 from unbroken.agent.voice import RoundVoice, Voice
 from unbroken.errors import UserError
 from unbroken.events import LimitReached, RequestRetried
+from unbroken.frozen import quick
 from unbroken.messages import (
     Assistant,
     Json,
@@ -54,6 +55,7 @@ class Ending:
     pending: tuple[ToolCall, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """A call and what became of it."""
@@ -299,16 +301,26 @@ class Run:
             spend=self.spend,
         )
 
-    def estimate(self, answer: Assistant) -> Usage:
-        """Tokens of a request and its answer by their characters, where none were reported."""
+    def spend_on(self, answer: Assistant, reported: Usage | None) -> None:
+        """What a request and its answer used: as it was reported, else estimated by their characters."""
+        if reported is not None:
+            self.spend(reported)
+            return
         messages = self.transcript.messages
         if not self._counted and self.plan.system is not None:
             self._characters = characters(self.plan.system)
         for message in messages[self._counted :]:
             self._characters += characters(message)
         self._counted = len(messages)
-        asked, answered = self._characters // CHARACTERS_PER_TOKEN, characters(answer) // CHARACTERS_PER_TOKEN
-        return Usage(asked + 1, answered + 1, estimated=True)
+        used = self.account.usage
+        self.account.usage = Usage(
+            used.input_tokens + self._characters // CHARACTERS_PER_TOKEN + 1,
+            used.output_tokens + characters(answer) // CHARACTERS_PER_TOKEN + 1,
+            used.cached_tokens,
+            used.cache_write_tokens,
+            used.reasoning_tokens,
+            estimated=True,
+        )
 
     def spend(self, usage: Usage) -> None:
         self.account.usage += usage

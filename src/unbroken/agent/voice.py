@@ -73,23 +73,28 @@ class Voice:
             return
         event = kind(self.run, self.turn, self._seq, self._clock.now(), *fields)
         self._seq += 1
-        self._tell(self.sinks, event)
+        for sink in self.sinks:
+            try:
+                sink(event)
+            except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
+                self._leave_out(sink, event, error)
 
     def say_piece(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
         """A piece of a stream, just as it came. It is not built for those who heard it come themselves."""
         if self._ears:
-            self._tell(self._ears, kind(self.run, self.turn, self._seq, self._clock.now(), text))
+            event = kind(self.run, self.turn, self._seq, self._clock.now(), text)
+            for sink in self._ears:
+                try:
+                    sink(event)
+                except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
+                    self._leave_out(sink, event, error)
         self._seq += 1
 
-    def _tell(self, sinks: Sequence[Sink], event: Event) -> None:
-        for sink in sinks:
-            try:
-                sink(event)
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException:
-                LOG.exception("A sink failed on %s and is left out from now on", type(event).__name__)
-                self.listen_to([other for other in self.sinks if other is not sink])
+    def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+        LOG.error("A sink failed on %s and is left out from now on", type(event).__name__, exc_info=error)
+        self.listen_to([other for other in self.sinks if other is not sink])
 
 
 class RoundVoice:
@@ -103,6 +108,7 @@ class RoundVoice:
         self._begun = 0
         self._failed = 0
         self._first_start: float | None = None
+        self._in_detail = LOG.isEnabledFor(logging.DEBUG)
 
     def detected(self, calls: Sequence[ToolCall]) -> None:
         self._count = len(calls)
@@ -134,7 +140,7 @@ class RoundVoice:
         if early:
             self._voice.notes.started(self._voice.turn, self._clock.now(), call)
         self._voice.say(CallStarted, call.id, call.name, call.arguments or {}, early)
-        if LOG.isEnabledFor(logging.DEBUG):
+        if self._in_detail:
             count = max(self._count, self._begun)
             LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
 
@@ -158,7 +164,8 @@ class RoundVoice:
                 CallFinished, call.id, call.name, seconds, result.error, result.text, twin, executed, adopted_from
             )
         if not result.error:
-            LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
+            if self._in_detail:
+                LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
         elif executed:
             error = result.text.removeprefix("Error: ")
             LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)

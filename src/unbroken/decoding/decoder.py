@@ -6,7 +6,7 @@ off the bytes, so there is one path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -269,8 +269,9 @@ def _never(data: bytes) -> bool:
     return False
 
 
-def _used(history: Iterable[Assistant], request: Request | None) -> set[str]:
-    return {call.id for message in history for call in message.calls}.union(request.taken if request else ())
+def _used(history: Sequence[Assistant], request: Request | None) -> set[str]:
+    used = {call.id for message in history for call in message.calls} if history else set[str]()
+    return used.union(request.taken) if request and request.taken else used
 
 
 def decode(
