@@ -94,12 +94,13 @@ def current_session(loop: asyncio.AbstractEventLoop) -> ClientSession | None:
 async def open_session() -> ClientSession:
     """The session of the running loop."""
     loop = asyncio.get_running_loop()
-    held = _held.get(loop)
-    if held is None or held.session.closed:
+    session = current_session(loop)
+    if session is None:
         _forget_closed_loops()
         holder = _hold()
-        held = _held[loop] = _Held(await anext(holder), holder)
-    return held.session
+        session = await anext(holder)
+        _held[loop] = _Held(session, holder)
+    return session
 
 
 async def close_session() -> None:
