@@ -1,5 +1,9 @@
 """What recording costs: `make bench-recording`. The run of `runs.py` with and without `record=`, CPU time, interleaved.
 
+Its files stay until the end: ext4 does not give out an inode again for minutes after it was freed, and looks at each
+of those when a file is made. Who deletes a thousand files and makes one more pays for the thousand. So it is told, too,
+what it costs to make a file, and `--folder /dev/shm` leaves the disk out of it.
+
 Then 1,000 recordings listed. `--against SRC` also puts the package of another source tree beside this one, each in a
 process of its own and neither recording: what does not record should not have become dearer.
 """
@@ -10,7 +14,6 @@ import argparse
 import asyncio
 import gc
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -68,9 +71,11 @@ async def cpu_of(run: Runner, times: int) -> float:
     return (time.process_time() - began) / times
 
 
-async def recorded_or_not(rounds: int, times: int, pause: float = 0.0) -> dict[str, list[float]]:
+async def recorded_or_not(
+    rounds: int, times: int, pause: float = 0.0, where: str | None = None
+) -> dict[str, list[float]]:
     """CPU seconds of one run, by how it is run, side by side in each round. `pause`: seconds between two chunks."""
-    with upstream(pause) as url, tempfile.TemporaryDirectory() as folder:
+    with upstream(pause) as url, tempfile.TemporaryDirectory(dir=where) as folder:
         plain = agent(url)
         recorded = agent(url, record=folder)
         runners: dict[str, Runner] = {
@@ -88,7 +93,6 @@ async def recorded_or_not(rounds: int, times: int, pause: float = 0.0) -> dict[s
         for _ in range(rounds):
             for name, run in runners.items():
                 spent[name].append(await cpu_of(run, times))
-            empty(folder)
         return spent
 
 
@@ -100,9 +104,13 @@ def masking(folder: str) -> Any:
     return Recorder(folder, secrets=[KEY])
 
 
-def empty(folder: str) -> None:
-    shutil.rmtree(folder)
-    os.mkdir(folder)
+def making_a_file(where: str | None, count: int = 200) -> float:
+    """CPU seconds that it takes to make an empty file, close and nothing else."""
+    with tempfile.TemporaryDirectory(dir=where) as folder:
+        began = time.process_time()
+        for number in range(count):
+            os.close(os.open(f"{folder}/{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return (time.process_time() - began) / count
 
 
 def listed(rounds: int) -> tuple[list[float], list[float], int]:
@@ -185,6 +193,7 @@ def main() -> None:
     parser.add_argument("--against", metavar="SRC", help="a source tree from before")
     parser.add_argument("--worker", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--folder", help="where the recordings are made; the folder for temporary files")
     given = parser.parse_args()
     if given.worker:
         work(given.worker)
@@ -193,14 +202,15 @@ def main() -> None:
     print(f"load of this machine: {one:.2f} (1 min), {five:.2f} (5 min); {os.cpu_count()} cores")
     print("One streamed run: 3 calls in 20 deltas, 3 tools, then text")
     show(
-        asyncio.run(recorded_or_not(given.rounds, 10)),
+        asyncio.run(recorded_or_not(given.rounds, 10, where=given.folder)),
         ("recorded", "run", "at most 1.25"),
         ("masked", "run", "a secret to look for; at most 1.25"),
         ("stream recorded", "stream", "at most 1.25"),
     )
+    print(f"  {making_a_file(given.folder) * 1e6:.0f} us of it, with nothing else around: to make a file")
     print("The same with 1 ms between chunks, as a model writes them")
     show(
-        asyncio.run(recorded_or_not(max(given.rounds // 3, 1), 6, pause=0.001)),
+        asyncio.run(recorded_or_not(max(given.rounds // 3, 1), 6, pause=0.001, where=given.folder)),
         ("recorded", "run", ""),
         ("masked", "run", ""),
         ("stream recorded", "stream", ""),

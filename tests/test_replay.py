@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ from unbroken import (
     tool,
 )
 from unbroken.agent.rebuilding import agent_of, output_of
+from unbroken.deltas import Delta
 from unbroken.events import CallFinished, Event, TextAdded, event_to_json
 from unbroken.messages import Message, Request, ToolCall
+from unbroken.models.model import Model, apart, closing, reads_together
 from unbroken.models.script import Answer, Break, Call, Cut, Pause, Say, Step, Think, Uses
 from unbroken.testing import run_virtual
 from unbroken.tools.approval import Approval
@@ -135,6 +138,30 @@ def turns(draw: st.DrawFn) -> list[Answer]:
     return again
 
 
+@reads_together
+class Together:
+    """A model whose deltas come so many in one read."""
+
+    def __init__(self, model: Model, read: int) -> None:
+        self.name = model.name
+        self._model = model
+        self._read = read
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        return apart(self.reads(request))
+
+    async def reads(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        read: list[Delta] = []
+        async with closing(self._model.stream(request)) as deltas:
+            async for delta in deltas:
+                read.append(delta)
+                if len(read) == self._read:
+                    yield read
+                    read = []
+        if read:
+            yield read
+
+
 @settings(max_examples=MORE or 60, deadline=None)
 @given(
     script=st.lists(turns(), max_size=3),
@@ -143,14 +170,17 @@ def turns(draw: st.DrawFn) -> list[Answer]:
     limits=st.sampled_from([Limits(), Limits(rounds=1), Limits(seconds=0.5, final_seconds=1), Limits(calls=2)]),
     on_error=st.sampled_from(["continue", "finish"]),
     several=st.sampled_from([True, True, False]),
+    read=st.sampled_from([0, 1, 2, 5, 20]),
 )
 def test_any_run_on_virtual_time_replays_to_the_byte(
-    script: list[list[Answer]], schedule: Schedule, wire: str, limits: Limits, on_error: Any, several: bool
+    script: list[list[Answer]], schedule: Schedule, wire: str, limits: Limits, on_error: Any, several: bool, read: int
 ) -> None:
     answers = [answer for turn in script for answer in turn]
-    model = Guarded(
+    model: Any = Guarded(
         ScriptedModel(*answers, "That is all.", wire=wire, loop_last=True), first_wait=0.1, jitter=lambda: 0.0
     )
+    if read:
+        model = Together(model, read)
     with tempfile.TemporaryDirectory() as folder:
         first, second = both(
             model, Path(folder), schedule=schedule, limits=limits, on_error=on_error, several_calls=several

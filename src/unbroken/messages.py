@@ -315,4 +315,4 @@ def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:
 
 
 def _text(parts: tuple[Part, ...] | tuple[Text, ...]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, Text))
+    return "".join([part.text for part in parts if isinstance(part, Text)])

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from unbroken.agent.heard import Heard
@@ -36,8 +35,6 @@ from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.companion import Ear, open_ear
 from unbroken.verdicts import Verdict
 
-STILL = nullcontext()
-
 
 @dataclass(slots=True)
 class Turn:
@@ -57,10 +54,10 @@ async def listen(run: Run, request: Request, toolbox: Toolbox, batch: Batch, hea
     ear = open_ear(run.companions, request) if run.companions else None
     listener = _Listener(run, toolbox, batch, heard, closed, ear)
     try:
-        if limit is ear is None:
+        if limit is None:
             await listener.hear(request)
         else:
-            async with limit or STILL, ear or STILL:
+            async with limit:
                 await listener.hear(request)
     except TimeoutError as error:
         if limit is None or not limit.expired():
@@ -109,26 +106,36 @@ class _Listener:
         self.ended: Ended | None = None
 
     async def hear(self, request: Request) -> None:
-        arriving, left = reads(self._run.plan.model, request), True
+        arriving, ear = None, self._ear
         try:
+            arriving = reads(self._run.plan.model, request)
             async for deltas in arriving:
                 self._take(deltas)
-            left = False
-        finally:
-            if left:
-                await close(arriving)
+        except BaseException as error:
+            try:
+                if arriving is not None:
+                    await close(arriving)
+            finally:
+                if ear is not None:
+                    ear.end(error)
+            raise
+        if ear is not None:
+            ear.end(None)
 
     def _take(self, deltas: Sequence[Delta]) -> None:
         ear, heard, voice, loud = self._ear, self._heard, self._run.voice, self._loud
-        if loud and ear is None and len(deltas) > 1:
+        spoken = loud and voice.has_ears
+        if ear is not None:
+            ear(deltas)
+        elif loud and len(deltas) > 1:
             deltas = _joined(deltas)
         for delta in deltas:
-            if ear is not None:
-                ear(delta)
             if isinstance(delta, TextDelta):
                 heard.text.append(delta.text)
-                if loud:
+                if spoken:
                     voice.say_piece(TextAdded, delta.text)
+                elif loud:
+                    voice.next_seq += 1
             elif isinstance(delta, CallReady):
                 self._take_call(delta.call)
             elif isinstance(delta, CallOpened):
@@ -136,13 +143,16 @@ class _Listener:
                 self._batch.open(delta.index, tool is not None and tool.effect == "read" and tool.key is None)
             elif isinstance(delta, ReasoningDelta):
                 heard.reasoning.append(delta.text)
-                if loud:
+                if spoken:
                     voice.say_piece(ReasoningAdded, delta.text)
+                elif loud:
+                    voice.next_seq += 1
             elif isinstance(delta, Ended):
                 self.ended = delta
             else:
                 self._take_other(delta)
                 loud = self._loud
+                spoken = spoken and loud
 
     def _take_call(self, call: ToolCall) -> None:
         run, index = self._run, call.index

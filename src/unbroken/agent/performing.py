@@ -98,6 +98,7 @@ class Performance:
             voice.end()
             for companion in companions:
                 companion.end()
+            plan.companions = run.companions = ()  # they know the run: so nothing is left for the garbage collector
 
     def _accompany(self, run: Run) -> tuple[Companion, ...]:
         """Who of those that hear the run goes along with it: they stand between it and the world from now on."""

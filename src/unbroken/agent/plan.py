@@ -76,15 +76,10 @@ class Plan:
 
 def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
     """How a run is played, as far as it can be written down: enough to play it again."""
-    choice, sampling, prices = plan.choice, plan.sampling, limits.prices
-    named = ("rounds", "calls", "tokens", "seconds", "cost", "final_seconds")
-    limited: dict[str, Json] = {name: value for name in named if (value := getattr(limits, name)) is not None}
-    if prices is not None:
-        limited["prices"] = asdict(prices)
-    sampled = ("max_tokens", "temperature", "top_p", "stop", "seed")
+    choice = plan.choice
     return {
         "schedule": plan.schedule.value,
-        "limits": limited,
+        "limits": _limited(limits),
         "several_calls": plan.several_calls,
         "on_error": plan.on_error,
         "on_all_failed": plan.on_all_failed,
@@ -95,8 +90,36 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "nudge": plan.nudge,
         "continue_prompt": plan.continue_prompt,
         "result_limit": plan.result_limit,
-        "sampling": {name: value for name in sampled if (value := getattr(sampling, name)) not in (None, ())},
+        "sampling": _sampled(plan.sampling),
         "reasoning": plan.reasoning,
         "cache": plan.cache_prompt,
         "output": {"tool": ANSWER, "schema": plan.output.schema} if plan.output is not None else None,
     }
+
+
+def _limited(limits: Limits) -> dict[str, Json]:
+    limited: dict[str, Json] = {}
+    if limits.rounds is not None:
+        limited["rounds"] = limits.rounds
+    if limits.calls is not None:
+        limited["calls"] = limits.calls
+    if limits.tokens is not None:
+        limited["tokens"] = limits.tokens
+    if limits.seconds is not None:
+        limited["seconds"] = limits.seconds
+    if limits.cost is not None:
+        limited["cost"] = limits.cost
+    limited["final_seconds"] = limits.final_seconds
+    if limits.prices is not None:
+        limited["prices"] = asdict(limits.prices)
+    return limited
+
+
+def _sampled(sampling: Sampling) -> dict[str, Json]:
+    if sampling == _USUAL:
+        return {}
+    named = ("max_tokens", "temperature", "top_p", "stop", "seed")
+    return {name: value for name in named if (value := getattr(sampling, name)) not in (None, ())}
+
+
+_USUAL = Sampling()

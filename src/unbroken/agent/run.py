@@ -135,22 +135,31 @@ class Run:
         self.voided = False
 
     def state(self) -> dict[str, Json]:
-        """What has to be known besides the history when it goes on from here in another process."""
+        """What has to be known besides the history when it goes on from here in another process. What is as it was at
+        the beginning is left out, but for what is counted in any run."""
         account = self.account
-        return {
+        state: dict[str, Json] = {
             "rounds": account.rounds,
             "requests": account.requests,
             "calls": account.calls,
             "usage": account.usage.to_json(),
             "attempts": self.attempts,
-            "fallback_used": self.fallback_used,
-            "nudge": self.nudge,
-            "nudges": self.nudges,
-            "pauses": self.pauses,
-            "corrections": self.corrections,
-            "streaks": self.repetition.streaks,
-            "stop": self.stop,
         }
+        if self.fallback_used:
+            state["fallback_used"] = True
+        if self.nudge:
+            state["nudge"] = True
+        if self.nudges:
+            state["nudges"] = self.nudges
+        if self.pauses:
+            state["pauses"] = self.pauses
+        if self.corrections:
+            state["corrections"] = self.corrections
+        if streaks := self.repetition.streaks:
+            state["streaks"] = streaks
+        if self.stop is not None:
+            state["stop"] = self.stop
+        return state
 
     def recall(self, state: Mapping[str, Any]) -> None:
         """As it was before the last request, which is asked once more."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 from unbroken.agent.notes import Notes
@@ -39,9 +39,9 @@ class Voice:
         self.run = run
         self.turn = 0
         self.notes = Notes()
-        self._clock = clock
-        self._seq = seq
-        self._thread = threading.get_ident()
+        self._now = clock.now
+        self.next_seq = seq
+        self._thread = get_ident()
         self._loop = asyncio.get_running_loop()
         self.listen_to(sinks)
 
@@ -67,12 +67,12 @@ class Voice:
     def say(self, kind: type[Event], *fields: Any) -> None:
         if not self.sinks:
             return
-        if threading.get_ident() != self._thread:
+        if get_ident() != self._thread:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.say, kind, *fields)
             return
-        event = kind(self.run, self.turn, self._seq, self._clock.now(), *fields)
-        self._seq += 1
+        event = kind(self.run, self.turn, self.next_seq, self._now(), *fields)
+        self.next_seq += 1
         for sink in self.sinks:
             try:
                 sink(event)
@@ -80,15 +80,15 @@ class Voice:
                 self._leave_out(sink, event, error)
 
     def say_piece(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
-        """A piece of a stream, just as it came. It is not built for those who heard it come themselves."""
-        if self._ears:
-            event = kind(self.run, self.turn, self._seq, self._clock.now(), text)
-            for sink in self._ears:
-                try:
-                    sink(event)
-                except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
-                    self._leave_out(sink, event, error)
-        self._seq += 1
+        """A piece of a stream, just as it came. It is not built for those who heard it come themselves; where there is
+        nobody else it is enough to count it (`next_seq`)."""
+        event = kind(self.run, self.turn, self.next_seq, self._now(), text)
+        self.next_seq += 1
+        for sink in self._ears:
+            try:
+                sink(event)
+            except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
+                self._leave_out(sink, event, error)
 
     def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -9,9 +9,7 @@ signatures as what they wrap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import ClassVar, Protocol, runtime_checkable
 
 from unbroken.clock import Clock
@@ -52,16 +50,15 @@ class RunHead:
 
 
 class Ear(Protocol):
-    """Hears one answer: each delta before the run acts on it. It is entered before the model is asked, and left when
-    the answer has ended, however it did; what the model raised is what it is left with."""
+    """Hears one answer, from before the model is asked."""
 
-    def __call__(self, delta: Delta) -> None: ...
+    def __call__(self, deltas: Sequence[Delta]) -> None:
+        """These came together; the run has not acted on any of them yet."""
+        ...
 
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def end(self, error: BaseException | None) -> None:
+        """The answer has ended, or nobody reads it any more; with what the model raised, or what ended its reading."""
+        ...
 
 
 class Companion:
@@ -121,20 +118,14 @@ class _Ears:
 
     def __init__(self, ears: Sequence[Ear]) -> None:
         self._ears = ears
-        self._entered = AsyncExitStack()
 
-    def __call__(self, delta: Delta) -> None:
+    def __call__(self, deltas: Sequence[Delta]) -> None:
         for ear in self._ears:
-            ear(delta)
+            ear(deltas)
 
-    async def __aenter__(self) -> None:
-        for ear in self._ears:
-            await self._entered.enter_async_context(ear)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._entered.__aexit__(kind, error, trace)
+    def end(self, error: BaseException | None) -> None:
+        for ear in reversed(self._ears):
+            ear.end(error)
 
 
 def open_ear(companions: Sequence[Companion], request: Request) -> Ear | None:

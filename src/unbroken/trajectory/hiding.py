@@ -55,12 +55,11 @@ class Hiding:
     def text(self, text: str) -> str:
         return self._text.sub(MASK, text)
 
-    def lines(self, lines: list[bytes]) -> bytes:
-        """All of them, each with its end."""
-        data = b"\n".join(lines) + b"\n"
+    def lines(self, data: bytes) -> bytes:
+        """Whole lines, each with its end."""
         if not self.secrets or self._bytes.search(data) is None:
             return data
-        return b"\n".join(map(self._line, lines)) + b"\n"
+        return b"\n".join(map(self._line, data.split(b"\n")))
 
     def _line(self, data: bytes) -> bytes:
         if self._bytes.search(data) is None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any, cast
 
 import orjson
@@ -49,7 +50,7 @@ from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall,
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.tool import Tool
 from unbroken.transcript import from_json, to_json
-from unbroken.transcript.saved import read_call
+from unbroken.transcript.saved import read_call, write_call
 from unbroken.verdicts import Verdict
 
 SCHEMA = 1
@@ -87,17 +88,11 @@ def encode(line: Mapping[str, Any]) -> bytes:
 
 def exact(line: Any) -> bytes:
     """The same for what the fast encoder refuses, or bends: it writes a number beyond all floats as null."""
-    return json.dumps(line, separators=(",", ":"), default=_fields).encode()
+    return json.dumps(line, separators=(",", ":"), default=_plain).encode()
 
 
-def plain(value: Any, exactly: bool = False) -> bytes:
-    """A dataclass as it is, its fields in their order."""
-    if exactly:
-        return exact(value)
-    try:
-        return orjson.dumps(value)
-    except (TypeError, ValueError):
-        return exact(value)
+def _plain(value: object) -> Any:
+    return orjson.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else fields_of(value)
 
 
 # Deltas
@@ -111,15 +106,26 @@ def apart(line: Line) -> list[Line]:
     return [{"line": "delta", "at": at, "text": text, **rest} for at, text in line["pieces"]]
 
 
-def ended_fields(ended: Ended, heard: Assistant) -> Line:
+def delta_fields(delta: Delta) -> Line:
+    """Of any delta but the last."""
+    match delta:
+        case CallReady(call) | CallSpoiled(call):
+            return {"call": write_call(call)}
+        case UsageReported(usage):
+            return {"usage": fields_of(usage)}
+        case _:
+            return fields_of(delta)
+
+
+def ended_fields(ended: Ended, heard: Hearing) -> Line:
     """`heard` is what the deltas before it came to: an end that says the same says so in one word."""
-    return {"verdict": ended.verdict, **_ending(ended.message, heard)}
+    return {"verdict": verdict_fields(ended.verdict), **_ending(ended.message, heard)}
 
 
-def _ending(said: Assistant | None, heard: Assistant) -> Line:
+def _ending(said: Assistant | None, heard: Hearing) -> Line:
     if said is None:
         return {}
-    if (said.text, said.calls, said.reasoning) == (heard.text, heard.calls, heard.reasoning):
+    if heard.is_all_of(said):
         if said.native is None:
             return {"as_heard": True}
         native = to_json([Assistant("", native=said.native)])[0].get("native")
@@ -171,12 +177,12 @@ def _read_message(line: Line, hearing: Hearing) -> Assistant | None:
 class Hearing:
     """What the deltas of one answer have come to so far."""
 
-    __slots__ = ("_calls", "reasoning", "text")
+    __slots__ = ("calls", "reasoning", "text")
 
     def __init__(self) -> None:
         self.text: list[str] = []
         self.reasoning: list[str] = []
-        self._calls: dict[int, ToolCall] = {}
+        self.calls: dict[int, ToolCall] = {}
 
     def feed(self, delta: Delta) -> None:
         match delta:
@@ -185,18 +191,26 @@ class Hearing:
             case ReasoningDelta(text):
                 self.reasoning.append(text)
             case CallReady(call) | CallSpoiled(call):
-                self._calls[call.index] = call
+                self.calls[call.index] = call
             case CallWithdrawn(index):
-                self._calls.pop(index, None)
+                self.calls.pop(index, None)
             case Restarted():
-                self.text, self.reasoning, self._calls = [], [], {}
+                self.text, self.reasoning, self.calls = [], [], {}
             case _:
                 pass
 
+    def is_all_of(self, said: Assistant) -> bool:
+        """Does the message say just what was heard?"""
+        if "".join(self.text) != said.text or "".join(self.reasoning) != said.reasoning:
+            return False
+        return self._in_order() == said.calls
+
     @property
     def message(self) -> Assistant:
-        calls = tuple(call for _, call in sorted(self._calls.items()))
-        return Assistant("".join(self.text), calls, "".join(self.reasoning))
+        return Assistant("".join(self.text), self._in_order(), "".join(self.reasoning))
+
+    def _in_order(self) -> tuple[ToolCall, ...]:
+        return tuple([self.calls[index] for index in sorted(self.calls)])
 
 
 def read_usage(saved: Line | None) -> Usage | None:
@@ -209,13 +223,34 @@ def read_verdict(saved: Line) -> Verdict:
 
 def _known(kind: type[Any], saved: Line) -> Any:
     """A value of its fields; those that a later version has added are left out."""
-    names = {each.name for each in fields(kind)}
+    names = _names(kind)
     return kind(**{name: value for name, value in saved.items() if name in names})
 
 
-def _fields(value: Any) -> Line:
-    """A flat dataclass as it is."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+def fields_of(value: object) -> Line:
+    """A dataclass as it is, its fields in their order."""
+    return {name: getattr(value, name) for name in _names(value.__class__)}
+
+
+def verdict_fields(verdict: Verdict) -> Line:
+    """Of one that has nothing to complain of only what it says besides."""
+    if verdict.kind != "whole" or verdict.reason or verdict.open_calls or verdict.error is not None or verdict.again:
+        return fields_of(verdict)
+    return {
+        "kind": verdict.kind,
+        "finish": verdict.finish,
+        "meaning": verdict.meaning,
+        "bytes_seen": verdict.bytes_seen,
+        "text_seen": verdict.text_seen,
+        "turn": verdict.turn,
+        "attempt": verdict.attempt,
+        "model": verdict.model,
+    }
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 # Requests
@@ -226,15 +261,25 @@ def request_fields(request: Request) -> Line:
     line: Line = {}
     if request.choice is not None:
         line["choice"] = {"tool": request.choice.name} if isinstance(request.choice, OneTool) else request.choice
-    for name, usual in (("parallel", None), ("final", False), ("stream", True), ("reasoning", None), ("cache", False)):
-        if (value := getattr(request, name)) != usual:
-            line[name] = value
+    if request.parallel is not None:
+        line["parallel"] = request.parallel
+    if request.final:
+        line["final"] = True
+    if not request.stream:
+        line["stream"] = False
+    if request.reasoning is not None:
+        line["reasoning"] = request.reasoning
+    if request.cache:
+        line["cache"] = True
     if request.sampling != _USUAL:
-        sampling = _fields(request.sampling)
+        sampling = fields_of(request.sampling)
         line["sampling"] = {name: value for name, value in sampling.items() if value not in (None, (), [])}
-    for name in ("extra", "model", "wire"):
-        if value := getattr(request, name):
-            line[name] = value
+    if request.extra:
+        line["extra"] = request.extra
+    if request.model:
+        line["model"] = request.model
+    if request.wire:
+        line["wire"] = request.wire
     return line
 
 
@@ -270,7 +315,7 @@ def read_sampling(saved: Line) -> Sampling:
 def error_fields(error: BaseException) -> Line:
     line: Line = {"error": type(error).__name__, "message": str(error)}
     if isinstance(error, UnbrokenError) and error.verdicts:
-        line["verdicts"] = [_fields(verdict) for verdict in error.verdicts]
+        line["verdicts"] = [fields_of(verdict) for verdict in error.verdicts]
     if isinstance(error, ProviderError):
         line |= {"status": error.status, "retry_after": error.retry_after}
     return line

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -21,6 +22,7 @@ from unbroken.events import (
 from unbroken.trajectory.companion import RunHead
 from unbroken.trajectory.hiding import Hiding, secrets_in_environment
 from unbroken.trajectory.recording import SUFFIX, Recording, run_of, summarize
+from unbroken.trajectory.repeated import Repeated
 from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken.trajectory.scribe import LOG, NOWHERE
 
@@ -44,6 +46,7 @@ class Recorder:
         self._secrets = frozenset((*given, *secrets_in_environment()))
         self._told = False
         self._hiding = Hiding(self._secrets)
+        self._repeated = Repeated()
         try:
             if "\0" in str(self.path):
                 raise ValueError("no name has a zero byte in it")
@@ -78,7 +81,7 @@ class Recorder:
             path, file = str(self.path), NOWHERE
         else:
             self._told = False
-        return RunRecorder(path, file, head, self._hiding)
+        return RunRecorder(path, file, head, self._hiding, self._repeated)
 
     @classmethod
     def of(cls, recording: Recording, secrets: Iterable[str] = ()) -> Recorder:
@@ -102,14 +105,13 @@ class Recorder:
             if begun:
                 path = str(max(begun, key=lambda file: file.name))
                 return path, _go_on(path)
-        at = time.strftime("%Y%m%d-%H%M%S", time.gmtime(head.clock.now()))
-        stem = f"{self._folder}{os.sep}{at}-{name}"
+        stem = f"{self._folder}{os.sep}{_in_words(int(head.clock.now()))}-{name}"
+        path = f"{stem}{SUFFIX}"
         for number in count(2):
-            path = f"{stem}{SUFFIX}"
             try:
                 return path, self._create(path)
             except FileExistsError:
-                stem = f"{self._folder}{os.sep}{at}-{name}-{number}"
+                path = f"{stem}-{number}{SUFFIX}"
         raise AssertionError("there is no end of numbers")
 
     def _create(self, path: str) -> int:
@@ -124,6 +126,12 @@ class Recorder:
 
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _ODD = re.compile(r"[^\w.-]", re.ASCII)
+
+
+@lru_cache(1)
+def _in_words(second: int) -> str:
+    """Most recordings begin in the same second as the one before."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(second))
 
 
 def _lock(file: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ from unbroken.deltas import Delta
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFailed, RunFinished, event_from_json
 from unbroken.messages import Message, Request, ToolCall, ToolResult, User
-from unbroken.models.model import Model
+from unbroken.models.model import Model, apart, reads_together
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.calling import Caller, failure
 from unbroken.tools.context import CallContext
@@ -26,7 +26,7 @@ from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.departure import Departed, compare_requests, describe_call
 from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Hearing, Line, read_approval, read_delta, read_error, read_usage
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.tape import Exchange, Input, Tape, read_tape
+from unbroken.trajectory.tape import Exchange, Input, Tape, came_together, read_tape
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 from unbroken.virtual import VirtualLoop
@@ -160,17 +160,21 @@ class Playback(Companion):
         self.ended = self.ended or RecordingEnded(words)
         return self.ended
 
-    async def play_exchange(self, exchange: Exchange) -> AsyncIterator[Delta]:
-        """The deltas of one answer, each when its time has come; a request that failed then fails again."""
+    async def play_exchange(self, exchange: Exchange) -> AsyncIterator[Sequence[Delta]]:
+        """The deltas of one answer, those together that came together, each when its time has come; a request that
+        failed then fails again."""
         self._begin_alone()
         hearing = Hearing()
-        for each in exchange.inputs:
-            await self._tape.take(each)
-            if each.line["line"] == "failed":
-                raise read_error(each.line)
-            delta = read_delta(each.line, hearing)
-            hearing.feed(delta)
-            yield delta
+        for together in came_together(exchange.inputs):
+            deltas: list[Delta] = []
+            for each in together:
+                await self._tape.take(each)
+                if each.line["line"] == "failed":
+                    raise read_error(each.line)
+                delta = read_delta(each.line, hearing)
+                hearing.feed(delta)
+                deltas.append(delta)
+            yield deltas
         if not exchange.whole:
             if not isinstance(self.recording.ending, RunFinished):
                 raise self._end("in the middle of an answer")
@@ -248,6 +252,7 @@ class Playback(Companion):
             self._tape.begin(ordered=False)
 
 
+@reads_together
 class _PlayedModel:
     def __init__(self, playback: Playback) -> None:
         self._playback = playback
@@ -257,4 +262,7 @@ class _PlayedModel:
         return self._playback.recording.model
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
+        return apart(self.reads(request))
+
+    def reads(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         return self._playback.play_exchange(self._playback.next_exchange(request))

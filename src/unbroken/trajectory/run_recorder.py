@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from operator import is_not
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, cast
 
 from unbroken.clock import VirtualClock
 from unbroken.deltas import (
     AttemptFailed,
     CallArguments,
+    CallOpened,
     CallReady,
     Delta,
     Ended,
@@ -28,6 +29,7 @@ from unbroken.deltas import (
     TextDelta,
 )
 from unbroken.events import (
+    CallStarted,
     Event,
     RoundFinished,
     RunFailed,
@@ -46,20 +48,24 @@ from unbroken.trajectory.companion import Companion, RunHead
 from unbroken.trajectory.hiding import Hiding
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
+    NAMES,
     SCHEMA,
     Hearing,
     Line,
     approval_fields,
+    delta_fields,
     ended_fields,
     error_fields,
+    fields_of,
     request_fields,
     spec_fields,
     tool_fields,
 )
 from unbroken.trajectory.references import refer
+from unbroken.trajectory.repeated import Repeated
 from unbroken.trajectory.scribe import NOWHERE, Scribe
 from unbroken.transcript import to_json
-from unbroken.transcript.saved import write_result
+from unbroken.transcript.saved import write_call, write_result
 
 
 class RunRecorder(Companion):
@@ -67,14 +73,15 @@ class RunRecorder(Companion):
 
     hears_deltas: ClassVar[bool] = True
 
-    def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding) -> None:
-        """`file` is open, and is closed at the end."""
+    def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding, repeated: Repeated) -> None:
+        """`file` is open, and is closed at the end. `repeated` is what its recorder's other recordings have too."""
         self.turn = 0
         """The number of the request that is asked now."""
         self._scribe = Scribe(path, file, hiding)
         self._put = self._scribe.put
-        self._put_piece = self._scribe.put_piece
+        self._put_event = self._scribe.put_event
         self._hiding = hiding
+        self._repeated = repeated
         self._head = head
         self._clock = head.clock
         self._elapsed = head.clock.elapsed
@@ -93,6 +100,8 @@ class RunRecorder(Companion):
         self._reads: set[str] = set()
         self._several: dict[int, list[str]] = {}
         """The names of several calls in one answer that have not ended, by their turn."""
+        self._used: dict[int, Usage] = {}
+        """What calls have used that run now, by their contexts."""
         size = os.fstat(file).st_size if head.goes_on and file != NOWHERE else 0
         if size:
             os.lseek(file, -1, os.SEEK_END)
@@ -115,7 +124,8 @@ class RunRecorder(Companion):
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
         line: Line = {"line": "run", "schema": SCHEMA, "run": head.run, "agent_name": head.agent}
-        line |= {"time": clock.now(), "model": head.model, "settings": head.settings}
+        settings = self._repeated.encoded("settings", head.settings, dict)
+        line |= {"time": clock.now(), "model": head.model, "settings": settings}
         if isinstance(clock, VirtualClock):
             line["virtual"] = {"start": clock.start, "elapsed": clock.elapsed()}
         line["messages"] = to_json(head.messages)
@@ -146,7 +156,7 @@ class RunRecorder(Companion):
         if len(tools) != len(self._tools) or any(map(is_not, tools, self._tools)):
             self._tools = tools
             self._reads = {tool.name for tool in tools if tool.effect == "read"}
-            self._put(self._line("tools", tools=[tool_fields(tool) for tool in tools]))
+            self._put(self._line("tools", tools=self._repeated.encoded("tools", tools, _write_tools)))
 
     def listens(self, request: Request) -> RecordingEar:
         self.requested(request)
@@ -163,7 +173,6 @@ class RunRecorder(Companion):
             self._put(self._line("note", text=f"a request could not be written: {in_words(error)}"[:500]))
 
     def _put_request(self, request: Request) -> None:
-        self._look_for_secrets()
         messages = request.messages
         system = messages[0] if messages and isinstance(messages[0], System) else None
         said = messages if system is None else messages[1:]
@@ -173,18 +182,22 @@ class RunRecorder(Companion):
             known = _alike(self._history, history)
             self._put(self._line("history", keep=known, messages=refer(history[known:], self._answer, self._given)))
             self._history = history
-        line = self._line("request", keep=keep, messages=refer(said[keep:], self._answer, self._given))
+        line: Line = {"line": "request", "at": self._at(), "turn": self.turn, "keep": keep}
+        line["messages"] = refer(said[keep:], self._answer, self._given)
         if system is not self._system:
-            self._system, line["system"] = system, to_json([system])[0] if system is not None else None
+            self._system = system
+            line["system"] = None if system is None else self._repeated.encoded("system", system, _write_system)
         if len(request.tools) != len(self._tools) or any(
             spec is not tool.spec for spec, tool in zip(request.tools, self._tools, strict=True)
         ):
             line["tools"] = [spec_fields(spec) for spec in request.tools]
         self._sent, self._answer, self._given = said, None, {}
-        self._put(line | request_fields(request) | {"state": self._head.state()})
+        line |= request_fields(request)
+        line["state"] = self._head.state()
+        self._put(line)
 
     def _look_for_secrets(self) -> None:
-        """A key that a function gives is known when it was asked for one, and may change."""
+        """A key that a function gives is known when it was asked for one, and may change with each request."""
         secrets = self._head.secrets()
         if secrets == self._looked_for:
             return
@@ -193,37 +206,55 @@ class RunRecorder(Companion):
             self._hiding = Hiding((*self._hiding.given, *secrets))
             self._scribe.hide(self._hiding)
 
-    def received(self, delta: Delta, hearing: Hearing) -> None:
-        at = round(self._elapsed() - self._began, 9)
-        if isinstance(delta, TextDelta):
-            hearing.text.append(delta.text)
-            self._put_piece(at, self.turn, "text", delta.text)
-            return
-        if isinstance(delta, ReasoningDelta):
-            hearing.reasoning.append(delta.text)
-            self._put_piece(at, self.turn, "reasoning", delta.text)
-            return
-        kind = delta.__class__
-        if kind is Received or (kind is CallArguments and self._hiding.secrets):
-            return  # half an argument may be half a secret; the call comes whole
-        if kind in _BREAKS:
+    def received(self, deltas: Sequence[Delta], hearing: Hearing) -> None:
+        """What came together has one time."""
+        at, turn = self._at(), self.turn
+        texts: list[str] = []
+        for delta in deltas:
+            if isinstance(delta, TextDelta):
+                texts.append(delta.text)
+                continue
+            if texts:
+                hearing.text += texts
+                self._scribe.put_pieces(at, turn, "text", texts)
+                texts = []
+            if isinstance(delta, ReasoningDelta):
+                hearing.reasoning.append(delta.text)
+                self._scribe.put_pieces(at, turn, "reasoning", (delta.text,))
+                continue
+            if (fields := self._fields_of(delta, hearing)) is not None:
+                self._put({"line": "delta", "at": at, "turn": turn, "delta": NAMES[delta.__class__], **fields})
+        if texts:
+            hearing.text += texts
+            self._scribe.put_pieces(at, turn, "text", texts)
+
+    def _fields_of(self, delta: Delta, hearing: Hearing) -> Line | None:
+        """None if it is not recorded."""
+        if isinstance(delta, CallOpened):
+            return {"index": delta.index, "name": delta.name, "id": delta.id}
+        if isinstance(delta, CallReady):
+            call = delta.call
+            if _HUGE.search(call.raw):
+                self._scribe.exact = True
+            hearing.calls[call.index] = call
+            return {"call": write_call(call)}
+        if isinstance(delta, Ended):
+            self._scribe.settle()
+            self._answer = delta.message
+            return ended_fields(delta, hearing)
+        if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._hiding.secrets):
+            return None  # half an argument may be half a secret; the call comes whole
+        if isinstance(delta, Restarted | AttemptFailed):
             self._scribe.settle()
         hearing.feed(delta)
-        if kind is Ended:
-            ended = cast("Ended", delta)
-            self._answer = ended.message
-            fields = ended_fields(ended, hearing.message)
-            self._put({"line": "delta", "at": at, "turn": self.turn, "delta": "ended", **fields})
-            return
-        if kind is CallReady and _HUGE.search(cast("CallReady", delta).call.raw):
-            self._scribe.exact = True
-        self._put((at, self.turn, delta))
+        return delta_fields(delta)
 
     def answering(self) -> None:
         """The answer begins."""
         self._look_for_secrets()
 
     def failed(self, error: BaseException) -> None:
+        self._look_for_secrets()
         self._scribe.settle()
         self._put(self._line("failed", **error_fields(error)))
 
@@ -234,29 +265,39 @@ class RunRecorder(Companion):
     def caller(self, caller: Caller) -> Caller:
         async def recorded(call: ToolCall, context: CallContext[Any]) -> ToolResult:
             changes = call.name not in self._reads
-            spent = _Spent(context)
-            if changes:  # by now it is said that it starts: that must be known, if it is never heard of again
+            self._used.pop(id(context), None)
+            context.spend = partial(self._spend, id(context), context.spend)
+            if changes and self._scribe.urgent:  # that it starts must be known, if it is never heard of again
                 self._scribe.flush()
             try:
                 result = await caller(call, context)
             except Exception as error:
-                self._keep_result(call, context, failure(call, in_words(error)), spent)
+                self._keep_result(call, context, failure(call, in_words(error)))
                 raise
-            self._keep_result(call, context, result, spent)
+            self._keep_result(call, context, result)
             if changes:
-                self._scribe.flush()
+                self._scribe.flush_soon()
             return result
 
         return recorded
 
-    def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult, spent: _Spent) -> None:
+    def _spend(self, context: int, spend: Callable[[Usage], None], usage: Usage) -> None:
+        """What a call uses itself (an agent as a tool): it counts for the run, and is heard on its way there."""
+        used = self._used.get(context)
+        self._used[context] = usage if used is None else used + usage
+        spend(usage)
+
+    def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult) -> None:
         try:
             saved = write_result(result)
         except Exception:  # noqa: BLE001 - a foreign `Caller` may give anything; whoever gets it will say so
             return
         self._given[call.id] = result
-        line = self._line("result", call_id=call.id, key=context.key, result=saved)
-        self._put(line if spent.usage is None else {**line, "usage": spent.usage})
+        line: Line = {"line": "result", "at": self._at(), "turn": self.turn}
+        line |= {"call_id": call.id, "key": context.key, "result": saved}
+        if self._used and (used := self._used.pop(id(context), None)) is not None:
+            line["usage"] = fields_of(used)
+        self._put(line)
 
     def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
         if on_approval is None:
@@ -276,15 +317,16 @@ class RunRecorder(Companion):
         self.turn = event.turn
         kind = event.__class__
         if kind not in _SPECIAL:
-            self._put(event)
-            return
-        if kind is RunFinished:
+            self._put_event(event)
+        elif kind is CallStarted:
+            self._put_event(event)
+            self._scribe.urgent = True
+        elif kind is RunFinished:
             self._put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
             self._put({**self._line("event"), **event_to_json(event)})
         else:
-            self._put(event)
-        if kind in _STAGES:
+            self._put_event(event)
             self._note_stage(event)
 
     def _finished_line(self, event: RunFinished) -> Line:
@@ -292,7 +334,7 @@ class RunRecorder(Companion):
         history = self._head.history()
         keep = _alike(self._sent, history)
         messages = refer(history[keep:], self._answer, self._given)
-        return {"line": "event", **event_to_json(event), "messages": messages, "keep": keep}
+        return {"line": "event", "event": "run_finished", **event.__dict__, "messages": messages, "keep": keep}
 
     def _note_stage(self, event: Event) -> None:
         match event:
@@ -309,44 +351,45 @@ class RunRecorder(Companion):
                 pass
 
     def _stage(self, names: list[str], status: str) -> None:
-        what = {"stage": "multi_tool_call", "agent_name": self._head.agent, "status": status}
-        self._put(self._line("stage", **what, tool_count=len(names), tool_names=names))
+        line: Line = {"line": "stage", "at": self._at(), "turn": self.turn, "stage": "multi_tool_call"}
+        line |= {"agent_name": self._head.agent, "status": status, "tool_count": len(names), "tool_names": names}
+        self._put(line)
 
     def end(self) -> None:
         self._scribe.end()
 
     def _line(self, kind: str, **fields: Any) -> Line:
-        return {"line": kind, "at": round(self._elapsed() - self._began, 9), "turn": self.turn, **fields}
+        return {"line": kind, "at": self._at(), "turn": self.turn, **fields}
+
+    def _at(self) -> float:
+        """Seconds since the beginning, in whole nanoseconds: `round` would take five times as long."""
+        return int((self._elapsed() - self._began) * 1e9 + 0.5) / 1e9
 
 
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
-_SPECIAL = frozenset({RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
-_BREAKS = (Ended, Restarted, AttemptFailed)
+_SPECIAL = frozenset({CallStarted, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 """A number beyond all floats."""
 
 
+def _write_tools(tools: tuple[Tool, ...]) -> list[Line]:
+    return [tool_fields(tool) for tool in tools]
+
+
+def _write_system(system: System) -> Line:
+    return to_json([system])[0]
+
+
 def _alike(before: Sequence[Message], now: Sequence[Message]) -> int:
     """How many at the beginning are the same."""
+    if not any(map(is_not, before, now)):
+        return min(len(before), len(now))
     count = 0
     for one, other in zip(before, now, strict=False):
         if one is not other:
             break
         count += 1
     return count
-
-
-class _Spent:
-    """What a call uses itself (an agent as a tool): it counts for the run, and is heard on its way there."""
-
-    def __init__(self, context: CallContext[Any]) -> None:
-        self.usage: Usage | None = None
-        self._spend = context.spend
-        context.spend = self
-
-    def __call__(self, usage: Usage) -> None:
-        self.usage = usage if self.usage is None else self.usage + usage
-        self._spend(usage)
 
 
 class RecordingEar:
@@ -360,18 +403,13 @@ class RecordingEar:
         self._hearing = Hearing()
         self._fresh = True
 
-    def __call__(self, delta: Delta) -> None:
+    def __call__(self, deltas: Sequence[Delta]) -> None:
         if self._fresh:
             self._fresh = False
             self._recorder.answering()
-        self._received(delta, self._hearing)
+        self._received(deltas, self._hearing)
 
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, error: BaseException | None) -> None:
         if isinstance(error, Exception):
             self._recorder.failed(error)
         self._recorder.left()
@@ -393,7 +431,12 @@ class _Recorded:
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
         ear = self._recorder.listens(request)
-        async with ear, closing(self._model.stream(request)) as deltas:
-            async for delta in deltas:
-                ear(delta)
-                yield delta
+        try:
+            async with closing(self._model.stream(request)) as deltas:
+                async for delta in deltas:
+                    ear((delta,))
+                    yield delta
+        except BaseException as error:
+            ear.end(error)
+            raise
+        ear.end(None)

@@ -7,6 +7,7 @@ by then. Nothing is known here of models and tools: `replay` stands between them
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from unbroken.events import NAMES
@@ -178,6 +179,20 @@ class Tape:
         self._next, self._said = each.place, max(self._said, each.said_before)
         self._give()
         return True
+
+
+def came_together(inputs: Sequence[Input]) -> Iterator[list[Input]]:
+    """The pieces of one answer, those in one list that were heard before the run acted on any of them: they have one
+    time, and nothing was said or came in between."""
+    together: list[Input] = []
+    for each in inputs:
+        last = together[-1] if together else each
+        if (each.at, each.said_before, each.place) != (last.at, last.said_before, last.place + bool(together)):
+            yield together
+            together = []
+        together.append(each)
+    if together:
+        yield together
 
 
 def read_tape(

@@ -86,7 +86,10 @@ def _given(**fields: Json) -> Object:
 
 def _write_part(part: Part) -> Object:
     if isinstance(part, Text):
-        return {"type": "text", "text": part.text} | _given(cache=part.cache)
+        text: Object = {"type": "text", "text": part.text}
+        if part.cache:
+            text["cache"] = part.cache
+        return text
     saved = _given(mime=part.mime, data=part.data, url=part.url, cache=part.cache, name=part.name)
     return {"type": "media"} | saved | _write_native(part.native)
 
@@ -100,7 +103,14 @@ def _write_native(native: Native | None) -> Object:
 
 def write_call(call: ToolCall) -> Object:
     saved: Object = {"id": call.id, "name": call.name, "arguments": call.arguments, "complete": call.complete}
-    saved |= _given(raw=call.raw, index=call.index, problem=call.problem, notes=list(call.notes))
+    if call.raw:
+        saved["raw"] = call.raw
+    if call.index:
+        saved["index"] = call.index
+    if call.problem:
+        saved["problem"] = call.problem
+    if call.notes:
+        saved["notes"] = list(call.notes)
     if call.kind != "function":
         saved["kind"] = call.kind
     return saved
@@ -108,10 +118,17 @@ def write_call(call: ToolCall) -> Object:
 
 def write_result(result: ToolResult) -> Object:
     saved: Object = {"call_id": result.call_id, "content": [_write_part(part) for part in result.content]}
-    saved |= _given(name=result.name, duplicate_of=result.duplicate_of, cache=result.cache)
+    if result.name:
+        saved["name"] = result.name
+    if result.duplicate_of:
+        saved["duplicate_of"] = result.duplicate_of
+    if result.cache:
+        saved["cache"] = result.cache
     if result.error:
         saved["metadata"] = {"error": True}
-    return saved | _write_native(result.native)
+    if result.native is not None:
+        saved |= _write_native(result.native)
+    return saved
 
 
 class _Unreadable(Exception):

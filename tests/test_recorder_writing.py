@@ -1,0 +1,247 @@
+"""When the recorder writes, and what: nothing that a run relies on is only in memory, and nothing is changed on its way
+to the file."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import json
+import pickle
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unbroken import Agent, CallContext, Schedule, ScriptedModel, Tool, tool
+from unbroken.deltas import Delta, Ended, ReasoningDelta, TextDelta
+from unbroken.events import CallFinished, Event, RunFinished, TextAdded
+from unbroken.messages import Request, Usage
+from unbroken.models.model import apart, reads_together
+from unbroken.models.script import Call
+from unbroken.testing import run_virtual
+from unbroken.trajectory.record import Recorder
+from unbroken.trajectory.recording import read_recording
+from unbroken.verdicts import Verdict
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def results_in(path: Path) -> list[str]:
+    return [line["call_id"] for line in lines_of(path) if line["line"] == "result"]
+
+
+@reads_together
+class OneRead:
+    """A model all of whose answer comes in one read."""
+
+    name = "one-read"
+
+    def __init__(self, *deltas: Delta) -> None:
+        self._deltas = deltas
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        return apart(self.reads(request))
+
+    async def reads(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        await asyncio.sleep(0.25)
+        yield self._deltas
+
+
+# Before anybody relies on it
+
+
+def test_a_tool_that_changes_something_begins_when_its_start_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    seen: list[list[str]] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        seen.append([line["call_id"] for line in lines_of(path) if line.get("event") == "call_started"])
+        return f"paid {amount}"
+
+    calls = [Call("pay", amount=amount, id=f"c{amount}") for amount in (1, 2, 3)]
+    Agent(ScriptedModel(calls, "Paid."), [pay], record=path, schedule="sequential").run_sync("Pay.")
+    assert seen == [["c1"], ["c1", "c2"], ["c1", "c2", "c3"]]
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_whoever_hears_of_a_result_finds_it_in_the_file(schedule: Schedule, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    heard: list[str] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        await asyncio.sleep(0.01 * (amount % 2))
+        return f"paid {amount}"
+
+    def listen(event: Event) -> None:
+        if isinstance(event, CallFinished):
+            heard.append(event.call_id)
+            assert event.call_id in results_in(path)
+
+    calls = [Call("pay", amount=amount, id=f"c{amount}") for amount in range(4)]
+    agent = Agent(ScriptedModel(calls, "Paid."), [pay], record=path, sinks=[listen], schedule=schedule)
+    assert agent.run_sync("Pay.").text == "Paid."
+    assert sorted(heard) == ["c0", "c1", "c2", "c3"]  # a sink that fails is left out, and would hear no more
+
+
+def test_results_that_come_at_once_are_written_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    found: list[list[str]] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    def listen(event: Event) -> None:
+        if isinstance(event, CallFinished):
+            found.append(results_in(path))
+
+    calls = [Call("pay", amount=amount, id=f"c{amount}") for amount in (1, 2, 3)]
+    Agent(ScriptedModel(calls, "Paid."), [pay], record=path, sinks=[listen], schedule="parallel").run_sync("Pay.")
+    assert found == [["c1", "c2", "c3"]] * 3
+
+
+# As it was
+
+
+def test_what_a_tool_does_to_its_arguments_is_not_in_the_recording(tmp_path: Path) -> None:
+    @tool(effect="read")
+    async def sort(names: list[str]) -> str:
+        names.sort()
+        names.append("and more")
+        return ", ".join(names)
+
+    path = tmp_path / "run.jsonl"
+    Agent(ScriptedModel([Call("sort", names=["b", "a"])], "Sorted."), [sort], record=path).run_sync("Sort.")
+    said = [line["arguments"] for line in lines_of(path) if line.get("event") == "call_started"]
+    made = [line["call"]["arguments"] for line in lines_of(path) if line.get("delta") == "call_ready"]
+    assert said == made == [{"names": ["b", "a"]}]
+
+
+def test_what_came_in_one_read_has_one_time_and_is_told_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    model = OneRead(ReasoningDelta("Hm."), TextDelta("It "), TextDelta("is."), Ended(Verdict("whole")))
+    heard: list[Event] = []
+    run_virtual(lambda: Agent(model, record=path, sinks=[heard.append]).run("Is it?"), start=1_700_000_000.0)
+    pieces = [line for line in lines_of(path) if line["line"] == "pieces"]
+    assert [line["delta"] for line in pieces] == ["reasoning", "text"]
+    assert [line["pieces"] for line in pieces] == [[[0.25, "Hm."]], [[0.25, "It "], [0.25, "is."]]]
+    assert [event.text for event in heard if isinstance(event, TextAdded)] == ["It ", "is."]
+    recorded = [event for event in read_recording(path).events if not isinstance(event, RunFinished)]
+    assert recorded == [event for event in heard if not isinstance(event, RunFinished)]
+
+
+def test_agents_that_share_a_recorder_have_their_own_tools_instructions_and_settings(tmp_path: Path) -> None:
+    @tool(effect="read")
+    def sun() -> str:
+        return "shines"
+
+    @tool(effect="read")
+    def rain() -> str:
+        return "falls"
+
+    recorder = Recorder(tmp_path)
+
+    def ask(name: str, tools: Sequence[Tool], instructions: str, schedule: Schedule) -> None:
+        agent = Agent(
+            ScriptedModel("So."), tools, instructions=instructions, sinks=[recorder], schedule=schedule, name=name
+        )
+        agent.run_sync("How is it?")
+
+    for _ in range(2):
+        ask("one", [sun], "Be short.", Schedule.EAGER)
+        ask("two", [sun, rain], "Be kind.", Schedule.PARALLEL)
+    found = [read_recording(path) for path in tmp_path.iterdir()]
+    assert len(found) == 4
+    for recording in found:
+        (request,) = recording.requests
+        one = recording.agent_name == "one"
+        assert [each["name"] for each in request.tools] == (["sun"] if one else ["sun", "rain"])
+        assert request.messages[0]["content"][0]["text"].startswith("Be short." if one else "Be kind.")
+        assert recording.settings["schedule"] == ("eager" if one else "parallel")
+
+
+def test_a_number_beyond_all_floats_does_not_spoil_what_is_written_after_it(tmp_path: Path) -> None:
+    """From then on the slow encoder writes, also what was encoded once for all recordings."""
+
+    @tool(effect="read")
+    def weigh(grams: Any) -> str:
+        return "heavy"
+
+    @tool(effect="read")
+    def rest() -> str:
+        return "rested"
+
+    agent = Agent(
+        ScriptedModel([Call("weigh", '{"grams": 1e999}')], "Heavy.", loop_last=True),
+        lambda turn, _: [weigh] if turn == 0 else [weigh, rest],
+        record=tmp_path,
+    )
+    agent.run_sync("Weigh.")
+    (path,) = tmp_path.iterdir()
+    recording = read_recording(path)
+    assert not recording.problems
+    assert [[each["name"] for each in request.tools] for request in recording.requests] == [
+        ["weigh"],
+        ["weigh", "rest"],
+    ]
+    (ready,) = (line for line in recording.lines if line.get("delta") == "call_ready")
+    assert ready["call"]["arguments"] == {"grams": float("inf")}
+
+
+def test_what_calls_use_themselves_stands_with_each_of_them(tmp_path: Path) -> None:
+    @tool
+    async def think(context: CallContext[Any], tokens: int) -> str:
+        context.spend(Usage(tokens, 1))
+        await asyncio.sleep(0.01)
+        context.spend(Usage(tokens, 1))
+        return "thought"
+
+    @tool
+    async def act() -> str:
+        return "acted"
+
+    calls = [Call("think", tokens=10, id="a"), Call("act", id="b"), Call("think", tokens=100, id="c")]
+    path = tmp_path / "run.jsonl"
+    Agent(ScriptedModel(calls, "So."), [think, act], record=path, schedule="parallel").run_sync("Go.")
+    results = {line["call_id"]: line for line in lines_of(path) if line["line"] == "result"}
+    assert "usage" not in results["b"]
+    assert results["a"]["usage"]["input_tokens"] == 20
+    assert results["c"]["usage"]["input_tokens"] == 200
+
+
+# Nothing is left behind
+
+
+def test_a_recorded_run_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    @tool
+    async def act(what: str) -> str:
+        return what
+
+    async def main() -> int:
+        model = ScriptedModel([Call("act", what="a"), Call("act", what="b")], "Done.", loop_last=True)
+        agent = Agent(model, [act], record=tmp_path)
+        await agent.run("Go.")
+        gc.collect()
+        gc.disable()
+        try:
+            await agent.run("Go.")
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    assert asyncio.run(main()) == 0
+
+
+def test_the_end_of_a_run_can_be_copied_and_sent_with_its_messages() -> None:
+    heard: list[Event] = []
+    Agent(ScriptedModel("So."), sinks=[heard.append]).run_sync("Go.")
+    for end in (copy.copy(heard[-1]), copy.deepcopy(heard[-1]), pickle.loads(pickle.dumps(heard[-1]))):
+        assert isinstance(end, RunFinished)
+        assert end == heard[-1]
+        assert [message["role"] for message in end.messages] == ["user", "assistant"]
