@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,15 @@ def test_a_place_where_nothing_can_be_saved_is_named(tmp_path: Path) -> None:
     chat = Conversation(Agent(ScriptedModel("One.")))
     with pytest.raises(UserError, match=r"cannot be saved in .*/no/chat\.json: No such file or directory"):
         chat.save(tmp_path / "no" / "chat.json")
+
+
+def test_a_saved_conversation_is_for_its_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    (tmp_path / "chat.json.new").write_text("left behind by a crash")
+    for _ in range(2):
+        Conversation(Agent(ScriptedModel("One."))).save(file)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
 def test_a_saved_conversation_goes_on_elsewhere(tmp_path: Path) -> None:

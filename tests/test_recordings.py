@@ -322,6 +322,33 @@ def test_a_run_that_did_not_end_is_listed_with_the_time_it_took_so_far(recorded:
     assert summary.seconds == pytest.approx(4.55)  # pyright: ignore[reportUnknownMemberType] - pytest's own
 
 
+def test_a_run_that_did_not_end_is_listed_with_what_it_had_used(recorded: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    lines = recorded.splitlines(keepends=True)
+    found: list[tuple[int, int, int, int]] = []
+    for number in range(1, len(lines) + 1):
+        path.write_bytes(b"".join(lines[:number]))
+        summary = summarize(path)
+        used = summary.requests, summary.rounds, summary.calls, summary.tokens
+        if not found or found[-1] != used:
+            found.append(used)
+    assert found == [
+        (0, 0, 0, 0),
+        (1, 0, 0, 0),
+        (1, 0, 1, 0),  # a call starts while the first answer is being written
+        (1, 0, 2, 0),
+        (1, 0, 3, 0),  # it had three: one is shared
+        (2, 1, 3, 120),
+        (2, 1, 4, 120),  # this answer breaks off
+        (2, 1, 5, 120),
+        (2, 1, 6, 120),
+        (3, 2, 6, 573),  # what broke off is estimated
+        (3, 2, 8, 573),
+        (4, 3, 8, 913),
+        (4, 3, 8, 1363),
+    ]
+
+
 def test_a_folder_that_is_none_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot be listed: .*; name a folder of recordings"):
         list_recordings(tmp_path / "nowhere")

@@ -4,6 +4,7 @@ and can be saved and loaded as JSON."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -111,11 +112,14 @@ class Conversation:
         return chat
 
     def save(self, path: str | Path) -> None:
-        """Written whole or not at all: a crash in the middle leaves the old file. `UserError` where it cannot be."""
+        """Written whole or not at all: a crash in the middle leaves the old file. Only its owner may read it.
+        `UserError` where it cannot be."""
         path = Path(path)
         new = path.with_name(f"{path.name}.new")
         try:
-            new.write_bytes(dumps(self.to_json()))
+            new.unlink(missing_ok=True)
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(dumps(self.to_json()))
             new.replace(path)
         except OSError as error:
             raise UserError(f"the conversation cannot be saved in {path}: {error.strerror or error}") from None

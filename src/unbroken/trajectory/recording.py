@@ -275,7 +275,8 @@ class Summary:
     time: float = 0.0
     prompt: str = ""
     stop_reason: str = ""
-    """Empty if the run did not end, `failed` if it did with an error."""
+    """Empty if the run did not end, `failed` if it did with an error. Of one that did not end the numbers are those of
+    its last request, with the calls that came since."""
     text: str = ""
     """The answer, or the error."""
     rounds: int = 0
@@ -340,27 +341,45 @@ def summarize(path: Path) -> Summary:
 
 
 def _ending(file: BinaryIO, size: int) -> Line:
-    """The event in which the run ended, else the last one that has a time."""
+    """The event in which the run ended; of one that did not, what is known of it so far."""
     wanted = _TAIL
     while True:
         start = max(size - wanted, 0)
         file.seek(start)
-        lines = file.read(size - start).split(b"\n")
-        last: Line = {}
-        for raw in reversed(lines if start == 0 else lines[1:]):
+        lines = file.read(size - start).split(b"\n")[0 if start == 0 else 1 :]
+        for raw in reversed(lines):
             if raw.startswith(b'{"line":"resumed"'):
-                return last  # what ended before has gone on
-            is_end = raw.startswith(
-                (b'{"line":"event","event":"run_finished"', b'{"line":"event","event":"run_failed"')
-            )
-            if is_end or (not last and raw.startswith(b'{"line":"event"')):
-                line = _line(raw)
-                if line is not None and is_end:
-                    return line
-                last = last or {"time": line["time"]} if line is not None else last
-        if last or start == 0:
-            return last
+                break  # what ended before has gone on
+            if raw.startswith((_EVENT + b'run_finished"', _EVENT + b'run_failed"')) and (line := _line(raw)):
+                return line
+        found = _so_far(lines)
+        if found or start == 0:
+            return found
         wanted *= 8
+
+
+def _so_far(lines: list[bytes]) -> Line:
+    """When the run was heard of last, what it had used by its last request, and the calls that came since."""
+    found: Line = {}
+    calls = started = 0
+    for raw in reversed(lines):
+        if raw.startswith(b'{"line":"resumed"'):
+            break
+        if raw.startswith(_EVENT):
+            started += raw.startswith(_EVENT + b'call_started"')
+            detects = raw.startswith(_EVENT + b'tool_calls_detected"')
+            if (detects or not found) and (line := _line(raw)):
+                calls = line["count"] if detects else calls
+                found = found or {"time": line["time"]}
+        elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
+            state = _object(line.get("state"))
+            found |= {name: state.get(name) for name in ("rounds", "requests", "usage")}
+            found["calls"] = count(state.get("calls")) + (calls or started)
+            break
+    return found
+
+
+_EVENT = b'{"line":"event","event":"'
 
 
 def _prompt(head: Line) -> str:
