@@ -490,6 +490,7 @@ def test_a_resumed_run_replays_as_one(tmp_path: Path) -> None:
     lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
     asked = [number for number, line in enumerate(lines) if line.startswith(b'{"line":"request"')]
     (tmp_path / "b.jsonl").write_bytes(b"".join(lines[: asked[1] + 4]))
-    resumed = run_virtual(lambda: agent(ScriptedModel(script)).resume(tmp_path / "b.jsonl"))
+    resumed = run_virtual(lambda: agent(ScriptedModel(script)).resume(tmp_path / "b.jsonl"), start=3600.0)
     again = agent().replay(tmp_path / "b.jsonl")
     assert (again.text, again.messages, again.rounds) == (resumed.text, resumed.messages, 2)
+    assert again.seconds == resumed.seconds == 0.4  # and not an hour: nobody was there

@@ -205,8 +205,14 @@ def read_tape(
     approvals: dict[str, list[Input]] = {}
     requests = iter(recording.requests)
     said, died = 0, False
+    last = nobody = 0.0
+    """When something was heard last; how long nobody was there in all: that is not waited for again."""
     for place, line in enumerate(recording.lines):
-        each = Input(line.get("at", 0.0), line, said, place)
+        at = line.get("at", last)
+        if line["line"] == "resumed":
+            nobody += max(at - last, 0.0)
+        last = max(last, at)
+        each = Input(round(at - nobody, 9), line, said, place)
         match line["line"]:
             case "request":
                 request = next(requests)
