@@ -130,8 +130,10 @@ class _Ears:
 
 def open_ear(companions: Sequence[Companion], request: Request) -> Ear | None:
     """Of all that want to hear the answer."""
+    if len(companions) == 1:
+        return companions[0].listens(request)
     ears = [ear for companion in companions if (ear := companion.listens(request)) is not None]
-    return (ears[0] if len(ears) == 1 else _Ears(ears)) if ears else None
+    return _Ears(ears) if ears else None
 
 
 def wrap_approval(companions: Sequence[Companion], on_approval: OnApproval | None) -> OnApproval | None:

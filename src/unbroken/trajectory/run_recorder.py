@@ -37,7 +37,7 @@ from unbroken.events import (
     ToolCallsDetected,
     event_to_json,
 )
-from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult, Usage
+from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult, ToolSpec, Usage
 from unbroken.models.model import Model, closing
 from unbroken.tools.approval import Approval, OnApproval, ask
 from unbroken.tools.calling import Caller, failure, in_words
@@ -96,7 +96,10 @@ class RunRecorder(Companion):
         self._answer: Assistant | None = None
         self._given: dict[str, ToolResult] = {}
         """What the model said, and what the tools gave, since the last request: it stands in the file."""
+        self._toolbox: Toolbox | None = None
         self._tools: tuple[Tool, ...] = ()
+        self._specs: tuple[ToolSpec, ...] = ()
+        """Of the turn: those tools, as the model is told of them."""
         self._reads: set[str] = set()
         self._several: dict[int, list[str]] = {}
         """The names of several calls in one answer that have not ended, by their turn."""
@@ -152,8 +155,11 @@ class RunRecorder(Companion):
 
     def offered(self, turn: int, toolbox: Toolbox) -> None:
         self.turn = turn
+        if toolbox is self._toolbox:
+            return
+        self._toolbox, self._specs = toolbox, toolbox.specs
         tools = tuple(toolbox)
-        if len(tools) != len(self._tools) or any(map(is_not, tools, self._tools)):
+        if not _are_same(tools, self._tools):
             self._tools = tools
             self._reads = {tool.name for tool in tools if tool.effect == "read"}
             self._put(self._line("tools", tools=self._repeated.encoded("tools", tools, _write_tools)))
@@ -178,7 +184,7 @@ class RunRecorder(Companion):
         said = messages if system is None else messages[1:]
         keep = _alike(self._sent, said)
         history = self._head.history()
-        if len(said) != len(history) or any(map(is_not, said, history)):
+        if not _are_same(said, history):
             known = _alike(self._history, history)
             self._put(self._line("history", keep=known, messages=refer(history[known:], self._answer, self._given)))
             self._history = history
@@ -187,9 +193,7 @@ class RunRecorder(Companion):
         if system is not self._system:
             self._system = system
             line["system"] = None if system is None else self._repeated.encoded("system", system, _write_system)
-        if len(request.tools) != len(self._tools) or any(
-            spec is not tool.spec for spec, tool in zip(request.tools, self._tools, strict=True)
-        ):
+        if not _are_same(request.tools, self._specs):
             line["tools"] = [spec_fields(spec) for spec in request.tools]
         self._sent, self._answer, self._given = said, None, {}
         line |= request_fields(request)
@@ -222,32 +226,37 @@ class RunRecorder(Companion):
                 hearing.reasoning.append(delta.text)
                 self._scribe.put_pieces(at, turn, "reasoning", (delta.text,))
                 continue
-            if (fields := self._fields_of(delta, hearing)) is not None:
-                self._put({"line": "delta", "at": at, "turn": turn, "delta": NAMES[delta.__class__], **fields})
+            line: Line = {"line": "delta", "at": at, "turn": turn, "delta": NAMES.get(delta.__class__)}
+            if self._describe(delta, line, hearing):
+                self._put(line)
         if texts:
             hearing.text += texts
             self._scribe.put_pieces(at, turn, "text", texts)
 
-    def _fields_of(self, delta: Delta, hearing: Hearing) -> Line | None:
-        """None if it is not recorded."""
+    def _describe(self, delta: Delta, line: Line, hearing: Hearing) -> bool:
+        """In its line; False if it is not recorded."""
         if isinstance(delta, CallOpened):
-            return {"index": delta.index, "name": delta.name, "id": delta.id}
+            line["index"], line["name"], line["id"] = delta.index, delta.name, delta.id
+            return True
         if isinstance(delta, CallReady):
             call = delta.call
             if _HUGE.search(call.raw):
                 self._scribe.exact = True
             hearing.calls[call.index] = call
-            return {"call": write_call(call)}
+            line["call"] = write_call(call)
+            return True
         if isinstance(delta, Ended):
             self._scribe.settle()
             self._answer = delta.message
-            return ended_fields(delta, hearing)
+            line |= ended_fields(delta, hearing)
+            return True
         if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._hiding.secrets):
-            return None  # half an argument may be half a secret; the call comes whole
+            return False  # half an argument may be half a secret; the call comes whole
         if isinstance(delta, Restarted | AttemptFailed):
             self._scribe.settle()
         hearing.feed(delta)
-        return delta_fields(delta)
+        line |= delta_fields(delta)
+        return True
 
     def answering(self) -> None:
         """The answer begins."""
@@ -378,6 +387,10 @@ def _write_tools(tools: tuple[Tool, ...]) -> list[Line]:
 
 def _write_system(system: System) -> Line:
     return to_json([system])[0]
+
+
+def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return some is others or (len(some) == len(others) and not any(map(is_not, some, others)))
 
 
 def _alike(before: Sequence[Message], now: Sequence[Message]) -> int:
