@@ -53,7 +53,6 @@ from unbroken.trajectory.hiding import Hiding
 from unbroken.trajectory.lines import Hearing, Line, read_delta, read_sampling
 from unbroken.trajectory.record import Recorder, RunRecorder
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.repeated import Repeated
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 
@@ -415,7 +414,7 @@ class Full:
         pass
 
     def accompany(self, head: RunHead) -> RunRecorder:
-        return RunRecorder("/dev/full", os.open("/dev/full", os.O_RDWR), head, Hiding(()), Repeated())
+        return RunRecorder("/dev/full", os.open("/dev/full", os.O_RDWR), head, Hiding(()))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no disk is full here")

@@ -9,18 +9,21 @@ import gc
 import json
 import pickle
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from unbroken import Agent, CallContext, Schedule, ScriptedModel, Tool, tool
-from unbroken.deltas import Delta, Ended, ReasoningDelta, TextDelta
-from unbroken.events import CallFinished, Event, RunFinished, TextAdded
-from unbroken.messages import Request, Usage
+from unbroken import Agent, CallContext, ProviderError, Schedule, ScriptedModel, Tool, tool
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta
+from unbroken.events import CallFinished, Event, RunFinished, TextAdded, event_to_json
+from unbroken.messages import Request, ToolCall, Usage
 from unbroken.models.model import apart, reads_together
 from unbroken.models.script import Call
 from unbroken.testing import run_virtual
+from unbroken.trajectory.companion import Companion, Ear, RunHead
 from unbroken.trajectory.record import Recorder
 from unbroken.trajectory.recording import read_recording
 from unbroken.verdicts import Verdict
@@ -89,21 +92,19 @@ def test_whoever_hears_of_a_result_finds_it_in_the_file(schedule: Schedule, tmp_
     assert sorted(heard) == ["c0", "c1", "c2", "c3"]  # a sink that fails is left out, and would hear no more
 
 
-def test_results_that_come_at_once_are_written_at_once(tmp_path: Path) -> None:
+def test_a_result_is_in_the_file_before_anything_else_runs_in_that_turn_of_the_loop(tmp_path: Path) -> None:
+    """The next tool may take its time without giving way, or be the end of the process."""
     path = tmp_path / "run.jsonl"
     found: list[list[str]] = []
 
     @tool
     async def pay(amount: int) -> str:
+        found.append(results_in(path))
         return f"paid {amount}"
 
-    def listen(event: Event) -> None:
-        if isinstance(event, CallFinished):
-            found.append(results_in(path))
-
     calls = [Call("pay", amount=amount, id=f"c{amount}") for amount in (1, 2, 3)]
-    Agent(ScriptedModel(calls, "Paid."), [pay], record=path, sinks=[listen], schedule="parallel").run_sync("Pay.")
-    assert found == [["c1", "c2", "c3"]] * 3
+    Agent(ScriptedModel(calls, "Paid."), [pay], record=path, schedule="parallel").run_sync("Pay.")
+    assert found == [[], ["c1"], ["c1", "c2"]]
 
 
 # As it was
@@ -166,8 +167,37 @@ def test_agents_that_share_a_recorder_have_their_own_tools_instructions_and_sett
         assert recording.settings["schedule"] == ("eager" if one else "parallel")
 
 
+def test_a_tool_that_was_changed_between_two_runs_is_recorded_as_it_is(tmp_path: Path) -> None:
+    @tool(effect="read")
+    def look(city: str) -> str:
+        return city
+
+    agent = Agent(ScriptedModel("One.", "Two."), [look], record=tmp_path)
+    agent.run_sync("1", run_id="first")
+    properties: Any = look.spec.parameters["properties"]
+    properties["city"]["enum"] = ["Rome"]
+    agent.run_sync("2", run_id="second")
+    for run, allowed in (("first", None), ("second", ["Rome"])):
+        (path,) = tmp_path.glob(f"*{run}*")
+        ((spec,),) = (request.tools for request in read_recording(path).requests)
+        assert spec["parameters"]["properties"]["city"].get("enum") == allowed
+    assert agent.replay(path).text == "Two."
+
+
+def test_what_a_sink_hangs_on_an_event_does_not_cost_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    def hang(event: Any) -> None:
+        event.seen = object()
+
+    Agent(ScriptedModel("So."), sinks=[hang], record=path).run_sync("Go.")
+    recording = read_recording(path)
+    assert recording.ending is not None
+    assert not list(recording.of("note"))
+
+
 def test_a_number_beyond_all_floats_does_not_spoil_what_is_written_after_it(tmp_path: Path) -> None:
-    """From then on the slow encoder writes, also what was encoded once for all recordings."""
+    """From then on the slow encoder writes."""
 
     @tool(effect="read")
     def weigh(grams: Any) -> str:
@@ -245,3 +275,92 @@ def test_the_end_of_a_run_can_be_copied_and_sent_with_its_messages() -> None:
         assert isinstance(end, RunFinished)
         assert end == heard[-1]
         assert [message["role"] for message in end.messages] == ["user", "assistant"]
+
+
+def test_every_event_is_written_by_the_fast_encoder_as_it_is() -> None:
+    written: list[Any] = []
+    heard: list[Event] = []
+
+    def write(event: Event) -> None:
+        written.append(orjson.loads(orjson.dumps(event)))
+        heard.append(event)
+
+    @tool
+    async def act() -> str:
+        return "acted"
+
+    Agent(ScriptedModel([Call("act")], "So."), [act], sinks=[write]).run_sync("Go.")
+    assert isinstance(heard[-1], RunFinished)
+    for fields, event in zip(written, heard, strict=True):
+        assert {**event_to_json(event), **fields} == event_to_json(event)
+        assert fields.keys() == event_to_json(event).keys() - {"event"}
+
+
+# Several that hear
+
+
+class Listening(Companion):
+    """Hears the answers, and may fail at it."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        self.ends: list[BaseException | None] = []
+
+    def accompany(self, head: RunHead) -> Companion:
+        return self
+
+    def listens(self, request: Request) -> Ear:
+        if self.fails == "listens":
+            raise ValueError("deaf")
+        return Hears(self)
+
+
+class Hears:
+    def __init__(self, of: Listening) -> None:
+        self._of = of
+
+    def __call__(self, deltas: Sequence[Delta]) -> None:
+        pass
+
+    def end(self, error: BaseException | None) -> None:
+        self._of.ends.append(error)
+        if self._of.fails == "end":
+            raise ValueError("cannot let go")
+
+
+@pytest.mark.parametrize("fails", ["", "end", "listens"])
+def test_whoever_began_to_hear_an_answer_is_told_of_its_end(fails: str) -> None:
+    first, second = Listening(), Listening(fails)
+    agent = Agent(ScriptedModel("So."), sinks=[first, second])
+    with pytest.raises((ProviderError, ValueError), match=r"cannot let go|deaf") if fails else nullcontext():
+        agent.run_sync("Go.")
+    (end,) = first.ends
+    assert (end is None) == (fails != "listens")
+
+
+def test_arguments_that_hide_a_secret_too_deep_are_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
+    secret = "sk-0123456789abcdef"
+    deep: Any = secret
+    for _ in range(700):
+        deep = [deep]
+    call = ToolCall("c1", "act", {"what": deep}, raw="{}")
+
+    class Deep:
+        name = "deep"
+
+        async def stream(self, request: Request) -> AsyncIterator[Delta]:
+            if len(request.messages) > 2:
+                yield TextDelta("Done.")
+            else:
+                yield CallReady(call)
+            yield Ended(Verdict("whole"))
+
+    @tool
+    async def act(what: Any) -> str:
+        return "acted"
+
+    path = tmp_path / "run.jsonl"
+    agent = Agent(Deep(), [act], sinks=[Recorder(path, secrets=[secret])], guidance=False)
+    assert agent.run_sync("Go.").text == "Done."
+    assert secret not in path.read_text()
+    assert any("nested too deep" in line["text"] for line in lines_of(path) if line["line"] == "note")

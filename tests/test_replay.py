@@ -26,6 +26,7 @@ from unbroken import (
     Edit,
     Guarded,
     Limits,
+    ProviderError,
     Result,
     Schedule,
     ScriptedModel,
@@ -33,7 +34,7 @@ from unbroken import (
     tool,
 )
 from unbroken.agent.rebuilding import agent_of, output_of
-from unbroken.deltas import Delta
+from unbroken.deltas import Delta, TextDelta
 from unbroken.events import CallFinished, Event, TextAdded, event_to_json
 from unbroken.messages import Message, Request, ToolCall
 from unbroken.models.model import Model, apart, closing, reads_together
@@ -90,7 +91,7 @@ async def decide(call: ToolCall) -> Approval:
             return Allow()
 
 
-def agent(model: ScriptedModel | Guarded[ScriptedModel] | None = None, **options: Any) -> Agent:
+def agent(model: Model | None = None, **options: Any) -> Agent:
     return Agent(model or ScriptedModel("nobody asks this one"), TOOLS, on_approval=decide, **options)
 
 
@@ -477,6 +478,35 @@ def test_wrong_use_is_told(tmp_path: Path, wrong: dict[str, Any], words: str) ->
     a_long_run.play(tmp_path / "a.jsonl")
     with pytest.raises(UserError, match=words):
         replay(tmp_path / "a.jsonl", **wrong)
+
+
+class HalfAnAnswer:
+    """Says something, and fails in the same instant."""
+
+    name = "scripted:demo"
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        yield TextDelta("half an ")
+        yield TextDelta("answer")
+        raise ProviderError("the wire broke")
+
+
+def test_what_came_just_before_a_failure_is_played_before_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    with pytest.raises(ProviderError):
+        run_virtual(lambda: agent(HalfAnAnswer(), record=first).run("Go.", run_id="r"))
+    with pytest.raises(ProviderError):
+        agent().replay(first, sinks=[Recorder(second)])
+    assert second.read_bytes() == first.read_bytes()
+
+
+def test_a_replay_tells_each_piece_that_was_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    heard: list[Event] = []
+    run_virtual(lambda: agent(ScriptedModel([Say("one two three four")]), record=path).run("Go."))
+    agent().replay(path, sinks=[heard.append])
+    assert [event.text for event in heard if isinstance(event, TextAdded)] == ["one ", "two ", "three ", "four"]
+    assert [event.seq for event in heard] == [event.seq for event in read_recording(path).events]
 
 
 def test_a_resumed_run_replays_as_one(tmp_path: Path) -> None:

@@ -189,6 +189,10 @@ class RoundFinished(Event):
 
 @dataclass
 class RunFinished(Event):
+    __slots__ = ()
+    # Its fields are in its `__dict__` all the same; but who sees slots (orjson) asks for them by their names, and so
+    # gets its messages written.
+
     text: str
     stop_reason: str
     rounds: int

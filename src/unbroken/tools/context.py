@@ -51,8 +51,8 @@ class CallContext(Generic[Deps]):
     @property
     def key(self) -> str:
         """For a service that must not do a thing twice: the same on every attempt of this call, and after a resume."""
-        digest = hashlib.blake2b(self.fingerprint.encode("utf-8", "replace"), digest_size=6).hexdigest()
-        return f"{self.run}-{self.turn}-{digest}-{self.nth}"
+        digest = hashlib.sha1(self.fingerprint.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+        return f"{self.run}-{self.turn}-{digest[:12]}-{self.nth}"
 
     def report(self, message: str, done: float | None = None) -> None:
         """Tell how far the work is: a `CallProgress` event. May be called from any thread."""

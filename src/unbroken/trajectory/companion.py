@@ -9,6 +9,7 @@ signatures as what they wrap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -124,15 +125,23 @@ class _Ears:
             ear(deltas)
 
     def end(self, error: BaseException | None) -> None:
-        for ear in reversed(self._ears):
-            ear.end(error)
+        with ExitStack() as all_of_them:  # also where one of them raises
+            for ear in self._ears:
+                all_of_them.callback(ear.end, error)
 
 
 def open_ear(companions: Sequence[Companion], request: Request) -> Ear | None:
     """Of all that want to hear the answer."""
     if len(companions) == 1:
         return companions[0].listens(request)
-    ears = [ear for companion in companions if (ear := companion.listens(request)) is not None]
+    ears: list[Ear] = []
+    try:
+        for companion in companions:
+            if (ear := companion.listens(request)) is not None:
+                ears.append(ear)
+    except BaseException as error:
+        _Ears(ears).end(error)
+        raise
     return _Ears(ears) if ears else None
 
 

@@ -88,11 +88,7 @@ def encode(line: Mapping[str, Any]) -> bytes:
 
 def exact(line: Any) -> bytes:
     """The same for what the fast encoder refuses, or bends: it writes a number beyond all floats as null."""
-    return json.dumps(line, separators=(",", ":"), default=_plain).encode()
-
-
-def _plain(value: object) -> Any:
-    return orjson.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else fields_of(value)
+    return json.dumps(line, separators=(",", ":"), default=fields_of).encode()
 
 
 # Deltas
@@ -292,7 +288,12 @@ def spec_fields(spec: ToolSpec) -> Line:
 
 def tool_fields(tool: Tool) -> Line:
     """A tool as the model sees it, and what it promises. A function among the promises is only said to be there."""
-    return spec_fields(tool.spec) | {
+    spec = tool.spec
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": spec.parameters,
+        "strict": spec.strict,
         "effect": tool.effect,
         "timeout": tool.timeout,
         "key": tool.key is not None,

@@ -22,7 +22,6 @@ from unbroken.events import (
 from unbroken.trajectory.companion import RunHead
 from unbroken.trajectory.hiding import Hiding, secrets_in_environment
 from unbroken.trajectory.recording import SUFFIX, Recording, run_of, summarize
-from unbroken.trajectory.repeated import Repeated
 from unbroken.trajectory.run_recorder import RunRecorder
 from unbroken.trajectory.scribe import LOG, NOWHERE
 
@@ -46,7 +45,6 @@ class Recorder:
         self._secrets = frozenset((*given, *secrets_in_environment()))
         self._told = False
         self._hiding = Hiding(self._secrets)
-        self._repeated = Repeated()
         try:
             if "\0" in str(self.path):
                 raise ValueError("no name has a zero byte in it")
@@ -81,7 +79,7 @@ class Recorder:
             path, file = str(self.path), NOWHERE
         else:
             self._told = False
-        return RunRecorder(path, file, head, self._hiding, self._repeated)
+        return RunRecorder(path, file, head, self._hiding)
 
     @classmethod
     def of(cls, recording: Recording, secrets: Iterable[str] = ()) -> Recorder:

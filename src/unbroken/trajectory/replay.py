@@ -22,7 +22,7 @@ from unbroken.models.model import Model, apart, reads_together
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.calling import Caller, failure
 from unbroken.tools.context import CallContext
-from unbroken.trajectory.companion import Companion, RunHead
+from unbroken.trajectory.companion import Companion, Ear, RunHead
 from unbroken.trajectory.departure import Departed, compare_requests, describe_call
 from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Hearing, Line, read_approval, read_delta, read_error, read_usage
 from unbroken.trajectory.recording import Recording, read_recording
@@ -127,6 +127,10 @@ class Playback(Companion):
     def end(self) -> None:
         """The run is over: it lets go of the loop."""
         self._tape.end()
+
+    def listens(self, request: Request) -> Ear:
+        """Who hears an answer is told each piece of it, as it was told then."""
+        return _Witness()
 
     # In place of the model
 
@@ -250,6 +254,16 @@ class Playback(Companion):
         if not self._accompanies:
             self._accompanies = True
             self._tape.begin(ordered=False)
+
+
+class _Witness:
+    """An ear that does nothing."""
+
+    def __call__(self, deltas: Sequence[Delta]) -> None:
+        pass
+
+    def end(self, error: BaseException | None) -> None:
+        pass
 
 
 @reads_together

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import fields
 from functools import partial
 from operator import is_not
 from pathlib import Path
@@ -62,7 +63,6 @@ from unbroken.trajectory.lines import (
     tool_fields,
 )
 from unbroken.trajectory.references import refer
-from unbroken.trajectory.repeated import Repeated
 from unbroken.trajectory.scribe import NOWHERE, Scribe
 from unbroken.transcript import to_json
 from unbroken.transcript.saved import write_call, write_result
@@ -73,15 +73,14 @@ class RunRecorder(Companion):
 
     hears_deltas: ClassVar[bool] = True
 
-    def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding, repeated: Repeated) -> None:
-        """`file` is open, and is closed at the end. `repeated` is what its recorder's other recordings have too."""
+    def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding) -> None:
+        """`file` is open, and is closed at the end."""
         self.turn = 0
         """The number of the request that is asked now."""
         self._scribe = Scribe(path, file, hiding)
         self._put = self._scribe.put
         self._put_event = self._scribe.put_event
         self._hiding = hiding
-        self._repeated = repeated
         self._head = head
         self._clock = head.clock
         self._elapsed = head.clock.elapsed
@@ -127,8 +126,7 @@ class RunRecorder(Companion):
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
         line: Line = {"line": "run", "schema": SCHEMA, "run": head.run, "agent_name": head.agent}
-        settings = self._repeated.encoded("settings", head.settings, dict)
-        line |= {"time": clock.now(), "model": head.model, "settings": settings}
+        line |= {"time": clock.now(), "model": head.model, "settings": head.settings}
         if isinstance(clock, VirtualClock):
             line["virtual"] = {"start": clock.start, "elapsed": clock.elapsed()}
         line["messages"] = to_json(head.messages)
@@ -162,7 +160,7 @@ class RunRecorder(Companion):
         if not _are_same(tools, self._tools):
             self._tools = tools
             self._reads = {tool.name for tool in tools if tool.effect == "read"}
-            self._put(self._line("tools", tools=self._repeated.encoded("tools", tools, _write_tools)))
+            self._put(self._line("tools", tools=[tool_fields(tool) for tool in tools]))
 
     def listens(self, request: Request) -> RecordingEar:
         self.requested(request)
@@ -191,8 +189,7 @@ class RunRecorder(Companion):
         line: Line = {"line": "request", "at": self._at(), "turn": self.turn, "keep": keep}
         line["messages"] = refer(said[keep:], self._answer, self._given)
         if system is not self._system:
-            self._system = system
-            line["system"] = None if system is None else self._repeated.encoded("system", system, _write_system)
+            self._system, line["system"] = system, to_json([system])[0] if system is not None else None
         if not _are_same(request.tools, self._specs):
             line["tools"] = [spec_fields(spec) for spec in request.tools]
         self._sent, self._answer, self._given = said, None, {}
@@ -284,8 +281,8 @@ class RunRecorder(Companion):
                 self._keep_result(call, context, failure(call, in_words(error)))
                 raise
             self._keep_result(call, context, result)
-            if changes:
-                self._scribe.flush_soon()
+            if changes:  # at once: whatever runs next in this turn of the loop may take its time, or be the end
+                self._scribe.flush()
             return result
 
         return recorded
@@ -343,7 +340,8 @@ class RunRecorder(Companion):
         history = self._head.history()
         keep = _alike(self._sent, history)
         messages = refer(history[keep:], self._answer, self._given)
-        return {"line": "event", "event": "run_finished", **event.__dict__, "messages": messages, "keep": keep}
+        said = {name: getattr(event, name) for name in _FINISHED}
+        return {"line": "event", "event": "run_finished", **said, "messages": messages, "keep": keep}
 
     def _note_stage(self, event: Event) -> None:
         match event:
@@ -375,18 +373,11 @@ class RunRecorder(Companion):
         return int((self._elapsed() - self._began) * 1e9 + 0.5) / 1e9
 
 
+_FINISHED = [each.name for each in fields(RunFinished) if each.name != "messages"]
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
 _SPECIAL = frozenset({CallStarted, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 """A number beyond all floats."""
-
-
-def _write_tools(tools: tuple[Tool, ...]) -> list[Line]:
-    return [tool_fields(tool) for tool in tools]
-
-
-def _write_system(system: System) -> Line:
-    return to_json([system])[0]
 
 
 def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:

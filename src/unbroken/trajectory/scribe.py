@@ -67,8 +67,6 @@ class Scribe:
         self._guarded = False
         """There are pieces among the lines."""
         self._timer: Deadline | None = None
-        self._soon = False
-        """It is flushed in the next turn of the loop."""
         self._streams: dict[str, tuple[Pieces, deque[_Piece]]] = {}
         """Texts in which there may be a secret."""
 
@@ -150,16 +148,6 @@ class Scribe:
         if self._lines or self._said is not None:
             self.settle()
             self._write()
-
-    def flush_soon(self) -> None:
-        """Before anybody hears of what was put: in the next turn of the loop, with what comes until then."""
-        if not self._soon:
-            self._soon = True
-            asyncio.get_running_loop().call_soon(self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._soon = False
-        self.flush()
 
     def end(self) -> None:
         self.flush()

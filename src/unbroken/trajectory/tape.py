@@ -183,16 +183,21 @@ class Tape:
 
 def came_together(inputs: Sequence[Input]) -> Iterator[list[Input]]:
     """The pieces of one answer, those in one list that were heard before the run acted on any of them: they have one
-    time, and nothing was said or came in between."""
+    time, and nothing was said or came in between. An error comes alone."""
     together: list[Input] = []
     for each in inputs:
-        last = together[-1] if together else each
-        if (each.at, each.said_before, each.place) != (last.at, last.said_before, last.place + bool(together)):
+        if together and not _came_with(each, together[-1]):
             yield together
             together = []
         together.append(each)
     if together:
         yield together
+
+
+def _came_with(each: Input, last: Input) -> bool:
+    if each.line["line"] != "delta":
+        return False
+    return (each.at, each.said_before, each.place) == (last.at, last.said_before, last.place + 1)
 
 
 def read_tape(
