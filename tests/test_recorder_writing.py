@@ -7,6 +7,7 @@ import asyncio
 import copy
 import gc
 import json
+import os
 import pickle
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
@@ -24,8 +25,10 @@ from unbroken.models.model import apart, reads_together
 from unbroken.models.script import Call
 from unbroken.testing import run_virtual
 from unbroken.trajectory.companion import Companion, Ear, RunHead
+from unbroken.trajectory.hiding import Hiding
 from unbroken.trajectory.record import Recorder
 from unbroken.trajectory.recording import read_recording
+from unbroken.trajectory.scribe import Scribe
 from unbroken.verdicts import Verdict
 
 
@@ -105,6 +108,23 @@ def test_a_result_is_in_the_file_before_anything_else_runs_in_that_turn_of_the_l
     calls = [Call("pay", amount=amount, id=f"c{amount}") for amount in (1, 2, 3)]
     Agent(ScriptedModel(calls, "Paid."), [pay], record=path, schedule="parallel").run_sync("Pay.")
     assert found == [[], ["c1"], ["c1", "c2"]]
+
+
+def test_what_is_urgent_stays_so_while_it_waits_behind_half_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    async def main() -> None:
+        scribe = Scribe(str(path), os.open(path, os.O_WRONLY | os.O_CREAT), Hiding(["sk-0123456789abcdef"]))
+        scribe.put_pieces(0.1, 0, "text", ["It is sk-0123"])
+        scribe.put({"line": "event", "event": "call_started"})
+        scribe.urgent = True
+        await asyncio.sleep(0.1)  # it is written by itself, as far as it can be
+        assert (path.read_bytes(), scribe.urgent) == (b"", True)
+        scribe.flush()
+        assert ([line["line"] for line in lines_of(path)], scribe.urgent) == (["pieces", "event"], False)
+        scribe.end()
+
+    asyncio.run(main())
 
 
 # As it was

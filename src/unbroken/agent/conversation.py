@@ -118,7 +118,7 @@ class Conversation:
         new = path.with_name(f"{path.name}.new")
         try:
             new.unlink(missing_ok=True)
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(dumps(self.to_json()))
             new.replace(path)
         except OSError as error:

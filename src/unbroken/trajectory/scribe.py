@@ -160,9 +160,9 @@ class Scribe:
     def _write(self) -> None:
         self._end_said()
         lines, self._lines = self._lines, []
-        self.urgent = False
         if self._guarded:
             lines = self._settled(lines)
+        self.urgent = self.urgent and bool(self._lines)
         if not lines or self.broken or self._file < 0:
             return
         lines.append(b"")
