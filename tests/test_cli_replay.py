@@ -10,6 +10,9 @@ from pathlib import Path
 import a_long_run
 import pytest
 
+from unbroken import Agent, Allow, ScriptedModel, Wait, tool
+from unbroken.models.script import Call
+
 TOOLS = Path(a_long_run.__file__)
 
 
@@ -67,6 +70,23 @@ def test_a_recording_that_ends_too_early_ends_with_3(recorded: Path, tmp_path: P
     assert "is cut: its process died while it was written" in done.stderr
     assert "its run was cut off; `agent.resume` goes on" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_waited_and_went_on_is_played_to_where_it_waited(tmp_path: Path) -> None:
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    path = tmp_path / "run.jsonl"
+    model = ScriptedModel([Call("pay", amount=5)], "Paid.")
+    agent = Agent(model, [pay], on_approval=lambda call: Wait(), record=path)
+    (call,) = agent.run_sync("Pay.").pending
+    done = replay(path)
+    assert (done.returncode, "replayed as it was recorded" in done.stderr) == (0, True)
+    assert agent.resume_sync(path, {call.id: Allow()}).text == "Paid."
+    done = replay(path)
+    assert done.returncode == 3
+    assert "replayed to where the run waited for somebody: 1 round, 0 calls; what came then is not" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -399,6 +399,12 @@ def test_a_place_that_cannot_be_written_to_is_refused_at_once(
         Agent(ScriptedModel("Done."), record=place)
 
 
+@pytest.mark.parametrize("secrets", [5, [b"sk-0123456789"], ["sk-0123456789", None]])
+def test_secrets_that_are_no_texts_are_refused(secrets: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^Recorder\(secrets=…\) holds a value of the type (int|bytes|NoneType): give"):
+        Recorder(tmp_path, secrets=secrets)
+
+
 def test_a_folder_that_vanished_comes_again(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     agent = Agent(ScriptedModel("Done.", loop_last=True), record=folder)

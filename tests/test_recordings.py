@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import random
@@ -14,7 +15,7 @@ from typing import Any
 import a_long_run
 import pytest
 
-from unbroken import Agent, ScriptedModel, tool
+from unbroken import Agent, CallContext, ScriptedModel, tool
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
 from unbroken.models.script import Call
@@ -337,16 +338,33 @@ def test_a_run_that_did_not_end_is_listed_with_what_it_had_used(recorded: bytes,
         (1, 0, 0, 0),
         (1, 0, 1, 0),  # a call starts while the first answer is being written
         (1, 0, 2, 0),
-        (1, 0, 3, 0),  # it had three: one is shared
+        (1, 1, 3, 0),  # it had three: one is shared
         (2, 1, 3, 120),
         (2, 1, 4, 120),  # this answer breaks off
         (2, 1, 5, 120),
         (2, 1, 6, 120),
+        (2, 2, 6, 120),
         (3, 2, 6, 573),  # what broke off is estimated
-        (3, 2, 8, 573),
+        (3, 3, 8, 573),
         (4, 3, 8, 913),
         (4, 3, 8, 1363),
     ]
+
+
+def test_a_run_that_died_while_a_tool_reported_is_listed_with_the_time_of_its_report(tmp_path: Path) -> None:
+    @tool
+    async def pack(context: CallContext[Any]) -> str:
+        for part in range(4):
+            await asyncio.sleep(1.0)
+            context.report("packing", part / 4)
+        return "packed"
+
+    path = tmp_path / "run.jsonl"
+    run_virtual(lambda: Agent(ScriptedModel([Call("pack")], "Done."), [pack], record=path).run("Pack."))
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b'{"line":"result"')])
+    summary = summarize(path)
+    assert (summary.seconds, summary.rounds, summary.calls, summary.stop_reason) == (4.0, 1, 1, "")
 
 
 def test_a_folder_that_is_none_is_refused_in_words(tmp_path: Path) -> None:

@@ -509,6 +509,36 @@ def test_a_replay_tells_each_piece_that_was_told(tmp_path: Path) -> None:
     assert [event.seq for event in heard] == [event.seq for event in read_recording(path).events]
 
 
+def test_a_call_that_ended_in_the_instant_in_which_it_was_dropped_gave_what_it_gave(tmp_path: Path) -> None:
+    """Its time is up when the answer that has not asked for it again ends."""
+    call = Call("slow", {"what": "a", "seconds": 0.7}, pieces=2)
+    broken = [Say("Let me see. ", over=0.2), call]
+    script = [*broken, Break()], [*broken, Cut("look", '{"what": "a')], "That is all."
+    model = Guarded(ScriptedModel(*script, wire="gemini"), first_wait=0.1, jitter=lambda: 0.0)
+    first, second = both(model, tmp_path, schedule=Schedule.EAGER)
+    assert b"Execution timeout after 0.4s" in first
+    assert second == first
+
+
+def test_tools_in_another_order_are_told_as_that(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_virtual(lambda: Agent(ScriptedModel("So."), [look, write], record=path).run("Go."))
+    with pytest.raises(Departed, match=r'request 0, the order of its tools, is another one\n(?s:.*)"look"'):
+        Agent(ScriptedModel(), [write, look]).replay(path)
+
+
+def test_a_call_whose_line_is_damaged_is_told_as_that(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_virtual(lambda: agent(ScriptedModel([Call("write", what="a")], "So."), record=path).run("Go."))
+    lines = path.read_bytes().splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if b'"event":"call_started"' in line)
+    again = lines[place].replace(b'"call_id":"call_r0c0"', b'"call_id":"another"')
+    assert again != lines[place]
+    path.write_bytes(b"".join([*lines[:place], again, *lines[place + 1 :]]))
+    with pytest.raises(Departed, match=r"call `write` \(call_r0c0\) is in it, but what came of it is not"):
+        agent().replay(path)
+
+
 def test_a_resumed_run_replays_as_one(tmp_path: Path) -> None:
     """Its process died in the second round: the request that was answered half is asked only once."""
 

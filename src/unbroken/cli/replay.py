@@ -41,8 +41,8 @@ def replay_command(
     With --live-tools (and the --tools that they are in) the tools run again and only the model is played. A run that
     goes another way than it went is stopped there, and told as a diff.
 
-    Exit codes: 0 it went as it was recorded; 1 it departed from the recording; 2 wrong use, or no recording; 3 the
-    recording ends before the run did.
+    Exit codes: 0 it went as it was recorded; 1 it departed from the recording; 2 wrong use, or no recording; 3 it is
+    played to a part: the recording ends before the run did, or the run waited for somebody, and went on later.
     """
     setup = options.Setup(tools=tuple(tools or ()), json=json, debug=debug)
     with ending(setup):
@@ -93,5 +93,8 @@ def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: f
     before = recording.ending
     took = in_seconds(before.seconds if isinstance(before, RunFinished) else result.seconds)
     rounds, calls = counted(result.rounds, "round"), counted(len(result.calls), "call")
+    if result.stop_reason == "waiting" and any(recording.of("resumed")):
+        tell(f"replayed to where the run waited for somebody: {rounds}, {calls}; what came then is not played")
+        return 3
     tell(f"replayed as it was recorded: {rounds}, {calls}; it took {took} then")
     return SAME

@@ -263,7 +263,7 @@ class Batch:
         self._stop(entry, reason)
         self._held_back.pop(entry, None)
         if entry.started_at is not None:
-            self._finish(entry, failure(entry.call, reason))
+            self._finish(entry, _given(entry) or failure(entry.call, reason))
         entry.state = "withdrawn"
         self._withdrawn.append(entry)
 
@@ -377,7 +377,7 @@ class Batch:
         self._drop_orphans(reason)
         for entry in self._entries.values():
             if entry.started_at is not None:
-                self._finish(entry, failure(entry.call, f"cancelled: {reason}"))
+                self._finish(entry, _given(entry) or failure(entry.call, f"cancelled: {reason}"))
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
@@ -624,6 +624,15 @@ class Batch:
         self._observer.finished(entry.call, result, entry.seconds, ran or shared, entry.adopted_from)
         for sharer in entry.sharers:
             self._share(entry, sharer, result)
+
+
+def _given(entry: Entry) -> ToolResult | None:
+    """What its tool has given, where that is not heard of yet: the loop tells it in its next turn."""
+    task = entry.task
+    if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+        return None
+    result: object = task.result()
+    return result if isinstance(result, ToolResult) else None
 
 
 def ran_and_failed(result: ToolResult) -> bool:

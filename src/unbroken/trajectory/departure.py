@@ -40,7 +40,10 @@ def compare_requests(recorded: RecordedRequest, request: Request, place: int) ->
         return _words(f"request {place} has {counts}; the first that is {more}", before, now)
     tools = [spec_fields(spec) for spec in request.tools]
     if not _same(list(recorded.tools), tools, recorded.masked):
-        return _words(f"request {place}, what its tools are,", _by_name(recorded.tools), _by_name(tools))
+        before, now = _by_name(recorded.tools), _by_name(tools)
+        if _same(before, now, recorded.masked):
+            return _words(f"request {place}, the order of its tools,", list(before), list(now))
+        return _words(f"request {place}, what its tools are,", before, now)
     fields = request_fields(request)
     if not _same(recorded.fields, fields, recorded.masked):
         return _words(f"request {place}, how it is asked,", recorded.fields, fields)
@@ -55,6 +58,9 @@ def describe_call(call: ToolCall, context: CallContext[Any], recording: Recordin
         for line in recording.of("event")
         if line.get("event") == "call_started" and line.get("turn") == context.turn
     ]
+    if now in recorded:
+        at = f"turn {context.turn}, call `{call.name}` ({call.id})"
+        return f"the run departs from its recording: {at} is in it, but what came of it is not, or cannot be read"
     like = next((each for each in recorded if each["name"] == call.name), recorded[0] if recorded else {})
     return _words(f"turn {context.turn}, call `{call.name}` ({call.id})", like, now)
 

@@ -109,6 +109,8 @@ def delta_fields(delta: Delta) -> Line:
             return {"call": write_call(call)}
         case UsageReported(usage):
             return {"usage": fields_of(usage)}
+        case AttemptFailed(verdict, wait, elsewhere):
+            return {"verdict": verdict_fields(verdict), "wait": wait, "elsewhere": elsewhere}
         case _:
             return fields_of(delta)
 
@@ -229,19 +231,22 @@ def fields_of(value: object) -> Line:
 
 
 def verdict_fields(verdict: Verdict) -> Line:
-    """Of one that has nothing to complain of only what it says besides."""
+    """Of one that has nothing to complain of only what it says besides. Its turn is that of its line."""
     if verdict.kind != "whole" or verdict.reason or verdict.open_calls or verdict.error is not None or verdict.again:
-        return fields_of(verdict)
-    return {
+        saved = fields_of(verdict)
+        del saved["turn"]
+        return saved
+    saved: Line = {
         "kind": verdict.kind,
         "finish": verdict.finish,
         "meaning": verdict.meaning,
         "bytes_seen": verdict.bytes_seen,
         "text_seen": verdict.text_seen,
-        "turn": verdict.turn,
         "attempt": verdict.attempt,
-        "model": verdict.model,
     }
+    if verdict.model:
+        saved["model"] = verdict.model
+    return saved
 
 
 @cache

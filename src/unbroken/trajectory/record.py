@@ -41,7 +41,7 @@ class Recorder:
 
     def __init__(self, path: str | os.PathLike[str], *, secrets: Iterable[str] = ()) -> None:
         self.path = _path(path)
-        given = (secrets,) if isinstance(secrets, str) else tuple(secrets)
+        given = _secrets(secrets)
         self._secrets = frozenset((*given, *secrets_in_environment()))
         self._told = False
         self._hiding = Hiding(self._secrets)
@@ -155,6 +155,15 @@ def _goes_on(file: Path, run: str) -> bool:
     """Is it the recording of the run, and has that not come to its end?"""
     found = summarize(file)
     return found.run == run and not found.problem and found.stop_reason in ("", "waiting", "failed")
+
+
+def _secrets(given: Iterable[str]) -> tuple[str, ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    secrets = tuple(given) if several else (cast("str", given),)
+    for secret in secrets:
+        if not isinstance(secret, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError(f"Recorder(secrets=…) holds a value of the type {type(secret).__name__}: give texts")
+    return secrets
 
 
 def _path(path: object) -> Path:

@@ -365,7 +365,7 @@ def _so_far(lines: list[bytes]) -> Line:
     for raw in reversed(lines):
         if raw.startswith(b'{"line":"resumed"'):
             break
-        if raw.startswith(_EVENT):
+        if raw.startswith(b'{"line":"event"'):
             started += raw.startswith(_EVENT + b'call_started"')
             detects = raw.startswith(_EVENT + b'tool_calls_detected"')
             if (detects or not found) and (line := _line(raw)):
@@ -373,7 +373,8 @@ def _so_far(lines: list[bytes]) -> Line:
                 found = found or {"time": line["time"]}
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
             state = _object(line.get("state"))
-            found |= {name: state.get(name) for name in ("rounds", "requests", "usage")}
+            found |= {"requests": state.get("requests"), "usage": state.get("usage")}
+            found["rounds"] = count(state.get("rounds")) + bool(calls)
             found["calls"] = count(state.get("calls")) + (calls or started)
             break
     return found

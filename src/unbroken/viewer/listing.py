@@ -133,6 +133,7 @@ def _state(summary: Summary) -> str:
 
 
 def _row(summary: Summary, failed: int | None) -> Row:
+    known = bool(summary.stop_reason or summary.requests)
     return Row(
         shown_name(summary.path),
         summary.problem.replace(str(summary.path), shown_name(summary.path)),  # a page may be sent to somebody
@@ -142,8 +143,8 @@ def _row(summary: Summary, failed: int | None) -> Row:
         summary.time,
         summary.prompt,
         _state(summary),
-        summary.rounds if summary.stop_reason else None,
-        summary.calls if summary.stop_reason else None,
+        summary.rounds if known else None,
+        summary.calls if known else None,
         None if summary.problem else failed,
         summary.seconds,
         summary.tokens,
