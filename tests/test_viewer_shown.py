@@ -106,7 +106,7 @@ def test_the_picture_fits_the_width_of_the_terminal(long_run: Path, tmp_path: Pa
 
 def test_the_picture_of_the_long_run_in_eighty_columns(long_run: Path) -> None:
     lines = [line.plain.rstrip() for line in picture_lines(draw(read_recording(long_run)), 80)]
-    assert lines[4:18] == [
+    assert lines[4:19] == [
         "EAGER                       0s       1        2        3        4        4.55 s",
         "round 1                     ─────                                        0.60 s",
         "  weather Reykjavik           ▒▓▓▓▓                                      0.50 s",
@@ -116,6 +116,7 @@ def test_the_picture_of_the_long_run_in_eighty_columns(long_run: Path) -> None:
         "  ╳ the connection was lost",
         "  events_on Sunday                               ▒▓▓▓▓▓▓▓▓▓▓▓▓▓          1.50 s",
         "  map_of Reykjavik                                  ▒╱╱╱╱╱╱╱╱╱           1.00 s",
+        "    ╱ Execution timeout after 1s",
         "  weather Akureyri                                  ▒▓▓▓▓                0.50 s",
         "round 3                                                        ─         0.00 s",
         "  book a swim                                                  ▒█        0.25 s",

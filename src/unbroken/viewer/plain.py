@@ -66,6 +66,9 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
         for call in turn.calls:
             if call.state != "withdrawn":
                 yield _call(call, ruler, label, glyphs, picture.seconds)
+                if call.error and call.result is not None and call.state != "dropped":
+                    why = _line(call.result.text).removeprefix("Error: ")
+                    yield Text(_fit(f"    {glyphs.failed} {why}", width).rstrip(), FAILED)
     for mark in marks:
         yield _mark(mark, width, glyphs)
     yield Text("")
