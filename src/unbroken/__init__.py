@@ -56,7 +56,9 @@ if TYPE_CHECKING:
         NotAResponse,
         ProviderError,
         RateLimited,
+        RecordingFailed,
         RequestRefused,
+        RunTaken,
         StreamError,
         TimedOut,
         TooDeep,
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
         LimitReached,
         ReasoningAdded,
         ReasoningReplaced,
+        RecordingIncomplete,
         RequestRetried,
         RequestSent,
         RoundFinished,
@@ -113,13 +116,14 @@ if TYPE_CHECKING:
         Usage,
         User,
     )
+    from unbroken.middleware import Middleware, RunStart
     from unbroken.models.connect import connect
     from unbroken.models.guarded import Guarded
     from unbroken.models.http import HTTPModel
     from unbroken.models.model import Model
     from unbroken.models.scripted import ScriptedModel
     from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
-    from unbroken.tools.calling import Caller
+    from unbroken.tools.caller import Caller
     from unbroken.tools.context import CallContext
     from unbroken.tools.mcp import MCPServer
     from unbroken.tools.results import ToolFailed, ToolOutput
@@ -128,12 +132,11 @@ if TYPE_CHECKING:
     from unbroken.tools.tool import Tool, client_tool, tool
     from unbroken.tools.toolbox import Toolbox
     from unbroken.trajectory.alerts import ALERTS, Alert, Alerts
-    from unbroken.trajectory.companion import Companion, RunHead
-    from unbroken.trajectory.departure import Departed
+    from unbroken.trajectory.divergence import ReplayDiverged
     from unbroken.trajectory.metrics import Metrics, ToolMetrics
     from unbroken.trajectory.otel import OpenTelemetry
     from unbroken.trajectory.prometheus import PrometheusMetrics
-    from unbroken.trajectory.record import Recorder
+    from unbroken.trajectory.recorder import Recorder
     from unbroken.trajectory.recording import Recording, Summary, list_recordings, read_recording
     from unbroken.trajectory.replay import Playback, RecordingEnded, replay
     from unbroken.transcript import (
@@ -151,13 +154,12 @@ if TYPE_CHECKING:
     )
     from unbroken.verdicts import Verdict
     from unbroken.wires import WIRES, Wire, find_wire
-    from unbroken.wires.chain import repair_raw
-    from unbroken.wires.status import ChainStatus, chain_status, validate_tool_chain
+    from unbroken.wires.chain import ChainStatus, chain_status, repair_raw, validate_tool_chain
     from unbroken.wires.writer import ResponseWriter
 
 __version__ = "0.1.0"
 
-logging.getLogger("unbroken").addHandler(logging.NullHandler())  # who wants our lines turns them on
+logging.getLogger("unbroken").addHandler(logging.NullHandler())  # applications turn our log lines on
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.agent": (
@@ -168,6 +170,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Prices",
         "Result",
         "RunStream",
+        "RunTaken",
     ),
     "unbroken.agent.collect": (
         "Collected",
@@ -228,7 +231,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "NotAResponse",
         "ProviderError",
         "RateLimited",
+        "RecordingFailed",
         "RequestRefused",
+        "RunTaken",
         "StreamError",
         "TimedOut",
         "TooDeep",
@@ -254,6 +259,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TextReplaced",
         "RequestRetried",
         "ReasoningReplaced",
+        "RecordingIncomplete",
         "RequestSent",
         "RoundFinished",
         "RunFailed",
@@ -299,7 +305,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "OnApproval",
         "Wait",
     ),
-    "unbroken.tools.calling": ("Caller",),
+    "unbroken.tools.caller": ("Caller",),
     "unbroken.tools.context": ("CallContext",),
     "unbroken.tools.schedule": ("Schedule",),
     "unbroken.tools.mcp": ("MCPServer",),
@@ -315,12 +321,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "unbroken.tools.toolbox": ("Toolbox",),
     "unbroken.trajectory.alerts": ("ALERTS", "Alert", "Alerts"),
-    "unbroken.trajectory.companion": ("Companion", "RunHead"),
-    "unbroken.trajectory.departure": ("Departed",),
+    "unbroken.middleware": ("Middleware", "RunStart"),
+    "unbroken.trajectory.divergence": ("ReplayDiverged",),
     "unbroken.trajectory.metrics": ("Metrics", "ToolMetrics"),
     "unbroken.trajectory.otel": ("OpenTelemetry",),
     "unbroken.trajectory.prometheus": ("PrometheusMetrics",),
-    "unbroken.trajectory.record": ("Recorder",),
+    "unbroken.trajectory.recorder": ("Recorder",),
     "unbroken.trajectory.recording": ("Recording", "Summary", "list_recordings", "read_recording"),
     "unbroken.trajectory.replay": ("Playback", "RecordingEnded", "replay"),
     "unbroken.transcript": (
@@ -342,11 +348,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Wire",
         "find_wire",
     ),
-    "unbroken.wires.chain": ("repair_raw",),
-    "unbroken.wires.status": ("ChainStatus", "chain_status", "validate_tool_chain"),
+    "unbroken.wires.chain": ("ChainStatus", "chain_status", "repair_raw", "validate_tool_chain"),
     "unbroken.wires.writer": ("ResponseWriter",),
 }
-"""Where each name lives. It is fetched when first asked for: who only decodes does not wait for an HTTP client."""
+"""The module of each name. It is imported at first use, so a program that only decodes loads no HTTP client."""
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -394,13 +399,11 @@ __all__ = [
     "Clock",
     "Collected",
     "CollectedCall",
-    "Companion",
     "ContextTooLong",
     "Conversation",
     "Decoder",
     "Delta",
     "Deny",
-    "Departed",
     "Drop",
     "Edit",
     "Ended",
@@ -419,6 +422,7 @@ __all__ = [
     "Media",
     "Message",
     "Metrics",
+    "Middleware",
     "MissingKey",
     "Model",
     "ModelNotFound",
@@ -441,7 +445,10 @@ __all__ = [
     "Recorder",
     "Recording",
     "RecordingEnded",
+    "RecordingFailed",
+    "RecordingIncomplete",
     "Rename",
+    "ReplayDiverged",
     "Request",
     "RequestRefused",
     "RequestRetried",
@@ -453,9 +460,10 @@ __all__ = [
     "RoundFinished",
     "RunFailed",
     "RunFinished",
-    "RunHead",
+    "RunStart",
     "RunStarted",
     "RunStream",
+    "RunTaken",
     "Said",
     "Sampling",
     "Schedule",

@@ -8,7 +8,8 @@
     │   ├── CannotEncode          a request that its wire cannot carry
     │   ├── InvalidRequest        a client's request that is not one of its wire
     │   ├── InvalidStep           a message that would break the chain of calls
-    │   └── InvalidTool           a function that cannot become a tool, two tools of one name, a file without tools
+    │   ├── InvalidTool           a function that cannot become a tool, two tools of one name, a file without tools
+    │   └── RunTaken              somebody else resumed the run: it is active, has moved on, or has ended
     ├── ProviderError             the provider did not answer, or answered with an error
     │   ├── Unauthorized          401, 403: the key is wrong, or may not do this
     │   ├── ModelNotFound         404: no such model, or no such address
@@ -23,6 +24,7 @@
     │   ├── TooLarge              an event or a body beyond its limit
     │   ├── TooDeep               JSON nested beyond any honest depth
     │   └── ChainBroken           the answer broke off, or stayed empty: `verdicts` say how
+    ├── RecordingFailed           a run must be recorded and cannot be: a disk is full, a folder is gone
     └── AnswerInvalid             the model's answer does not fit the type that was asked for, also when told so
 
 A response that is readable but broken (cut, without its end, with an error inside) is a `Verdict` beside whatever was
@@ -78,6 +80,14 @@ class InvalidStep(UserError):
 
 class InvalidTool(UserError):
     pass
+
+
+class RunTaken(UserError):
+    """One run has one writer. `run` is the id of the run that somebody else resumed first."""
+
+    def __init__(self, message: str, run: str = "") -> None:
+        super().__init__(message)
+        self.run = run
 
 
 class ProviderError(UnbrokenError):
@@ -142,6 +152,10 @@ class ChainBroken(StreamError):
     def __init__(self, message: str, verdicts: tuple[Verdict, ...] = ()) -> None:
         super().__init__(message)
         self.verdicts = verdicts
+
+
+class RecordingFailed(UnbrokenError):
+    """A tool that may change something did not start, because its start could not be recorded."""
 
 
 class AnswerInvalid(UnbrokenError):

@@ -131,6 +131,8 @@ class CallFinished(Event):
     dropped: bool = False
     """It is of a response that broke off, and not in the one that came instead: it is in no message. A call that is
     may have the same id."""
+    uncertain: bool = False
+    """The run stopped while the tool ran, and nobody knows whether it took effect: the result says so."""
 
 
 @dataclass
@@ -145,6 +147,8 @@ class ApprovalAsked(Event):
     call_id: str
     name: str
     arguments: dict[str, Json]
+    uncertain: bool = False
+    """It had started when the run stopped, and may have taken effect: somebody has to say what to do."""
 
 
 @dataclass
@@ -172,6 +176,14 @@ class ToolLate(Event):
 
 
 @dataclass
+class RecordingIncomplete(Event):
+    """What happens from here on is not recorded, because the file cannot be written."""
+
+    path: str
+    reason: str
+
+
+@dataclass
 class Said(Event):
     """The text of one turn, whole. When calls follow it is a thought, not the answer: then it is not final."""
 
@@ -189,10 +201,6 @@ class RoundFinished(Event):
 
 @dataclass
 class RunFinished(Event):
-    __slots__ = ()
-    # Its fields are in its `__dict__` all the same; but who sees slots (orjson) asks for them by their names, and so
-    # gets its messages written.
-
     text: str
     stop_reason: str
     rounds: int
@@ -214,34 +222,6 @@ class RunFinished(Event):
     """What was wrong with each response that was not whole."""
     messages: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """The history, in its saved form."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: with its messages written."""
-        return {**self.__dict__, "messages": self.messages}
-
-
-class _WrittenWhenRead:
-    """A field that may be given as a function: what is long, and what few look at, is written for them alone."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, event: Event | None, kind: type[Event]) -> Any:
-        if event is None:
-            return self
-        value = event.__dict__[self._name]
-        if callable(value):
-            value = event.__dict__[self._name] = value()
-        return value
-
-    def __set__(self, event: Event, value: Any) -> None:
-        event.__dict__[self._name] = value
-
-    def __delete__(self, event: Event) -> None:
-        del event.__dict__[self._name]
-
-
-RunFinished.messages = _WrittenWhenRead("messages")  # type: ignore[assignment] - it gives the type of the field
 
 
 @dataclass
@@ -275,6 +255,7 @@ KINDS: tuple[type[Event], ...] = (
     TodoUpdated,
     LimitReached,
     ToolLate,
+    RecordingIncomplete,
     Said,
     RoundFinished,
     RunFinished,

@@ -120,6 +120,8 @@ class ToolResult:
     """The result as a client's wire spelled it, where it says more than these fields."""
     data: Any = field(default=None, compare=False, repr=False)
     """What the tool gave for the program beside what the model reads (`ToolOutput`). It is neither sent nor saved."""
+    uncertain: bool = False
+    """Its process died while the tool ran: whether the call took effect is not known."""
 
     @classmethod
     def of(cls, call: ToolCall, *content: str | Part, error: bool = False) -> ToolResult:
@@ -256,21 +258,6 @@ class Sampling:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verbatim:
-    """A request as a client of `wire` spelled it: a model of that wire sends `body` as it is, but for model and stream,
-    and what its provider's row says it would refuse.
-
-    It counts as long as the request has these very `messages`: who changes them means something else.
-    """
-
-    wire: str
-    body: Mapping[str, Json]
-    messages: tuple[Message, ...]
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the client, for the provider: which of the wire's betas it speaks."""
-
-
 @quick
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -298,16 +285,6 @@ class Request:
     """Ids of calls that are used already, though their messages are not sent: a new call gets none of them."""
     pieces: bool = True
     """Are pieces of a call's arguments wanted as they come? Who only runs calls has no use for half of one."""
-    verbatim: Verbatim | None = None
-    passes: str = ""
-    """The wire of a client to whom the answer's bytes are passed on: a model of that wire gives them (`Received`)."""
-
-    def spelled_for(self, wire: str) -> Verbatim | None:
-        """The request as a client spelled it, if a model of this wire can be sent just that."""
-        spelled = self.verbatim
-        if spelled is None or spelled.wire != wire or spelled.messages is not self.messages:
-            return None
-        return spelled
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

@@ -14,7 +14,28 @@ Meaning: TypeAlias = Literal["done", "length", "refused", "paused", "other"]
 to go on, it only paused and wants to be asked again with the same history, or we do not know."""
 
 
-_PASSING = frozenset(
+VerdictKind: TypeAlias = Literal[
+    "whole",
+    "unfinished",
+    "lost",
+    "silent",
+    "late",
+    "cut_call",
+    "error",
+    "damaged",
+    "empty",
+    "foreign",
+    "too_long",
+    "too_large",
+    "limited",
+    "unavailable",
+    "unreachable",
+    "unanswered",
+    "refused",
+]
+"""What became of a response; `Verdict` explains each."""
+
+_PASSING: frozenset[VerdictKind] = frozenset(
     {"unfinished", "lost", "silent", "damaged", "empty", "foreign", "limited", "unavailable", "unreachable"}
 )
 
@@ -27,11 +48,12 @@ class Verdict:
     `kind` is one of: whole; unfinished (the body ended without the terminal sign), lost (the connection was), silent
     (nothing came for too long), late (its whole time was up), cut_call (an end, but a call is not whole), error (an
     error object inside), damaged (an event that cannot be read), empty (nothing was said), foreign (not a response at
-    all), too_long (the context is). Where there was no response: limited (429), unavailable (5xx and the like),
-    unreachable, unanswered (no byte in time), refused (whatever another try will not change).
+    all), too_long (the context is), too_large (more bytes than whoever asked allows). Where there was no response:
+    limited (429), unavailable (5xx and the like), unreachable, unanswered (no byte in time), refused (whatever another
+    try will not change).
     """
 
-    kind: str
+    kind: VerdictKind
     reason: str = ""
     finish: str | None = None
     meaning: Meaning = "done"

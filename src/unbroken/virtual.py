@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
 from unbroken.clock import VirtualClock
 
@@ -51,6 +53,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.clock = VirtualClock(start)
         self.when_idle: Callable[[], bool] | None = None
         """Asked when nothing is ready any more, before the clock jumps: has it made something ready?"""
+        self.enters_first = False
+        """A new task takes its first step before all that is ready already."""
+        self._entering: list[asyncio.Handle] = []
+        """First steps that were put before the rest."""
         self._numbers = count()
         self._threads_before = set(threading.enumerate())
         super().__init__(_JumpingSelector(self))
@@ -65,6 +71,41 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         """Of timers at the same nanosecond, the one that was set first comes first."""
         return super().call_at(_Instant(round(when, 9), next(self._numbers)), callback, *args, context=context)
+
+    def call_last_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """After all other timers of its nanosecond."""
+        return super().call_at(_Instant(round(when, 9), sys.maxsize), callback)
+
+    def wake_first(self, future: asyncio.Future[None]) -> None:
+        """Whoever waits for it continues as soon as the current callback returns, before all that is ready already but
+        the first steps of new tasks."""
+        future.set_result(None)
+        self._put_last_first(enters=False)
+
+    def call_first(self, callback: Callable[[], object]) -> None:
+        """At the same place."""
+        self.call_soon(callback)
+        self._put_last_first(enters=False)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **options)
+        if self.enters_first:
+            self._put_last_first(enters=True)
+        return task
+
+    @property
+    def entering(self) -> bool:
+        """A task that `enters_first` has not taken its first step."""
+        ready: deque[asyncio.Handle] = cast("Any", self)._ready
+        return bool(ready) and ready[0] in self._entering
+
+    def _put_last_first(self, enters: bool) -> None:
+        """What was made ready last runs next, behind first steps that were put there before."""
+        ready: deque[asyncio.Handle] = cast("Any", self)._ready
+        last = ready.pop()
+        leading = list(takewhile(self._entering.__contains__, ready))
+        ready.insert(len(leading), last)
+        self._entering = [*leading, last] if enters else leading
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts

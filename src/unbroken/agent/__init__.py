@@ -2,8 +2,8 @@
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.conversation import Conversation
-from unbroken.agent.inputs import Image
 from unbroken.agent.limits import Limits, Prices
+from unbroken.agent.prompt_parts import Image
 from unbroken.agent.result import Result
 from unbroken.agent.streaming import RunStream
 

@@ -5,42 +5,54 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
-from unbroken.agent.background import BACKGROUND
-from unbroken.agent.inputs import Prompt, to_user
+from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.limits import Account, Limits, limits_of
 from unbroken.agent.notes import notes_of
+from unbroken.agent.order_hint import OrderHint
 from unbroken.agent.output import OutputType
-from unbroken.agent.performing import Performance
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
+from unbroken.agent.prompt_parts import Prompt, to_user
 from unbroken.agent.prompts import Language, guidance_text, language_of
-from unbroken.agent.replaying import play_again
+from unbroken.agent.replay_loop import play_again
 from unbroken.agent.result import Result
-from unbroken.agent.resuming import reading, records_of, verdicts_of, waiting_result
+from unbroken.agent.resume_state import (
+    continued,
+    find_recording,
+    reading,
+    records_of,
+    replace_recorder,
+    unmasked,
+    verdicts_of,
+    waiting_result,
+)
+from unbroken.agent.run_lifecycle import Performance
 from unbroken.agent.streaming import RunStream
 from unbroken.agent.toolset import Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, CallStarted, Event, Sink
 from unbroken.messages import Choice, Effort, Json, Message, OneTool, Sampling, System, ToolMessage, ToolResult
+from unbroken.middleware import Middleware, as_middleware
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
-from unbroken.tools.calling import Caller, ResultCache
+from unbroken.tools.caller import ResultCache, ToolErrors
 from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
-from unbroken.tools.tool import Effect, Tool, tool
-from unbroken.trajectory.record import Recorder
+from unbroken.tools.tool import AfterCrash, Effect, Tool, tool
+from unbroken.trajectory.continuation import Continuation, combine, find_interruption
+from unbroken.trajectory.recorder import Recorder, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import PlayedClock, PlayedTools, replay
-from unbroken.trajectory.resuming import Continuation, find_interruption
 from unbroken.transcript import NO_RESULT, Transcript, repair
-from unbroken.wires.status import validate_tool_chain
+from unbroken.validation import check_fields, check_options, checked
+from unbroken.wires.chain import validate_tool_chain
 
 Answers: TypeAlias = Mapping[str, Any]
 """By call id: `Allow`, `Deny`, `Edit`, `Wait`, or the result of a call that ran at the client."""
@@ -50,6 +62,8 @@ OpenCalls: TypeAlias = Literal["execute", "answer", "error"]
 Saved: TypeAlias = Result | Mapping[str, Any] | str | bytes | os.PathLike[str] | Recording
 """A result, what `to_json` made of it, or a recording."""
 NOTHING: Answers = {}
+FINISHING = 60.0
+"""Seconds in which a run that is resumed after its time was up may finish the calls of its last answer."""
 
 
 class ResumeOptions(TypedDict, total=False):
@@ -62,24 +76,31 @@ class ResumeOptions(TypedDict, total=False):
     store: dict[str, Any]
     """Lives on from run to run, for tools that remember something."""
     trim: Trim | None
-    """What is sent of a long history, in place of the agent's own `history=`."""
-    limits: Limits
-    sinks: Sequence[Sink]
+    """What is sent of a long history, in place of the agent's own `trim=`."""
+    limits: Limits | None
+    sinks: Sequence[Sink | Middleware]
+    """Functions that get every event of this run, or middleware for it."""
 
 
-class Options(ResumeOptions, total=False):
-    """What one run may be given."""
+class TurnOptions(ResumeOptions, total=False):
+    """Options of one turn of a `Conversation`, which has its own history."""
 
-    history: Sequence[Message] | Transcript
-    """What was said before. A `Transcript` is continued in place; anything else is copied, and mended if need be."""
-    open_calls: OpenCalls
-    """What becomes of calls in which that history ends, in place of what the agent says."""
     run_id: str
+
+
+class Options(TurnOptions, total=False):
+    """Options of one run."""
+
+    history: Sequence[Message] | Transcript | None
+    """What was said before. A `Transcript` is continued in place; anything else is copied, and mended if need be."""
+    open_calls: OpenCalls | None
+    """What becomes of calls in which that history ends, in place of what the agent says."""
 
 
 LOG = logging.getLogger("unbroken.agent")
 
 
+@checked
 class Agent:
     """Give it a model and tools; `run` goes through as many rounds as it takes and ends with an answer.
 
@@ -93,13 +114,17 @@ class Agent:
     - `on_approval`: asked before a tool with `approve` runs. Without it such calls are denied.
     - `guidance`: add how to call tools well to the instructions; the language is that of the instructions.
     - `choice`: of the first request: `"required"`, `"none"`, or the name of the tool that must be called.
-    - `sinks`: get every event of every run. `record`: a folder in which each run is recorded.
-    - `history`: what is sent of a long history (see `Conversation`).
+    - `sinks`: functions that get every event of every run. `record`: a folder in which each run is recorded.
+    - `middleware`: wraps requests to the model and tool calls, and sees events. The first is the outermost; `record` is
+      outside of it.
+    - `trim`: a function that chooses what is sent of a long history (see `Conversation`).
     - `nudge`: ask a model to go on that announces a call and makes none; `continue_prompt`: in these words, which are
       also said to one that stays silent.
     - `open_calls`: what becomes of calls without results in which a history ends that is handed in: `"execute"` them
       (the default without a prompt), `"answer"` them as not executed (with one), or raise an `"error"`.
-    - `caller`: wraps what runs the tools. `share_all`: identical calls of any tool share one execution.
+    - `share_all`: identical calls of any tool share one execution.
+    - `tool_errors`: what the model reads when a tool raises: the text of the exception (`"full"`, with passwords in
+      addresses masked), or its type alone (`"safe"`; the text goes to the log). The words of `ToolFailed` always pass.
     """
 
     def __init__(
@@ -121,12 +146,13 @@ class Agent:
         sampling: Sampling | None = None,
         reasoning: Effort | None = None,
         cache: bool = False,
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[Sink | Middleware] = (),
+        middleware: Sequence[Middleware] = (),
         record: str | os.PathLike[str] | Recorder | None = None,
         result_limit: int = RESULT_LIMIT,
-        history: Trim | None = None,
-        caller: Callable[[Caller], Caller] | None = None,
+        trim: Trim | None = None,
         share_all: bool = False,
+        tool_errors: ToolErrors = "full",
         nudge: bool = False,
         continue_prompt: str = "",
         open_calls: OpenCalls | None = None,
@@ -135,35 +161,37 @@ class Agent:
         self.model: Model = connect(model) if isinstance(model, str) else model
         self.name = name
         self.instructions = instructions
-        self.schedule = _schedule(schedule)
+        self.schedule = Schedule(schedule)
         self.limits = limits or Limits()
         self._tools = ToolSet(tools)
         self._several_calls = several_calls
-        self._on_error: OnError = _one_of("on_error", on_error, "continue", "finish")
-        self._on_all_failed: OnAllFailed = _one_of("on_all_failed", on_all_failed, "continue", "stop")
-        self._final_answer = bool(final_answer)
+        self._on_error: OnError = on_error
+        self._on_all_failed: OnAllFailed = on_all_failed
+        self._final_answer = final_answer
         self._on_approval = on_approval
         self._guidance = bool(guidance)
         self._choice: Choice | None = _choice(choice)
         self._sampling = sampling or Sampling()
+        check_fields("Sampling", self._sampling)
         self._reasoning: Effort | None = reasoning
         self._cache = cache
         self._language: Language = guidance if isinstance(guidance, str) else language_of(instructions)
         self._systems: dict[int | None, System | None] = {}
-        self._sinks = tuple(sinks)
-        if record is not None:
-            self._sinks += (record if isinstance(record, Recorder) else Recorder(record),)
+        recorder = Recorder(record) if isinstance(record, str | os.PathLike) else record
+        self._sinks = as_middleware(sinks)
+        self._middleware = ((recorder,) if recorder is not None else ()) + tuple(middleware)
+        if result_limit < 1:
+            raise UserError(f"Agent(result_limit={result_limit}): expected a number of characters from 1")
         self._result_limit = result_limit
-        self._history = history
-        self._caller = caller
+        self._trim = trim
         self._share_all = share_all
-        if not isinstance(continue_prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-            raise UserError(f"Agent(continue_prompt={continue_prompt!r}): it is a text")
-        self._nudge = bool(nudge)
+        self._tool_errors: ToolErrors = tool_errors
+        self._nudge = nudge
         self._continue_prompt = continue_prompt
-        self._open_calls: OpenCalls | None = _open_calls(open_calls)
+        self._open_calls: OpenCalls | None = open_calls
         self._clock = clock
         self._results = ResultCache()
+        self.order_hint = OrderHint()
 
     async def run(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
         """Ask, and run tools until there is an answer. What may be given besides the prompt stands in `Options`."""
@@ -205,8 +233,9 @@ class Agent:
         **options: Unpack[ResumeOptions],
     ) -> Result:
         """A recorded run once more, with this agent: its model, and with `tools="recorded"` its tools too, are not
-        asked. Raises `Departed` where the run goes another way than it went. Options as for `run`; the limits are
+        asked. Raises `ReplayDiverged` where the run goes another way than it went. Options as for `run`; the limits are
         those of the recorded run, if none are given."""
+        check_options("agent.replay", ResumeOptions, options)
         recorded = recording if isinstance(recording, Recording) else read_recording(recording)
         with reading(recorded):
             playback = replay(recorded, clock=clock, tools=tools, speed=speed)
@@ -218,19 +247,31 @@ class Agent:
                 **options,
                 "history": messages,
                 "run_id": playback.run,
-                "sinks": (*options.get("sinks", ()), playback),
                 "open_calls": "execute",
             }
             performance = self.prepare(None if question is None else question.parts, given)
-            # What is only played again is no new run: it is recorded if the replay itself is told to.
-            mine = [sink for sink in self._sinks if isinstance(sink, Recorder)]
-            performance.sinks = tuple(sink for sink in performance.sinks if sink not in mine)
+            # Where the recorder was is the recording now. The replay itself is recorded only if its `sinks` do it.
+            replayed = replace_recorder(self._middleware, playback)
+            performance.middleware = (*self._sinks, *as_middleware(options.get("sinks", ())), *replayed)
             return performance
 
         return play_again(playback, prepare)
 
-    def as_tool(self, name: str, description: str, *, effect: Effect = "write", timeout: float | None = None) -> Tool:
-        """This agent as a tool of another: it gets a task in words and gives its answer. What it used counts there."""
+    @checked(name="agent.as_tool")
+    def as_tool(
+        self,
+        name: str,
+        description: str,
+        *,
+        effect: Effect = "write",
+        overlap: bool | None = None,
+        timeout: float | None = None,
+        after_crash: AfterCrash | None = None,
+    ) -> Tool:
+        """This agent as a tool of another: it gets a task in words and gives its answer. What it used counts there.
+
+        Several tasks run side by side if the agent only reads (`effect="read"`) or with `overlap=True`.
+        """
 
         async def delegate(context: CallContext[Any], task: str) -> str:
             def forward(event: Event) -> None:
@@ -249,7 +290,10 @@ class Agent:
                 raise ToolFailed(f"`{name}` cannot go on: {names} waits for somebody outside, who cannot be asked here")
             return result.text
 
-        return tool(name=name, description=description, effect=effect, timeout=timeout)(delegate)
+        made = tool(
+            name=name, description=description, effect=effect, overlap=overlap, timeout=timeout, after_crash=after_crash
+        )
+        return made(delegate)
 
     async def __aenter__(self) -> Agent:
         """Opens the MCP servers among its tools, so that runs share them."""
@@ -263,10 +307,13 @@ class Agent:
 
     def prepare(self, prompt: Prompt | None, options: Options) -> Performance:
         """A run that is ready to go."""
-        open_calls = _open_calls(options.get("open_calls", self._open_calls))
+        check_options("agent.run", Options, options, unchecked=("history",))
+        if options.get("run_id") == "":
+            raise UserError("agent.run(run_id=''): the id is empty; give one, or leave it out to get a random one")
+        open_calls = options.get("open_calls", self._open_calls)
         # Who asks something new goes on from there; who asks nothing wants to know what the calls give.
         open_calls = open_calls or ("execute" if prompt is None else "answer")
-        transcript = _mended(options.get("history", ()), open_calls)
+        transcript = _mended(options.get("history"), open_calls)
         if prompt is None and not transcript.messages:
             raise UserError("there is nothing to answer: give a prompt, or a history that ends in one")
         account = Account(options.get("limits") or self.limits)
@@ -281,12 +328,25 @@ class Agent:
 
     def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
         """The rest of a run that waits, or was cut off, ready to go."""
+        check_options("agent.resume", ResumeOptions, options)
         recording = _recording(saved)
         if recording is not None:
-            with reading(recording):
-                return self._prepare_recorded(recording, answers, options)
+            return self._prepare_from(recording, answers, options)
         result = saved if isinstance(saved, Result) else Result.from_json(cast("Json", saved))
-        return self._prepare_waiting(result, answers, options)
+        recording = find_recording(self._stack(options), result) if result.stop_reason == "waiting" else None
+        if recording is None:
+            return self._prepare_waiting(result, answers, options)
+        return self._prepare_from(recording, answers, options, result)
+
+    def _prepare_from(
+        self, recording: Recording, answers: Answers, options: ResumeOptions, saved: Result | None = None
+    ) -> Performance:
+        try:
+            with reading(recording):
+                return self._prepare_recorded(recording, answers, options, saved)
+        except UserError:
+            refuse_taken(recording)  # what was read while somebody else resumes the run may be half of it
+            raise
 
     def _prepare_waiting(self, result: Result, answers: Answers, options: ResumeOptions) -> Performance:
         if result.stop_reason != "waiting":
@@ -296,44 +356,60 @@ class Agent:
         limits = options.get("limits") or self.limits
         account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
         performance = self._performance(result.run, transcript, account, options)
-        performance.decisions = {**result.decided, **_decisions(transcript, answers)}
+        performance.decisions = dict(result.decided)
+        for id, decision in _decisions(transcript, answers).items():
+            performance.decisions[id] = combine(result.decided.get(id), decision)
         performance.before = result
         return performance
 
-    def _prepare_recorded(self, recording: Recording, answers: Answers, options: ResumeOptions) -> Performance:
-        """It goes on where its recording ends, and is recorded on there."""
+    def _prepare_recorded(
+        self, recording: Recording, answers: Answers, options: ResumeOptions, saved: Result | None = None
+    ) -> Performance:
+        """It continues where its recording ends, and is recorded there. `saved` is the result of a run that waits, as
+        it was before secrets were masked."""
         cut = find_interruption(recording)
-        continuation = Continuation(cut)
+        continuation = Continuation(cut, answers)
         waiting = waiting_result(recording)
         if waiting is not None:
+            if saved is not None:
+                waiting = unmasked(waiting, saved)
             asked = {call.id for call in waiting.transcript().open}
             said = {id: each for id, each in cut.decisions.items() if id in asked}
-            given: ResumeOptions = {"limits": limits_of(recording), **options}
-            performance = self._prepare_waiting(waiting, {**said, **answers}, given)
-            continuation.goes_on_with_same_calls()
+            limits = limits_of(recording) if saved is None else self.limits
+            given: ResumeOptions = {"limits": limits, **options}
+            known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
+            performance = self._prepare_waiting(waiting, {**said, **known}, given)
+            continuation.continue_with_same_calls()
             performance.account.seconds = cut.seconds
         else:
             if answers:
                 raise UserError(f"{recording.path}: the run does not wait for anybody, so there is nothing to answer")
             _refuse_untyped(recording.settings.get("output") is not None, options)
             account = Account(options.get("limits") or limits_of(recording), seconds=cut.seconds)
+            limit = account.limits.seconds
+            if cut.answer and limit is not None and cut.seconds >= limit:  # its last answer belongs to the history
+                account.extra = cut.seconds - limit + FINISHING
             performance = self._performance(recording.run, Transcript(cut.messages), account, options)
             performance.question, performance.state = cut.question, cut.state
+            if not performance.transcript.closed:
+                continuation.continue_with_same_calls()
             performance.records, performance.verdicts = records_of(recording, cut.messages), verdicts_of(recording)
-        own = [sink for sink in performance.sinks if isinstance(sink, Recorder)]
-        secrets = frozenset[str]().union(*(recorder.secrets for recorder in own))
-        heard_by = [sink for sink in performance.sinks if sink not in own]
-        performance.sinks = (*heard_by, Recorder.of(recording, secrets), continuation)
+        sinks = (*self._sinks, *as_middleware(options.get("sinks", ())))
+        performance.middleware = continued(sinks, self._middleware, recording, continuation)
         performance.next_seq, performance.goes_on = cut.next_seq, True
         performance.notes = notes_of(recording.events)
+        performance.began_before = continuation.began_before
         return performance
 
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:
         kind = options.get("output")
         output: OutputType[Any] | None = None if kind is None else OutputType.of(kind)
         plan = partial(self._plan, options=options, output=output, rounds=account.limits.rounds)
-        sinks = (*self._sinks, *options.get("sinks", ()))
-        return Performance(id, plan, self._clock, self._tools, transcript, account, sinks, self.name)
+        return Performance(id, plan, self._clock, self._tools, transcript, account, self._stack(options), self.name)
+
+    def _stack(self, options: ResumeOptions) -> tuple[Middleware, ...]:
+        """All middleware of a run, the outermost first. Sinks are outside of the recorder: a replay has them too."""
+        return (*self._sinks, *as_middleware(options.get("sinks", ())), *self._middleware)
 
     def _system(self, rounds: int | None) -> System | None:
         """The instructions, with guidance that names the real budget; the same words in every run."""
@@ -360,6 +436,7 @@ class Agent:
             final_answer=self._final_answer,
             on_approval=self._on_approval,
             share_all=self._share_all,
+            tool_errors=self._tool_errors,
             choice=self._choice,
             output=output,
             language=self._language,
@@ -367,8 +444,8 @@ class Agent:
             store=options.get("store", {}),
             result_limit=self._result_limit,
             results=self._results,
-            caller=self._caller,
-            trim=options.get("trim") or self._history,
+            order_hint=self.order_hint,
+            trim=options.get("trim") or self._trim,
             nudge=self._nudge,
             continue_prompt=self._continue_prompt,
         )
@@ -388,10 +465,10 @@ def _recording(saved: Saved) -> Recording | None:
     return None
 
 
-def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> Transcript:
+def _mended(history: Sequence[Message] | Transcript | None, open_calls: OpenCalls) -> Transcript:
     if isinstance(history, Transcript):
         transcript = history
-    elif not history:
+    elif history is None or history == ():
         return Transcript()
     else:
         _refuse_foreign(history)
@@ -414,6 +491,11 @@ def _mended(history: Sequence[Message] | Transcript, open_calls: OpenCalls) -> T
 
 
 def _refuse_foreign(history: Sequence[Message]) -> None:
+    if isinstance(history, str | bytes) or not isinstance(history, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        raise UserError(
+            f"agent.run(history=…): expected the messages of a Result or a Conversation, or a Transcript, got "
+            f"{type(history).__name__}"
+        )
     for place, message in enumerate(history):
         if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             kind = type(message).__name__
@@ -461,21 +543,3 @@ def _choice(choice: str | None) -> Choice | None:
     if choice is None or choice == "auto" or choice == "none" or choice == "required":
         return choice
     return OneTool(choice)
-
-
-def _open_calls(value: OpenCalls | None) -> OpenCalls | None:
-    return None if value is None else _one_of("open_calls", value, "execute", "answer", "error")
-
-
-def _schedule(schedule: Schedule | str) -> Schedule:
-    try:
-        return Schedule(schedule)
-    except ValueError:
-        known = ", ".join(repr(each.value) for each in Schedule)
-        raise UserError(f"Agent(schedule={schedule!r}): it is a Schedule, or one of {known}") from None
-
-
-def _one_of(name: str, value: Any, *allowed: str) -> Any:
-    if value not in allowed:
-        raise UserError(f"Agent({name}={value!r}): it is one of {', '.join(map(repr, allowed))}")
-    return value

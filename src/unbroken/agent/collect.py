@@ -45,6 +45,8 @@ class CollectedCall:
     duplicate_of: str = ""
     executed: bool = False
     adopted_from: str = ""
+    uncertain: bool = False
+    """Its process died while the tool ran: whether the call took effect is not known."""
     """The call of a broken response whose execution it took over. The ids may be equal."""
 
 
@@ -206,6 +208,7 @@ class _Collector:
                 self.collected.dropped = [each for each in self.collected.dropped if each is not before]
         call.text, call.error, call.seconds = event.text, event.error, event.seconds
         call.duplicate_of, call.executed, call.adopted_from = event.duplicate_of, event.executed, event.adopted_from
+        call.uncertain = event.uncertain
 
     def _put_in_order(self, event: ToolCallsDetected) -> None:
         """Some have started already, in an order of their own."""

@@ -9,26 +9,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from unbroken.agent.agent import Agent, Answers, Options, ResumeOptions
-from unbroken.agent.background import BACKGROUND
-from unbroken.agent.inputs import Prompt, to_user
-from unbroken.agent.performing import Performance
+from unbroken.agent.agent import Agent, Answers, ResumeOptions, TurnOptions
+from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.plan import Trim
+from unbroken.agent.prompt_parts import Prompt, to_user
 from unbroken.agent.result import Result
+from unbroken.agent.run_lifecycle import Performance
 from unbroken.agent.streaming import RunStream
 from unbroken.errors import CannotEncode, UserError
 from unbroken.events import Sink
 from unbroken.messages import Json, Message, ToolCall
-from unbroken.tools.calling import failure
+from unbroken.tools.caller import failure
 from unbroken.transcript import Transcript, from_json, repair, to_json
+from unbroken.validation import check_options, checked
 from unbroken.wires.jsontext import dumps
 
 SPOKE_INSTEAD = "not executed: the user spoke instead of answering it"
 
 
+@checked
 class Conversation:
-    """`await chat.say("…")`; `chat.messages` is the history. `history=` is a function that says what of a long history
-    is sent; the history itself stays whole. `store` and `deps` are what tools find in their `CallContext`; only the
+    """`await chat.say("…")`; `chat.messages` is the history. `trim=` is a function that chooses what of a long history
+    is sent; `chat.messages` keeps all of it. `store` and `deps` are what tools find in their `CallContext`; only the
     store is saved with the conversation. `agent` may be set to another between two turns."""
 
     def __init__(
@@ -36,7 +38,7 @@ class Conversation:
         agent: Agent,
         messages: Sequence[Message] = (),
         *,
-        history: Trim | None = None,
+        trim: Trim | None = None,
         store: dict[str, Any] | None = None,
         deps: Any = None,
     ) -> None:
@@ -44,7 +46,7 @@ class Conversation:
         self.store: dict[str, Any] = {} if store is None else store
         self._transcript = Transcript(repair(messages)[0])
         self.deps = deps
-        self._trim = history
+        self._trim = trim
         self._waiting: Result | None = None
         self._going = False
 
@@ -58,13 +60,14 @@ class Conversation:
         """Calls of the last turn that wait for an approval or for the client: `resume` goes on."""
         return self._waiting.pending if self._waiting else ()
 
-    async def say(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
+    async def say(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions]) -> Result:
         """One turn. Without a prompt the last one is tried again, say after an error."""
         return await self._perform(self._next(prompt, options))
 
-    def stream(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> RunStream:
+    def stream(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions]) -> RunStream:
         """One turn as a stream of events. It begins when the first of them is read."""
         self._refuse_while_going()
+        check_options("Conversation.stream", TurnOptions, options)
         asked = None if prompt is None else to_user(prompt)
 
         async def perform(sink: Sink) -> Result:
@@ -72,7 +75,7 @@ class Conversation:
 
         return RunStream(perform, self._answered)
 
-    def say_sync(self, prompt: Prompt | None = None, **options: Unpack[Options]) -> Result:
+    def say_sync(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions]) -> Result:
         """`say` for programs that cannot await."""
         return BACKGROUND.run(self.say(prompt, **options))
 
@@ -96,8 +99,8 @@ class Conversation:
         return {"version": 1, "messages": to_json(self.messages), "waiting": waiting, "store": store}
 
     @classmethod
-    def from_json(cls, agent: Agent, saved: Json, *, history: Trim | None = None, deps: Any = None) -> Conversation:
-        """What `to_json` gave, to go on with; `UserError` for anything else. `history` and `deps` are not saved: give
+    def from_json(cls, agent: Agent, saved: Json, *, trim: Trim | None = None, deps: Any = None) -> Conversation:
+        """What `to_json` gave, to go on with; `UserError` for anything else. `trim` and `deps` are not saved: give
         them again."""
         if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
             raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json gives")
@@ -106,7 +109,7 @@ class Conversation:
             raise UserError("a saved conversation cannot be read: another version of unbroken wrote it; use that one")
         waiting = Result.from_json(fields["waiting"]) if fields.get("waiting") else None
         messages = () if waiting else from_json(fields["messages"])
-        chat = cls(agent, messages, history=history, store=fields.get("store"), deps=deps)
+        chat = cls(agent, messages, trim=trim, store=fields.get("store"), deps=deps)
         if waiting:
             chat._wait(waiting)
         return chat
@@ -125,16 +128,17 @@ class Conversation:
             raise UserError(f"the conversation cannot be saved in {path}: {error.strerror or error}") from None
 
     @classmethod
-    def load(cls, agent: Agent, path: str | Path, *, history: Trim | None = None, deps: Any = None) -> Conversation:
+    def load(cls, agent: Agent, path: str | Path, *, trim: Trim | None = None, deps: Any = None) -> Conversation:
         """What `save` wrote, to go on with; `UserError` if the file cannot be read, or is no conversation."""
         try:
             saved = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"the conversation {str(path)!r} cannot be loaded: {error}") from error
-        return cls.from_json(agent, saved, history=history, deps=deps)
+        return cls.from_json(agent, saved, trim=trim, deps=deps)
 
-    def _next(self, prompt: Prompt | None, options: Options) -> Performance:
+    def _next(self, prompt: Prompt | None, options: TurnOptions) -> Performance:
         self._refuse_while_going()
+        check_options("Conversation.say", TurnOptions, options)
         prompt = None if prompt is None else to_user(prompt)  # before anything is changed: it may be refused
         for call in self._transcript.open:
             self._transcript.answer(failure(call, SPOKE_INSTEAD))

@@ -9,6 +9,7 @@ from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.messages import Usage
 from unbroken.trajectory.recording import Recording
+from unbroken.validation import checked
 
 NOTHING_USED = Usage()
 
@@ -25,6 +26,7 @@ StopReason: TypeAlias = Literal[
 ]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What a million tokens cost, in any currency: `Limits.cost` is in the same one."""
@@ -44,6 +46,7 @@ class Prices:
         return (spent + usage.output_tokens * self.output) / 1_000_000
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A round is one assistant message with calls, plus their results. After `rounds` of them (or one of the others)
@@ -78,6 +81,8 @@ class Account:
     seconds: float = 0.0
     """Of earlier parts of a run that was resumed."""
     started: float = 0.0
+    extra: float = 0.0
+    """Seconds beyond the limit for the round in which a resumed run was cut off."""
 
     def start(self, clock: Clock) -> None:
         self.started = clock.elapsed()
@@ -89,7 +94,7 @@ class Account:
     def deadline(self) -> float | None:
         """In the clock's own count."""
         limit = self.limits.seconds
-        return None if limit is None else self.started + limit - self.seconds
+        return None if limit is None else self.started + limit + self.extra - self.seconds
 
     @property
     def calls_left(self) -> int | None:
@@ -111,7 +116,7 @@ class Account:
         for reason, limit, used in counted:
             if limit is not None and used >= limit:
                 return reason, limit
-        if limits.seconds is not None and self.elapsed(clock) >= limits.seconds:
+        if limits.seconds is not None and self.elapsed(clock) >= limits.seconds + self.extra:
             return "time_limit", limits.seconds
         return None
 

@@ -1,6 +1,6 @@
 """The loop: `play` asks until there is an answer, `play_round` asks once and runs the calls of that one response.
 
-Only `play_round` sees both the stream and the tools: it listens (`listening`), and runs what it heard. It decides
+Only `play_round` sees both the stream and the tools: it listens (`response_reader`), and runs what it heard. It decides
 nothing about a provider (that is a model's row), nothing about when a call may start (that is the `Batch`), and nothing
 about limits (that is the `Account`). Whatever happens, the transcript is valid when they are left: every call in it has
 its result, unless the run waits for one.
@@ -12,21 +12,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from unbroken.agent.announcement import announces
-from unbroken.agent.heard import Heard
+from unbroken.agent.announced_calls import announces
+from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.limits import StopReason
-from unbroken.agent.listening import Turn, listen
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
-from unbroken.agent.repetition import REMINDER, REPEATED
+from unbroken.agent.repeated_calls import REMINDER, REPEATED
+from unbroken.agent.response_reader import Listener, Turn, listen
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
-from unbroken.agent.voice import RoundVoice
 from unbroken.errors import AnswerInvalid, ChainBroken
 from unbroken.events import RequestSent, Said, TextAdded, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
-from unbroken.tools.calling import Prepared, note, number_identical, prepare
+from unbroken.tools.caller import Prepared, note, number_identical, prepare
 from unbroken.tools.execution import EARLIER_FAILED, Batch, ran_and_failed
+from unbroken.tools.schedule import Schedule
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
 
@@ -46,6 +46,7 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
             run.transcript.add(run.question)
     while stop is None and (stop := run.limit()) is None:
         turn = await play_round(run)
+        run.account.extra = 0.0
         if turn.message.calls:
             stop = turn.stop
         elif turn.stop is not None:
@@ -91,18 +92,19 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     run.next_turn()
     toolbox = run.toolbox()
     request = run.request(toolbox, final)
-    run.voice.say(RequestSent, len(request.messages), len(request.tools), final)
+    run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
     closed = final or request.choice == "none"  # a call that comes all the same is refused
-    heard, observer = Heard(), RoundVoice(run.voice, run.plan.clock, run.plan.schedule)
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
+    listener = Listener(run, toolbox, batch, closed)
     try:
         async with batch:
-            turn = await listen(run, request, toolbox, batch, heard, closed)
+            turn = await listen(run, request, listener)
             message = turn.message
             if not (message.calls or closed) and request.tools and run.may_nudge:
                 turn.announces = announces(message.text, toolbox.names)
             if message.text:
-                run.voice.say(Said, message.text, not (message.calls or turn.announces))
+                run.emitter.emit(Said, message.text, not (message.calls or turn.announces))
             if not message.calls:
                 batch.abandon()
                 return turn
@@ -110,10 +112,10 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             run.transcript.add(message)
             run.account.rounds += not closed  # what is refused is no round
             observer.detected(message.calls)
-            prepared = _plan_round(run, toolbox, message.calls, heard, closed)
+            prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             stop = await _run_calls(run, batch, prepared, {})
     except BaseException as error:
-        _leave_valid(run, batch, heard if isinstance(error, asyncio.CancelledError) else None)
+        _leave_valid(run, batch, listener if isinstance(error, asyncio.CancelledError) else None)
         raise
     observer.ended(stop == "waiting")
     turn.stop = stop
@@ -123,15 +125,20 @@ async def play_round(run: Run, final: bool = False) -> Turn:
 async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | None:
     """The calls that a run was left waiting for, with what was decided about them; or, without decisions, those in
     which a history ended that was handed in."""
-    run.voice.turn = max(run.account.requests - 1, 0)
+    run.emitter.turn = max(run.account.requests - 1, 0)
     toolbox = run.toolbox()
     message = run.transcript.messages[-1]
-    everything = [prepare(call, toolbox) for call in message.calls] if isinstance(message, Assistant) else []
+    everything = (
+        [prepare(call, toolbox, run.plan.tool_errors) for call in message.calls]
+        if isinstance(message, Assistant)
+        else []
+    )
     number_identical(everything)
+    run.mark_uncertain(everything)
     _recall_output(run, everything)
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
-    observer = RoundVoice(run.voice, run.plan.clock, run.plan.schedule, len(prepared))
+    observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared))
     # Who answers a part of what waits leaves the rest waiting; without a handler it would be denied.
     waits = None if decisions is None else _still_waits
     batch = run.batch(toolbox, observer, run.plan.on_approval or waits)
@@ -147,14 +154,16 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     return stop
 
 
-def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: Heard, closed: bool) -> list[Prepared]:
+def _plan_round(
+    run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], listener: Listener, closed: bool
+) -> list[Prepared]:
     """What each call is, in call order, and which of them may not run."""
     allowed = run.account.calls_left
     planned: list[Prepared] = []
     for place, call in enumerate(calls):
-        prepared = heard.prepared.get(call.index)
+        prepared = listener.prepared.get(call.index)
         if prepared is None or prepared.call is not call:
-            prepared = prepare(call, toolbox)
+            prepared = prepare(call, toolbox, run.plan.tool_errors)
         answers = run.plan.output is not None and call.name == ANSWER
         if closed and not answers:
             prepared.refusal = FINAL_REFUSED[run.plan.language]
@@ -164,6 +173,7 @@ def _plan_round(run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], heard: He
             prepared.refusal = REPEATED
         planned.append(prepared)
     number_identical(planned)
+    run.mark_uncertain(planned)
     run.account.calls += len(calls) if allowed is None else min(len(calls), allowed)
     return planned
 
@@ -173,17 +183,19 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
     given = [*earlier, *[result for result in results if result is not None]]
-    repetition = run.repetition
-    for each, result, seconds in zip(prepared, results, batch.seconds(), strict=True):
+    repetition, took = run.repetition, batch.seconds()
+    if len(prepared) > 1 and run.plan.schedule is Schedule.EAGER:
+        run.plan.order_hint.note(zip(prepared, took, strict=True))
+    for each, result, seconds in zip(prepared, results, took, strict=True):
         if result is not None:
             if not repetition.calm and repetition.verdict(each) == "remind":
                 result = note(result, REMINDER.format(count=repetition.of(each)))
             run.transcript.answer(result)
-            run.records.append(CallRecord(each.call, result, run.voice.turn, seconds))
+            run.records.append(CallRecord(each.call, result, run.emitter.turn, seconds))
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
     repetition.next_round(prepared)
     if None in results:
-        run.pending, run.decided = batch.pending, batch.decided
+        run.pending, run.uncertain, run.decided = batch.pending, batch.uncertain, batch.decided
         return "waiting"
     if run.output:
         return "answered"
@@ -200,10 +212,10 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     return None
 
 
-def _leave_valid(run: Run, batch: Batch, heard: Heard | None) -> None:
+def _leave_valid(run: Run, batch: Batch, listener: Listener | None) -> None:
     """The run ends here. What was heard until it was cancelled is kept, and every call gets its result."""
-    if heard is not None and run.transcript.closed:
-        message = heard.message()
+    if listener is not None and run.transcript.closed:
+        message = listener.shown_message()
         if message.text or message.calls:
             run.transcript.add(message)
             run.cut_off = message.text
@@ -282,8 +294,8 @@ def _give_what_there_is(run: Run, stop: StopReason, said: str) -> Ending:
 
 def _say_ourselves(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
-    run.voice.say(TextReplaced if run.voided else TextAdded, text)
-    run.voice.say(Said, text, True)
+    run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
+    run.emitter.emit(Said, text, True)
     return Ending(text, stop)
 
 

@@ -47,7 +47,7 @@ class Notes:
         dropped: bool = False,
     ) -> None:
         told = call.id, call.name, seconds, result.error, "", result.duplicate_of, executed, adopted_from, dropped
-        self.taken.append((CallFinished, turn, 0.0, told))
+        self.taken.append((CallFinished, turn, 0.0, (*told, result.uncertain)))
 
 
 def events_of(notes: Iterable[Note], run: str) -> Iterator[Event]:
@@ -76,7 +76,7 @@ def notes_of(events: Iterable[Event]) -> tuple[Note, ...]:
                 notes.started(event.turn, event.time, ToolCall(event.call_id, event.name, None))
             case CallFinished():
                 told = (event.call_id, event.name, event.seconds, event.error, "", event.duplicate_of)
-                more = (event.executed, event.adopted_from, event.dropped)
+                more = (event.executed, event.adopted_from, event.dropped, event.uncertain)
                 notes.taken.append((CallFinished, event.turn, 0.0, (*told, *more)))
             case _:
                 pass

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
-from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from unbroken.errors import UserError
 from unbroken.messages import Json, ToolSpec
@@ -29,9 +29,11 @@ class OutputType(Generic[T]):
     def __init__(self, kind: type[T] | Any) -> None:
         self._why_not: Callable[[dict[str, Json]], str | None] = _fits
         try:
+            if isinstance(kind, str):
+                raise TypeError("the name of a type is no type")
             self._adapter: TypeAdapter[T] = TypeAdapter(kind)
             schema = self._adapter.json_schema()
-        except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, TypeError) as error:
+        except Exception as error:  # what is no type makes pydantic raise KeyError, IndexError and others
             name = getattr(kind, "__name__", repr(kind))
             raise UserError(
                 f"output={name} cannot become a JSON Schema; use a pydantic model, a dataclass, or types made of them"
@@ -67,7 +69,7 @@ class OutputType(Generic[T]):
             return ACCEPTED
 
         signature = Signature(ANSWER, DESCRIPTION, self.schema, bind, is_async=True)
-        return Tool(ToolSpec(ANSWER, DESCRIPTION, self.schema), answer, signature)
+        return Tool(ToolSpec(ANSWER, DESCRIPTION, self.schema), answer, signature, after_crash="rerun")
 
     def read(self, arguments: dict[str, Json]) -> T:
         if (why := self._why_not(arguments)) is not None:

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from unbroken.agent.limits import Limits
+from unbroken.agent.order_hint import OrderHint
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.prompts import Language
 from unbroken.clock import Clock
-from unbroken.errors import UserError
 from unbroken.messages import Choice, Effort, Json, Message, OneTool, Sampling, System
+from unbroken.middleware import Ask, Middleware, wrap_approver, wrap_caller, wrap_model
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.calling import Caller, ResultCache, ToolCaller, in_words
+from unbroken.tools.caller import Caller, ResultCache, ToolCaller, ToolErrors
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.companion import Companion, wrap_caller
 from unbroken.transcript import Transcript
 
 OnError: TypeAlias = Literal["continue", "finish"]
@@ -44,6 +44,7 @@ class Plan:
     """At a limit, ask for an answer; else the run just ends there."""
     on_approval: OnApproval | None = None
     share_all: bool = False
+    tool_errors: ToolErrors = "full"
     choice: Choice | None = None
     """Of the first request only: a choice that forces a call would force one for ever."""
     output: OutputType[Any] | None = None
@@ -57,21 +58,30 @@ class Plan:
     result_limit: int = 50_000
     results: ResultCache = field(default_factory=ResultCache)
     """What tools with `cache` gave."""
-    caller: Callable[[Caller], Caller] | None = None
-    """Wraps what runs the tools: a recording, a durable step."""
+    order_hint: OrderHint = field(default_factory=OrderHint)
     trim: Trim | None = None
     """What is sent of the history; the history itself stays whole."""
-    companions: tuple[Companion, ...] = ()
-    """Who goes along with the run, and stands between it and its tools."""
+    middleware: tuple[Middleware, ...] = ()
+    """The first is the outermost."""
+    ask: Ask = field(init=False)
+    """Asks the model, through all middleware."""
+
+    def __post_init__(self) -> None:
+        self.ask = self.model.stream
+
+    def install(self, middleware: Sequence[Middleware]) -> None:
+        """Puts it between the run and its model, its tools and its approver."""
+        self.middleware = tuple(middleware)
+        self.ask = wrap_model(self.middleware, self.model)
+        self.on_approval = wrap_approver(self.middleware, self.on_approval)
+
+    def remove_middleware(self) -> None:
+        """They know the run and it knows them: so nothing is left for the garbage collector."""
+        self.middleware, self.ask = (), self.model.stream
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
-        caller: Caller = ToolCaller(toolbox, self.clock, self.results, self.result_limit)
-        if self.caller is not None:
-            try:
-                caller = self.caller(caller)
-            except Exception as error:
-                raise UserError(f"the function given as caller= failed: {in_words(error)}") from error
-        return wrap_caller(self.companions, caller) if self.companions else caller
+        caller: Caller = ToolCaller(toolbox, self.clock, self.results, self.result_limit, self.tool_errors)
+        return wrap_caller(self.middleware, caller) if self.middleware else caller
 
 
 def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
@@ -85,6 +95,7 @@ def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
         "on_all_failed": plan.on_all_failed,
         "final_answer": plan.final_answer,
         "share_all": plan.share_all,
+        "tool_errors": plan.tool_errors,
         "choice": choice.name if isinstance(choice, OneTool) else choice,
         "language": plan.language,
         "nudge": plan.nudge,

@@ -38,6 +38,8 @@ class Result:
     """The structured answer, if one was asked for."""
     pending: tuple[ToolCall, ...] = ()
     """Calls that wait for an approval or for the client; `agent.resume(result, answers)` goes on."""
+    uncertain: tuple[str, ...] = ()
+    """The ids of pending calls that had started when their process died, and may have taken effect."""
     answered: tuple[ToolResult, ...] = ()
     """While some are pending: the results of the same message that are there already."""
     decided: Mapping[str, Approval] = field(default_factory=dict[str, Approval])
@@ -76,6 +78,7 @@ class Result:
             "messages": to_json(self.messages),
             "answered": to_json([ToolMessage(self.answered)]) if self.answered else [],
             "pending": [call.id for call in self.pending],
+            "uncertain": list(self.uncertain),
             "decided": {
                 id: {"edit": decision.arguments} if isinstance(decision, Edit) else {}
                 for id, decision in self.decided.items()
@@ -117,6 +120,7 @@ class Result:
                 cost=fields["cost"],
                 seconds=fields["seconds"],
                 pending=tuple(call for call in calls if call.id in fields["pending"]),
+                uncertain=tuple(fields.get("uncertain", ())),
                 answered=answered,
                 decided={
                     id: Edit(saved["edit"]) if "edit" in saved else Allow()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.limits import Account, StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.plan import Plan, Trim
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
-from unbroken.agent.repetition import Repetition
-from unbroken.agent.voice import RoundVoice, Voice
+from unbroken.agent.repeated_calls import Repetition
 from unbroken.errors import UserError
 from unbroken.events import LimitReached, RequestRetried
 from unbroken.frozen import quick
@@ -31,11 +31,11 @@ from unbroken.messages import (
     User,
 )
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.calling import Prepared, in_words, prepare
+from unbroken.tools.caller import Prepared, in_words, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.companion import Companion
+from unbroken.trajectory.lines import read_usage
 from unbroken.transcript import Transcript, repair
 from unbroken.transcript.size import CHARACTERS_PER_TOKEN, characters
 from unbroken.verdicts import Verdict
@@ -44,6 +44,9 @@ LOG = logging.getLogger("unbroken.chain")
 
 NUDGES = 3
 """How often in a run a model that stays silent, or only announces, is asked to go on."""
+
+
+BeganBefore: TypeAlias = Callable[[Prepared, int], bool]
 
 
 @dataclass(slots=True)
@@ -85,6 +88,11 @@ class CallRecord:
         """It failed, or was not executed: `result.text` says why."""
         return self.result.error
 
+    @property
+    def uncertain(self) -> bool:
+        """Its process died while the tool ran: whether the call took effect is not known."""
+        return self.result.uncertain
+
 
 @dataclass(slots=True)
 class Run:
@@ -92,7 +100,7 @@ class Run:
     plan: Plan
     transcript: Transcript
     account: Account
-    voice: Voice
+    emitter: Emitter
     repetition: Repetition = field(default_factory=Repetition)
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
     """What was wrong with each response that was not whole."""
@@ -117,19 +125,28 @@ class Run:
     """The structured answer, once it is there."""
     pending: tuple[ToolCall, ...] = ()
     """Calls that wait for somebody outside."""
+    uncertain: tuple[str, ...] = ()
+    """The ids of those that may have taken effect before their process died."""
     decided: dict[str, Approval] = field(default_factory=dict[str, Approval])
     """What was decided about calls that wait behind them."""
+    began_before: BeganBefore | None = None
+    """Of a resumed run: had this call started when its process died, without a result?"""
     cut_off: str = ""
     """What was said of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
-    companions: tuple[Companion, ...] = ()
     _counted: int = 0
     _characters: int = 0
     """Of the agent's instructions and the first `_counted` messages."""
 
+    def mark_uncertain(self, calls: Iterable[Prepared]) -> None:
+        """Calls that had started when the process of a resumed run died."""
+        if self.began_before is not None:
+            for prepared in calls:
+                prepared.uncertain = self.began_before(prepared, self.emitter.turn)
+
     def next_turn(self) -> None:
-        self.voice.turn = self.account.requests
-        self.voice.notes.requested(self.voice.turn)
+        self.emitter.turn = self.account.requests
+        self.emitter.notes.requested(self.emitter.turn)
         self.account.requests += 1
         self.attempts += 1
         self.voided = False
@@ -166,7 +183,7 @@ class Run:
         account = self.account
         account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
         account.requests = max(state.get("requests", 1) - 1, 0)
-        account.usage = Usage(**state.get("usage", {}))
+        account.usage = read_usage(state.get("usage")) or Usage()
         self.attempts, self.fallback_used = max(state.get("attempts", 1) - 1, 0), state.get("fallback_used", False)
         self.nudge, self.nudges = state.get("nudge", False), state.get("nudges", 0)
         self.pauses, self.corrections = state.get("pauses", 0), state.get("corrections", 0)
@@ -189,9 +206,9 @@ class Run:
         """A response broke, or there was none, and it is asked for again; `calls` of it were complete."""
         self.attempts += 1
         self.fallback_used = self.fallback_used or elsewhere
-        self.verdicts.append(replace(verdict, turn=self.voice.turn))
-        self.voice.notes.retried(self.voice.turn, verdict)
-        self.voice.say(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
+        self.verdicts.append(replace(verdict, turn=self.emitter.turn))
+        self.emitter.notes.retried(self.emitter.turn, verdict)
+        self.emitter.emit(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
         made, returned = self.chain()
         if verdict.bytes_seen:
             broken = calls + len(verdict.open_calls)
@@ -205,7 +222,7 @@ class Run:
 
     def ended_with(self, verdict: Verdict) -> None:
         if not verdict.whole:
-            self.verdicts.append(replace(verdict, turn=self.voice.turn))
+            self.verdicts.append(replace(verdict, turn=self.emitter.turn))
 
     def chain(self) -> tuple[int, int]:
         """How many calls stand in the history, and how many results."""
@@ -222,7 +239,7 @@ class Run:
         reached = self.account.reached(self.plan.clock)
         if reached is None:
             return None
-        self.voice.say(LimitReached, *reached)
+        self.emitter.emit(LimitReached, *reached)
         return reached[0]
 
     def time_left(self) -> float | None:
@@ -234,15 +251,15 @@ class Run:
 
     def toolbox(self) -> Toolbox:
         try:
-            tools = self.plan.tools(self.voice.turn, self.transcript)
+            tools = self.plan.tools(self.emitter.turn, self.transcript)
         except UserError:
             raise
         except Exception as error:
             raise UserError(f"the function given as tools= failed: {in_words(error)}") from error
         if self.plan.output is not None:
             tools = Toolbox(tools, self.plan.output.tool(self.output.append))
-        for companion in self.companions:
-            companion.offered(self.voice.turn, tools)
+        for middleware in self.plan.middleware:
+            middleware.on_tools(self.emitter.turn, tools)
         return tools
 
     def request(self, toolbox: Toolbox, final: bool) -> Request:
@@ -277,13 +294,13 @@ class Run:
             pieces=False,
         )
 
-    def batch(self, toolbox: Toolbox, observer: RoundVoice, on_approval: OnApproval | None) -> Batch:
+    def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:
         """A batch for the calls of one message; it is halted when the time of the run is up."""
         plan = self.plan
         batch = Batch(
             plan.schedule,
             plan.caller_of(toolbox),
-            lambda call: prepare(call, toolbox),
+            lambda call: prepare(call, toolbox, plan.tool_errors),
             self.context,
             observer,
             plan.clock,
@@ -292,21 +309,25 @@ class Run:
             share_all=plan.share_all,
         )
         if self.account.deadline is not None:
-            batch.halt_after(max(self.account.deadline - plan.clock.elapsed(), 0.0), TIME_IS_UP)
+            batch.halt_after(max(self.account.deadline - plan.clock.elapsed(), 0.0), TIME_IS_UP, self._report_time_up)
         return batch
+
+    def _report_time_up(self) -> None:
+        for middleware in self.plan.middleware:
+            middleware.on_time_limit()
 
     def context(self, prepared: Prepared) -> CallContext[Any]:
         call, plan = prepared.call, self.plan
         return CallContext(
             run=self.id,
-            turn=self.voice.turn,
+            turn=self.emitter.turn,
             call_id=call.id,
             name=call.name,
             fingerprint=prepared.fingerprint,
             nth=prepared.nth,
             deps=plan.deps,
             store=plan.store,
-            say=self.voice.say,
+            say=self.emitter.emit,
             spend=self.spend,
         )
 
@@ -343,7 +364,7 @@ def _trimmed(trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"the function given as history= failed: {in_words(error)}") from error
+        raise UserError(f"the function given as trim= failed: {in_words(error)}") from error
     start = next((at for at, message in enumerate(kept) if not isinstance(message, System)), len(kept))
     if start < len(kept) and isinstance(kept[start], User):
         return kept

@@ -15,7 +15,7 @@ from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Source, Toolbox, ToolServer
 from unbroken.transcript import Transcript
 
-Tools: TypeAlias = Sequence[Source] | Toolbox | Callable[[int, Transcript], Iterable[Source]]
+Tools: TypeAlias = Sequence[Source] | str | Toolbox | Callable[[int, Transcript], Iterable[Source]]
 
 
 class ToolSet:

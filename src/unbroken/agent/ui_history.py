@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Json, Media, Message, Part, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.tools.approval import Allow, Deny
-from unbroken.tools.calling import failure
+from unbroken.tools.caller import failure
 from unbroken.tools.results import to_parts
 from unbroken.transcript import repair
 from unbroken.wires.jsontext import dumps

@@ -7,13 +7,14 @@ text are found by `prose`. Whether the response is whole is not decided here but
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 
 from unbroken.decoding.calls import Calls
-from unbroken.decoding.halves import join_halves
 from unbroken.decoding.prose import Prose, ProseCall
 from unbroken.deltas import Delta, ReasoningDelta, ServerCallSeen, TextDelta, UsageReported
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.verdicts import Meaning
+from unbroken.wires.jsontext import join_surrogates
 
 
 class Assembler:
@@ -26,9 +27,10 @@ class Assembler:
         names: Collection[str] = (),
         prose: Prose | None = None,
         pieces: bool = True,
+        max_calls: float = inf,
     ) -> None:
         self.deltas: list[Delta] = []
-        self.calls = Calls(self.deltas, turn, used_ids, names, pieces)
+        self.calls = Calls(self.deltas, turn, used_ids, names, pieces, max_calls)
         # The calls' part of `Receiver`, bound here once: a stream calls them for every few bytes.
         self.piece = self.calls.piece
         self.more = self.calls.more
@@ -72,7 +74,7 @@ class Assembler:
 
     def text(self, text: str) -> None:
         if self._halves:
-            text, self._text_half = join_halves(self._text_half + text)
+            text, self._text_half = join_surrogates(self._text_half + text)
         if not text:
             return
         if self._prose is None or self._prose.passes(text):
@@ -83,7 +85,7 @@ class Assembler:
 
     def reasoning(self, text: str) -> None:
         if self._halves:
-            text, self._reasoning_half = join_halves(self._reasoning_half + text)
+            text, self._reasoning_half = join_surrogates(self._reasoning_half + text)
         if text:
             self._reasoning.append(text)
             self.deltas.append(ReasoningDelta(text))

@@ -4,8 +4,8 @@ The state behind the promise that half a call never runs. It never repairs and n
 once, when the evidence is there, and spoiled if the evidence turns out false. It knows no provider and no wire.
 
 Strategy. Two kinds of wires meet here. Those that say where a call begins and ends use `open`, `arguments`, `close`.
-openai-chat sends loose pieces and every server bends them in its own way, so `piece` decides by id first, then by
-index while that call is open, then by a name after a closed object. Arguments are kept as fragments and
+Others send loose fragments, and each server deviates in its own way, so `piece` decides by id first, then by index
+while that call is open, then by a name after a closed object. Arguments are kept as fragments and
 scanned in blocks, when a closing brace has arrived, so a fragment costs the same however long the call is.
 """
 
@@ -14,17 +14,19 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection
+from math import inf
 from operator import attrgetter
 from typing import cast
 
 from unbroken.decoding.arguments import Parsed, parse_arguments, parse_object
-from unbroken.decoding.halves import join_halves
 from unbroken.decoding.pending import Pending
 from unbroken.decoding.scanner import Scanner
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
+from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
+from unbroken.verdicts import Verdict
 from unbroken.wires.ids import MINTED
-from unbroken.wires.jsontext import dump_arguments
+from unbroken.wires.jsontext import dump_arguments, join_surrogates
 
 QUOTED = 200
 """How many characters of a refused text are quoted."""
@@ -49,10 +51,19 @@ _BLANK = " \t\r\n"
 _BY_INDEX = attrgetter("index")
 
 
+def too_many_calls(most: float) -> TooLarge:
+    """It has a verdict: another try at the same answer would be too large as well."""
+    words = f"the model made more than the {most:,} calls that one answer may have: `max_calls` sets the limit"
+    error = TooLarge(words)
+    error.verdicts = (Verdict("too_large", words),)
+    return error
+
+
 class Calls:
     """Says what happens to calls into `deltas`, which belongs to the assembler.
 
-    `turn` and `used_ids` come from the history and go into minted ids; `names` are the offered tools, if known.
+    `turn` and `used_ids` come from the history and go into minted ids; `names` are the offered tools, if known. The
+    call after the first `most` raises `TooLarge`.
     """
 
     def __init__(
@@ -62,8 +73,10 @@ class Calls:
         used_ids: Collection[str] = (),
         names: Collection[str] = (),
         pieces: bool = True,
+        most: float = inf,
     ) -> None:
         self.halves = False
+        self._most = most
         self._deltas = deltas
         self._pieces = pieces
         self._turn = turn
@@ -97,7 +110,7 @@ class Calls:
     @property
     def under_way(self) -> bool:
         """Has a call begun that is not whole?"""
-        return any(call.done is None and not call.withdrawn for call in self._calls)
+        return bool(self._undecided)
 
     def native_ids(self) -> tuple[str, ...]:
         """The ids of the calls that the wire itself spoke of, by arrival."""
@@ -157,7 +170,7 @@ class Calls:
         if call.opened:
             self._deltas.append(CallWithdrawn(call.index))
 
-    # Loose pieces of openai-chat
+    # Loose fragments
 
     def piece(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
         if index.__class__ is not int:
@@ -176,7 +189,7 @@ class Calls:
         if not call.opened:
             self._open(call)
         if self.halves:
-            arguments, call.half = join_halves(call.half + arguments)
+            arguments, call.half = join_surrogates(call.half + arguments)
         fragments = call.fragments
         fragments.append(arguments)
         if self._pieces:
@@ -308,6 +321,8 @@ class Calls:
     # The life of a call
 
     def _begin(self, index: int | None, id: str, name: str, kind: str) -> Pending:
+        if len(self._calls) >= self._most:
+            raise too_many_calls(self._most)
         own_index = index is not None and index not in self._taken
         if own_index and index is not None:
             place = index
@@ -337,7 +352,7 @@ class Calls:
 
     def _append(self, call: Pending, text: str) -> None:
         if self.halves:
-            text, call.half = join_halves(call.half + text)
+            text, call.half = join_surrogates(call.half + text)
         call.fragments.append(text)
         if self._pieces:
             self._deltas.append(CallArguments(call.index, text))

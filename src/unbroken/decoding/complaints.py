@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TypeAlias
 
 import orjson
@@ -44,7 +45,13 @@ _LONGEST = 600
 """Characters of one sentence, and ten times that of all together: what an error says, it says at its beginning."""
 
 
-_Rows: TypeAlias = tuple[tuple[Complaint, re.Pattern[str]], ...]
+_Rows: TypeAlias = tuple[tuple[Complaint, str], ...]
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """When the first error is read and not at import: most runs see none."""
+    return re.compile(pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +65,21 @@ class _Signs:
 _BY_MARK: _Rows = (
     (
         "too_long",
-        re.compile(
+        (
             r"context(?:length|window|size|limit)\w*exceed|exceed\w*context|(?:prompt|input|context|request)too(?:long|large)"
             r"|(?:payload|entity)toolarge|tokenslimitreached"
         ),
     ),
-    ("refused", re.compile(r"insufficient|billing|arrear|paymentrequired|currentquota|creditbalance|^402$")),
+    ("refused", r"insufficient|billing|arrear|paymentrequired|currentquota|creditbalance|^402$"),
     (
         "limited",
-        re.compile(
-            r"ratelimit|toomanyrequests|resourceexhausted|throttl|ratequota|limit(?:requests|burst)|concurrency|^429$"
-        ),
+        r"ratelimit|toomanyrequests|resourceexhausted|throttl|ratequota|limit(?:requests|burst)|concurrency|^429$",
     ),
     # The model wrote a call that its own server could not read: Groq refuses that as if it were the request.
-    ("unavailable", re.compile(r"toolusefailed")),
+    ("unavailable", r"toolusefailed"),
     (
         "refused",
-        re.compile(
+        (
             r"invalid|auth|permission|denied|forbidden|notfound|notexist|unsupported|notsupported|badrequest|validation"
             r"|unprocessable|failedprecondition|outofrange|missing|contentfilter|contentpolicy|policyviolation|safety"
             r"|moderation|sensitive|inspection|^4(?!08|09|25|29|98|99)\d\d$"
@@ -82,14 +87,14 @@ _BY_MARK: _Rows = (
     ),
     (
         "unavailable",
-        re.compile(
+        (
             r"overload|unavailable|servererror|internal|timeout|timedout|deadline|badgateway|apierror|abort|notready"
             r"|upstream|capacity|^5\d\d$|^4(?:08|09|25|98|99)$"
         ),
     ),
 )
 
-_TOO_LONG = re.compile(
+_TOO_LONG = (
     r"max(?:imum)?[ _](?:context|prompt|model|sequence)[ _](?:length|size|window)"
     r"|context[ _-]?(?:length|window|size|limit)[^\n.]{0,40}(?:exceed|too (?:long|small)|is only|overflow|full\b)"
     r"|(?:exceed\w*|(?:longer|larger|greater|more) than|too (?:long|large) for)[^\n.]{0,60}\bcontext\b"
@@ -110,24 +115,24 @@ _TOO_LONG = re.compile(
     r"|超(?:过|出|限)[^\n。]{0,16}(?:上下文|最大长度|长度限制|输入长度)|长度超限|请求体?过大"
 )
 # Go's own word for a time-out, which speaks of a context that is none of ours.
-_OUT_OF_TIME = re.compile(
+_OUT_OF_TIME = (
     r"context (?:deadline|cancel)|deadline[ _]?exceeded|\btime(?: ?limit|out)?\b[^\n.]{0,20} exceed"
     r"|exceed[^\n.]{0,20}\btime\b|concurrency limit"
 )
-_LENGTH = re.compile(r"token|length|too long|too large")
+_LENGTH = r"token|length|too long|too large"
 # A limit of tokens in a time, which a wait cures, unless this one request alone is above it.
-_PER_TIME = re.compile(r"rate[ _-]?limit|throttl|please wait|per (?:min|hour|day)|\b(?:tpm|tpd|rpm|rpd)\b|每分钟|每天")
-_ALONE = re.compile(r"request (?:is )?too large")
+_PER_TIME = r"rate[ _-]?limit|throttl|please wait|per (?:min|hour|day)|\b(?:tpm|tpd|rpm|rpd)\b|每分钟|每天"
+_ALONE = r"request (?:is )?too large"
 # Gemini says the third of these of every limit, also of one that is over in a minute: its mark tells.
-_NO_MONEY = re.compile(
+_NO_MONEY = (
     r"insufficient (?:quota|balance|credit|funds)|credit balance|exceeded your current quota|out of credits"
     r"|no credits? (?:left|remaining)|in arrears|余额不足|欠费"
 )
 _BY_WORDS: _Rows = (
-    ("limited", re.compile(r"too many (?:requests|tokens)|quota exceeded|concurrency|频繁|限流|速率|并发|频率")),
+    ("limited", r"too many (?:requests|tokens)|quota exceeded|concurrency|频繁|限流|速率|并发|频率"),
     (
         "unavailable",
-        re.compile(
+        (
             r"overload|unavailable|server[ _]error|internal (?:server )?error|time[- ]?out|timed out|upstream|capacity"
             r"|try again(?! with)|loading model|is (?:currently |still )?loading|server (?:is )?busy|bad gateway"
             r"|繁忙|过载|超时|稍后|访问量过大|服务器|内部错误"
@@ -135,7 +140,7 @@ _BY_WORDS: _Rows = (
     ),
     (
         "refused",
-        re.compile(
+        (
             r"invalid|unauthori[sz]ed|authentication|api[ _]key|permission|not[ _]found|does not exist|not supported"
             r"|unsupported|content (?:policy|filter)|content management policy|flagged|sensitive|unsafe"
             r"|is required|not allowed"
@@ -151,12 +156,12 @@ def complaint_of(error: Json) -> Complaint:
     by_mark = _first(_BY_MARK, tuple(map(_plain, signs.marks)))
     if by_mark == "too_long":
         return "too_long"
-    if by_mark != "limited" and _NO_MONEY.search(signs.words):
+    if by_mark != "limited" and _compiled(_NO_MONEY).search(signs.words):
         return "refused"
-    if _OUT_OF_TIME.search(signs.words) and not _LENGTH.search(signs.words):
+    if _compiled(_OUT_OF_TIME).search(signs.words) and not _compiled(_LENGTH).search(signs.words):
         return by_mark or _first(_BY_WORDS, (signs.words,)) or "unavailable"
-    in_time = by_mark == "limited" or _PER_TIME.search(signs.words)
-    if (_ALONE if in_time else _TOO_LONG).search(signs.words):
+    in_time = by_mark == "limited" or _compiled(_PER_TIME).search(signs.words)
+    if _compiled(_ALONE if in_time else _TOO_LONG).search(signs.words):
         return "too_long"
     if by_mark or not in_time:
         return by_mark or _first(_BY_WORDS, (signs.words,))
@@ -165,7 +170,7 @@ def complaint_of(error: Json) -> Complaint:
 
 def _first(rows: _Rows, said: tuple[str, ...]) -> Complaint:
     for kind, pattern in rows:
-        if any(map(pattern.search, said)):
+        if any(map(_compiled(pattern).search, said)):
             return kind
     return ""
 
@@ -222,8 +227,8 @@ def _plain(mark: str) -> str:
 
 
 # What a validation quotes of the request.
-_QUOTED = re.compile(r"input_value=[^\n]*?(?=, input_type|$)|\"[^\"{}\n]{40,}\"")
+_QUOTED = r"input_value=[^\n]*?(?=, input_type|$)|\"[^\"{}\n]{40,}\""
 
 
 def _unquoted(words: str) -> str:
-    return words if "{" in words else _QUOTED.sub("…", words)
+    return words if "{" in words else _compiled(_QUOTED).sub("…", words)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import cast
 
 import orjson
@@ -18,11 +19,12 @@ from unbroken.decoding.verdict import How, Witnesses, judge, says_enough
 from unbroken.deltas import Delta, Ended
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
+from unbroken.validation import checked
 from unbroken.verdicts import Verdict
-from unbroken.wires import find_wire
+from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.jsontext import Damaged, loads_exact
 from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
-from unbroken.wires.wire import MISSHAPEN
+from unbroken.wires.values import MISSHAPEN
 
 _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
@@ -53,7 +55,8 @@ class Decoder:
 
     `tools` are the names of the offered tools: when given, calls that leaked into the text are recovered. `request` is
     the request that is being answered: it tells which ids are taken and how many tokens were allowed. `keeps_ids`: an
-    id that was used in an earlier turn is left as it is, for a client to whom it is passed on.
+    id that was used in an earlier turn is left as it is, for a client to whom it is passed on. More than `max_calls`
+    calls are `TooLarge`.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Decoder:
         keeps_ids: bool = False,
         max_event: int = MAX_EVENT,
         max_body: int = MAX_BODY,
+        max_calls: float = inf,
     ) -> None:
         self.wire = find_wire(wire)
         history = [m for m in request.messages if isinstance(m, Assistant) and m.calls] if request else []
@@ -76,6 +80,7 @@ class Decoder:
             names=tools or ([tool.name for tool in request.tools] if request else ()),
             prose=Prose(tools) if tools else None,
             pieces=request.pieces if request else True,
+            max_calls=max_calls,
         )
         self._reader = self.wire.decoder(self._assembler)
         self._read = self._reader.feed
@@ -274,9 +279,10 @@ def _used(history: Sequence[Assistant], request: Request | None) -> set[str]:
     return used.union(request.taken) if request and request.taken else used
 
 
+@checked
 def decode(
     body: bytes,
-    wire: str = "openai-chat",
+    wire: str = DEFAULT_WIRE,
     stream: bool = True,
     tools: Collection[str] | None = None,
     *,

@@ -16,7 +16,7 @@ from unbroken.decoding.calls import CUT, UNFINISHED
 from unbroken.decoding.complaints import complaint_of
 from unbroken.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken.messages import Json, ToolCall
-from unbroken.verdicts import Meaning, Verdict
+from unbroken.verdicts import Meaning, Verdict, VerdictKind
 from unbroken.wires.jsontext import dump_arguments
 
 How: TypeAlias = Literal["unfinished", "lost", "silent", "late"]
@@ -98,7 +98,7 @@ def judge_failure(error: ProviderError) -> Verdict:
     return Verdict(kind, str(error), again=kind != "late")
 
 
-def _again(kind: str, meaning: Meaning, seen: Witnesses) -> bool:
+def _again(kind: VerdictKind, meaning: Meaning, seen: Witnesses) -> bool:
     if kind == "error":
         return complaint_of(seen.error) != "refused"
     if kind == "cut_call":
@@ -112,7 +112,7 @@ def _met_its_limit(seen: Witnesses) -> bool:
     return seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens)
 
 
-def _kind(seen: Witnesses) -> tuple[str, str]:
+def _kind(seen: Witnesses) -> tuple[VerdictKind, str]:
     names = ", ".join(call.name or "a call without a name" for call in seen.broken_calls)
     if seen.error is not None:
         kind = "too_long" if complaint_of(seen.error) == "too_long" else "error"

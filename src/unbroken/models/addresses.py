@@ -8,7 +8,6 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.request import getproxies, proxy_bypass
 
 from yarl import URL
 
@@ -19,7 +18,7 @@ def read_base(text: object, provider: str, port: int = 0) -> URL:
     """A base URL as people write it: `127.0.0.1:11434`, `https://host/v1/`, `:8000`, or the whole address of one
     endpoint. `port` is what an address without scheme and port means."""
     url = _parsed(text.strip()) if isinstance(text, str) else None
-    if not isinstance(text, str) or url is None:
+    if not isinstance(text, str) or url is None or (not port and _is_a_word(text.strip())):
         raise UserError(
             f"base_url of provider `{provider}` is not a web address: {_safe(str(text))}; write it like https://host/v1"
         )
@@ -30,6 +29,11 @@ def read_base(text: object, provider: str, port: int = 0) -> URL:
 
 
 _REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def _is_a_word(text: str) -> bool:
+    """A name without a dot, a port or a path: hardly a server, but for this machine itself."""
+    return text.lower() != "localhost" and not any(sign in text for sign in "./:")
 
 
 def _parsed(text: str) -> URL | None:
@@ -90,6 +94,8 @@ class Proxy:
 def find_proxy(url: URL) -> Proxy | None:
     """The proxy for this address as HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say. An address of this machine is
     never asked for through a proxy: models run there, and no proxy could reach them."""
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - start-up time
+
     proxies = getproxies()
     text = proxies.get(url.scheme) or proxies.get("all")
     host = url.host or ""

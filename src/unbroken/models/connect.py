@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 from urllib.parse import quote
 
 from yarl import URL
@@ -17,21 +16,23 @@ from unbroken.models import secrets
 from unbroken.models.addresses import basic, join, read_base
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
 from unbroken.models.guarded import ATTEMPTS, SECONDS, Guarded
-from unbroken.models.http import HTTPModel
 from unbroken.models.model import Model
 from unbroken.models.providers import (
     KEY_HEADERS,
-    PATHS,
-    WIRE_HEADERS,
     Provider,
     find_provider,
     speaking,
 )
-from unbroken.models.rawlog import RawLog
-from unbroken.models.settings import Settings, read_settings
+from unbroken.models.raw_log import RawLog
+from unbroken.models.settings import ModelSettings, Settings, read_settings
+from unbroken.validation import checked
 from unbroken.wires import find_wire
 
+if TYPE_CHECKING:
+    from unbroken.models.http import HTTPModel
 
+
+@checked(unknown="a field of the provider's own goes into extra={…}")
 def connect(
     model: str,
     *,
@@ -49,7 +50,7 @@ def connect(
     stream_with_tools: bool | None = None,
     recover: bool | None = None,
     raw_log: str | os.PathLike[str] | None = None,
-    **settings: Any,
+    **settings: Unpack[ModelSettings],
 ) -> Guarded[HTTPModel]:
     """A model by the name of its provider and its own: `connect("openai:gpt-5")`, `connect("ollama:qwen3:4b")`.
 
@@ -64,16 +65,15 @@ def connect(
     reasoning (an effort), cache, headers, query, extra (merged into each body), organization, project, location,
     api_version; a request's own come first.
     """
+    from unbroken.models.http import HTTPModel  # noqa: PLC0415 - start-up time: it loads aiohttp
+
     name, _, model_name = str(model).partition(":")
     if not model_name or name in ("http", "https"):
         raise UserError(
             f"`{model}` does not name a model: write provider:model, for example openai:gpt-5, "
             f"or compatible:MODEL with base_url= for any OpenAI-compatible server"
         )
-    known = read_settings(settings, _PARAMETERS)
-    for switch, value in (("stream_with_tools", stream_with_tools), ("recover", recover)):
-        if value is not None and not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-            raise UserError(f"{switch}={value!r}: it is True or False")
+    known = read_settings(settings)
     provider = find_provider(name)
     given = base_url or _from_environment(provider.base_url_variables)
     own_server = bool(given and provider.base_url)
@@ -83,7 +83,7 @@ def connect(
         provider = _with_wire(provider, find_wire(wire).name, bool(given))
     provider = replace(provider, base_url=given or _filled(provider, known))
     base = read_base(provider.base_url, provider.name, provider.port)
-    header, prefix = KEY_HEADERS[provider.key_header or WIRE_HEADERS[provider.wire].key]
+    header, prefix = KEY_HEADERS[provider.key_header or find_wire(provider.wire).http.key_header]
     if header == "Authorization" and base.raw_user:
         key = _no_key(provider, api_key)
     else:
@@ -96,13 +96,8 @@ def connect(
         endpoint = replace(endpoint, quirks=replace(endpoint.quirks, prose=recover))
     log = None if raw_log is None else RawLog(raw_log)
     http = HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log)
-    if isinstance(fallback, str):
-        raise UserError(f"fallback={fallback!r} is a text: give a list of models, or of their names")
     others = [connect(other, raw_log=raw_log) if isinstance(other, str) else other for other in fallback]
     return Guarded(http, attempts, seconds, fallback=others)
-
-
-_PARAMETERS = [name for name, p in signature(connect).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
 def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
@@ -151,11 +146,12 @@ def _no_key(provider: Provider, key: Key) -> None:
 
 
 def _endpoint(provider: Provider, base: URL, name: str, model: str, settings: Settings) -> Endpoint:
+    http = find_wire(provider.wire).http
     version = settings.api_version or _from_environment(provider.version_variables)
     dated = bool(version and provider.dated_path)
-    path = provider.dated_path if dated else provider.path or provider.prefix + PATHS[provider.wire]
+    path = provider.dated_path if dated else provider.path or provider.prefix + http.path
     query = {"api-version": version} if dated else {}
-    headers = dict(WIRE_HEADERS[provider.wire].others)
+    headers = dict(http.headers)
     if authorization := basic(base):
         headers["Authorization"] = authorization
     if settings.organization:
@@ -167,13 +163,14 @@ def _endpoint(provider: Provider, base: URL, name: str, model: str, settings: Se
         spelled = quote(model.removeprefix("models/"), safe="/:@.-_~")
         return join(base, path.format(model=spelled, method=method)).update_query({**query, **settings.query})
 
-    sse = {"alt": "sse"} if "{method}" in path else {}
+    stream_query = dict(http.stream_query) if "{method}" in path else dict[str, str]()
+    method, stream_method = http.methods
     return Endpoint(
         provider=name,
         model=model,
         wire=provider.wire,
-        stream_url=address("streamGenerateContent", {**sse, **query}),
-        whole_url=address("generateContent", query),
+        stream_url=address(stream_method, {**stream_query, **query}),
+        whole_url=address(method, query),
         key_variable=provider.keys[0] if provider.keys else "",
         headers=tuple(headers.items()),
         quirks=provider.quirks,

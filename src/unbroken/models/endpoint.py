@@ -13,11 +13,13 @@ from yarl import URL
 from unbroken.errors import Unauthorized, UserError
 from unbroken.models.addresses import shown
 from unbroken.models.quirks import Quirks
+from unbroken.validation import checked
 
 Key: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
 """A key, or what gives one for each request, or none."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Seconds. `connect`: until the connection stands; `first_byte`: from there to the first byte of the answer;
@@ -36,8 +38,8 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for limit in fields(self):
-            seconds: object = getattr(self, limit.name)
-            if seconds is None or (is_number(seconds) and seconds > 0):
+            seconds: float | None = getattr(self, limit.name)
+            if seconds is None or seconds > 0:
                 continue
             name = "connect_timeout" if limit.name == "connect" else limit.name
             raise UserError(f"{name}={seconds!r} is no time-out: give seconds above 0, or None to wait for ever")

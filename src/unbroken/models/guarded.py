@@ -28,9 +28,9 @@ from unbroken.errors import (
     UserError,
 )
 from unbroken.messages import Assistant, Message, Request
-from unbroken.models.endpoint import is_number
-from unbroken.models.model import Model, apart, close, reads, reads_together
+from unbroken.models.model import Model, close, refuse_single
 from unbroken.transcript import shorten
+from unbroken.validation import checked
 from unbroken.verdicts import Verdict
 
 ATTEMPTS = 3
@@ -45,7 +45,7 @@ EMPTY_ANSWERS = 2
 M_co = TypeVar("M_co", bound=Model, covariant=True)
 
 
-@reads_together
+@checked
 class Guarded(Generic[M_co]):
     """Around any `Model`; `connect` puts it around its own.
 
@@ -68,13 +68,11 @@ class Guarded(Generic[M_co]):
         first_wait: float = FIRST_WAIT,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        if attempts < 1:
             raise UserError(f"Guarded(attempts={attempts!r}): it is a number from 1, and counts the first try too")
-        if not hasattr(model, "stream"):
-            raise UserError(f"Guarded({model!r}): it is no model; `connect` makes one of a name")
-        if seconds is not None and not (is_number(seconds) and seconds > 0):
+        if seconds is not None and seconds <= 0:
             raise UserError(f"Guarded(seconds={seconds!r}): give seconds above 0, or None for no limit")
-        given = (model, *_models(fallback))
+        given = (model, *fallback)
         # One that is guarded itself brings its models, not a budget of its own.
         models = [one for each in given for one in _unguarded(each)]
         self._model = cast("M_co", models[0])
@@ -121,14 +119,10 @@ class Guarded(Generic[M_co]):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
-        """Asks until an answer is whole. `AttemptFailed` tells of each try that was not; `Restarted` follows it where
-        something was passed on already: all of the next answer comes then. Raises when the last try has failed:
-        `ProviderError` where nobody answered, `ChainBroken` where an answer broke off."""
-        return apart(self.reads(request))
-
-    async def reads(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
-        """The same, with those deltas together that came together."""
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        """Retries until an answer is complete. `AttemptFailed` reports each attempt that was not; `Restarted` follows
+        if something was passed on already, and then all of the next answer. Raises after the last attempt:
+        `ProviderError` if nobody answered, `ChainBroken` if an answer broke off."""
         story: _Story | None = None
         model: Model = self._model
         asked = request
@@ -139,9 +133,11 @@ class Guarded(Generic[M_co]):
             ended: Ended | None = None
             error: Exception | None = None
             ready: list[str] = []
-            stream, left = reads(model, request), True
+            stream, left = model.stream(request), True
             try:
                 async for deltas in stream:
+                    if not isinstance(deltas, list | tuple):
+                        refuse_single(model.name, deltas)
                     ready += [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
                     last = deltas[-1]
                     if isinstance(last, Ended):
@@ -265,7 +261,7 @@ class _Story:
             unanswered = verdict.kind == "unanswered" and not self.request.stream
             self._ask(self.request, streamed=unanswered)
             return self._pause
-        if self._others and self._in_time(0.0):
+        if self._others and verdict.kind != "too_large" and self._in_time(0.0):
             self.model, self._tries, self._shortened = self._others.pop(0), 0, False
             self._ask(self._asked)
             return 0.0
@@ -304,14 +300,6 @@ class _Story:
             given = ChainBroken(f"the answer of `{verdict.model}` broke off{tries}: {verdict.reason}")
         given.verdicts = verdicts
         return given
-
-
-def _models(fallback: Sequence[Model] | None) -> Sequence[Model]:
-    if fallback is None:
-        return ()
-    if not isinstance(fallback, (list, tuple)) or not all(hasattr(model, "stream") for model in fallback):
-        raise UserError(f"fallback={fallback!r} is no list of models; `connect` takes a list of their names too")
-    return fallback
 
 
 def _unguarded(model: Model) -> tuple[Model, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
+from io import BytesIO
 from math import inf
 from typing import Self
 
@@ -18,7 +19,6 @@ from aiohttp import ClientConnectorError, ClientError, ClientOSError, ClientResp
 from multidict import CIMultiDict
 from yarl import URL
 
-from unbroken.carried import CARRIED
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
@@ -27,35 +27,43 @@ from unbroken.errors import MissingKey, ProviderError, StreamError, Unauthorized
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
 from unbroken.models.addresses import find_proxy, shown
+from unbroken.models.connection_errors import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
+from unbroken.models.connector import Exchange, current
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
-from unbroken.models.failures import Asked, read_failure
+from unbroken.models.error_responses import Asked, read_failure
+from unbroken.models.exchange_timeout import Patience
+from unbroken.models.in_flight import Sent
 from unbroken.models.lost_reasoning import go_on
-from unbroken.models.model import apart, reads_together
-from unbroken.models.passing import PassingDecoder
-from unbroken.models.patience import Patience
 from unbroken.models.quirks import fit_body, fit_request, fit_spelled
-from unbroken.models.rawlog import Logged, RawLog
-from unbroken.models.sent import Sent
-from unbroken.models.sessions import Exchange, current, current_session, open_session
+from unbroken.models.raw_bytes import PassingDecoder
+from unbroken.models.raw_log import Logged, RawLog
+from unbroken.models.relay_request import RelayRequest, verbatim_for
+from unbroken.models.response_limit import RESPONSE_LIMIT
+from unbroken.models.sessions import current_session, open_session
 from unbroken.models.settings import Settings, with_settings
-from unbroken.models.unanswered import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
+from unbroken.trace_headers import CARRIED
+from unbroken.validation import checked
 from unbroken.wires import find_wire
-from unbroken.wires.chain import HISTORIES
-from unbroken.wires.jsontext import dumps
+from unbroken.wires.json_pieces import write_json
 from unbroken.wires.sse import MAX_BODY
 
 AFTER_FINISH = 3.0
-"""Seconds of silence after a finish reason: openai-chat may still send its usage, and some servers never close."""
+"""Seconds of silence after a finish reason: usage may still follow, and some servers never close."""
 AFTER_LAST = 0.25
 """The same after the wire's very last event."""
 ALIVE = 10
 """A connection that is only kept alive is no silence, but not for longer than so many times what silence may last."""
+_SLICE = 32 << 10
+"""Bytes of a stream that are decoded without letting others run. A longer body that is not streamed is decoded on a
+thread: all of it at its end."""
+_IN_PIECES = 1 << 20
+"""Bytes from which on a body is written in pieces: at once, it would keep the loop from everything else."""
 _MOST_OF_AN_ERROR = 64 * 1024
 _LONGEST_ERROR = 10.0
 """Seconds that the body of an error is read: its status alone says enough."""
 
 
-@reads_together
+@checked
 class HTTPModel:
     """Made by `connect`. Belongs to no loop: one object serves any number of runs, loops and threads at once."""
 
@@ -87,7 +95,7 @@ class HTTPModel:
         self._proxy_headers = {"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else None
         self._secrets = (*endpoint.secrets, *secrets.collect(proxy.secrets if proxy else ()))
         self._known_secrets = self._with_secrets(self._key if isinstance(self._key, str) else "")
-        self._recovers = endpoint.quirks.prose and endpoint.wire == "openai-chat"
+        self._recovers = endpoint.quirks.prose and find_wire(endpoint.wire).calls_leak
         # Written once, not for each request; a key that changes is filled in then.
         self._stream_headers = self._write_headers(stream=True)
         self._whole_headers = self._write_headers(stream=False)
@@ -163,7 +171,7 @@ class HTTPModel:
     def write(self, request: Request) -> tuple[Request, bytes]:
         """The request as this provider is asked, and its body. Pure; what `stream` sends."""
         request, body, _ = self._write(request)
-        return request, dumps(body)
+        return request, write_json(body)
 
     def lost_reasoning(self, request: Request) -> str:
         """What is done because the provider demands reasoning that this request does not have: in words, or nothing."""
@@ -173,26 +181,23 @@ class HTTPModel:
         endpoint = self.endpoint
         request = with_settings(request, self.settings, endpoint.model, endpoint.wire, self._streams)
         request = fit_request(request, endpoint.quirks)
-        spelled = request.spelled_for(endpoint.wire)
+        spelled = verbatim_for(request, endpoint.wire)
         if spelled is not None:
             body = fit_spelled(_as_spelled(spelled.body, request), endpoint.quirks)
         else:
             body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
         return request, *go_on(body, request, endpoint.quirks.lost_reasoning)
 
-    def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Delta]:
-        """`sent`: what `send` gave, if the request is on its way already."""
-        return apart(self.reads(request, sent))
-
-    async def reads(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
-        """The same, with those deltas together that came together: what is in one read of the connection."""
+    async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
+        """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request is on
+        its way already."""
         log: Logged | None = None
         if sent is not None:
             decoder = self._decoder_for(request)
             response, patience, key = await sent.head()
         else:
             request, body = self.write(request)
-            spelled = request.spelled_for(self.endpoint.wire)
+            spelled = verbatim_for(request, self.endpoint.wire)
             decoder = self._decoder_for(request)
             deadline = self._deadline()
             key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
@@ -209,22 +214,36 @@ class HTTPModel:
         patience.reads(content)
         read = content.readany if log is None else log.reading(content.readany)
         received, lost, heard_at, said_at = False, None, 0.0, time()
+        size, rest = 0, b""
+        limit = RESPONSE_LIMIT.get()
         try:
             while True:
-                try:
-                    chunk = await read()
-                except (ClientError, OSError) as error:
-                    lost = error
-                    break
+                if rest:
+                    chunk, rest = rest, b""
+                    await asyncio.sleep(0)
+                else:
+                    try:
+                        chunk = await read()
+                    except (ClientError, OSError) as error:
+                        lost = error
+                        break
                 patience.since = inf
                 if not chunk:
                     break
+                if len(chunk) > _SLICE and request.stream:
+                    chunk, rest = chunk[:_SLICE], chunk[_SLICE:]
+                size += len(chunk)
+                if limit is not None:
+                    limit.take(len(chunk))
                 if not received:
                     received = True
                     patience.allow(self.timeouts.idle)
                 try:
-                    deltas = feed(chunk)
-                except StreamError:
+                    in_steps = size <= _SLICE or request.stream
+                    deltas = feed(chunk) if in_steps else await asyncio.to_thread(feed, chunk)
+                except StreamError as error:
+                    if error.verdicts:
+                        raise  # of the one who asks: no other try would be within it
                     break  # beyond a limit: `end` says so in its verdict
                 if deltas:
                     yield deltas
@@ -257,13 +276,15 @@ class HTTPModel:
         yield deltas
 
     def _decoder_for(self, request: Request) -> Decoder | PassingDecoder:
-        wire = self.endpoint.wire
-        if request.passes == wire:  # what is passed on as it came is not changed: no call is looked for in the text
-            # Of several calls only the first will be passed on: what stands before it must be, to the last event.
-            decoder = Decoder(wire, None, request, keeps_ids=not HISTORIES[wire].unique)
+        wire, limit = self.endpoint.wire, RESPONSE_LIMIT.get()
+        max_calls = inf if limit is None else limit.max_calls
+        if isinstance(request, RelayRequest) and request.raw_wire == wire:
+            # Bytes that are passed on unchanged are not searched for calls in the text. Of several calls only the first
+            # may be passed on, and everything before it, to the last event.
+            decoder = Decoder(wire, None, request, keeps_ids=not find_wire(wire).history.unique, max_calls=max_calls)
             return PassingDecoder(decoder, request.stream, apart=request.parallel is False)
         names = [tool.name for tool in request.tools] if self._recovers and request.tools else None
-        return Decoder(wire, names, request)
+        return Decoder(wire, names, request, max_calls=max_calls)
 
     def send(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> Sent:
         """Sends a body as a client of this wire spelled it, which asks for a stream; `stream` goes on from there. What
@@ -277,11 +298,13 @@ class HTTPModel:
         content, loop = response.content, asyncio.get_running_loop()
         patience.reads(content)
         parts: list[bytes] = []
-        size, lost = 0, None
+        size, lost, limit = 0, None, RESPONSE_LIMIT.get()
         try:
             while size <= MAX_BODY and (part := await content.readany()):
                 parts.append(part)
                 size += len(part)
+                if limit is not None:
+                    limit.take(len(part))
                 patience.since = loop.time()
                 # Some servers send all of it and never close: after a brace not much more is worth waiting for.
                 closed = part.rstrip().endswith(b"}")
@@ -299,7 +322,7 @@ class HTTPModel:
         self, stream: bool, body: Mapping[str, Json], headers: Mapping[str, str]
     ) -> tuple[ClientResponse, Patience, str]:
         spelled = {**body, "model": self.endpoint.model} if "model" in body else {**body}
-        data = dumps(fit_spelled(spelled, self.endpoint.quirks))
+        data = write_json(fit_spelled(spelled, self.endpoint.quirks))
         deadline = self._deadline()
         key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
         return *await self._post(stream, self._headers_for(stream, key, headers), key, data, deadline, None), key
@@ -376,7 +399,7 @@ class HTTPModel:
         try:
             response = await session.post(
                 endpoint.stream_url if stream else endpoint.whole_url,
-                data=body,
+                data=body if len(body) < _IN_PIECES else BytesIO(body),
                 headers=headers,
                 allow_redirects=False,
                 proxy=self._proxy_url,

@@ -1,7 +1,7 @@
 """The providers, one row each: wire, address, key, what they want otherwise, and where that is known from.
 
 A vendor is data here and nowhere else; rows of the user's own (`rows`) come before these. `docs/providers.md` is made
-from these (`python -m unbroken.models.page`).
+from these (`python -m unbroken.models.providers_page`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,13 @@ from typing import Literal, TypeAlias
 
 from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import Json
+from unbroken.models.provider_files import Row, own_file, read_rows
 from unbroken.models.quirks import Quirks
-from unbroken.models.rows import Row, own_file, read_rows
 from unbroken.wires.ids import MISTRAL
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
 
 KeyHeader: TypeAlias = Literal["", "bearer", "x-api-key", "x-goog-api-key", "api-key"]
-
-PATHS = {
-    CHAT: "/chat/completions",
-    RESPONSES: "/responses",
-    MESSAGES: "/v1/messages",
-    GEMINI: "/v1beta/models/{model}:{method}",
-}
-"""What follows the base URL on each wire."""
 
 KEY_HEADERS: dict[str, tuple[str, str]] = {
     "bearer": ("Authorization", "Bearer "),
@@ -38,20 +30,6 @@ KEY_HEADERS: dict[str, tuple[str, str]] = {
     "api-key": ("api-key", ""),
 }
 """How a key is sent: the header, and what stands before the key in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class WireHeaders:
-    key: KeyHeader = "bearer"
-    others: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-WIRE_HEADERS = {
-    CHAT: WireHeaders(),
-    RESPONSES: WireHeaders(),
-    MESSAGES: WireHeaders("x-api-key", {"anthropic-version": "2023-06-01"}),
-    GEMINI: WireHeaders("x-goog-api-key"),
-}
 
 
 _PLAIN = Quirks()

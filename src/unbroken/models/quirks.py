@@ -50,7 +50,7 @@ class Quirks:
     lost_reasoning: LostReasoning = ""
     """How to go on where it demands its own reasoning back and that is gone."""
     prose: bool = True
-    """Are calls that leaked into the text recovered (on openai-chat)? Off where the models do not leak any."""
+    """Recover calls that leaked into the text, where the wire lets them through? Off where the models leak none."""
 
 
 def fit_request(request: Request, quirks: Quirks) -> Request:

@@ -1,7 +1,7 @@
 """The words of a script: what a model that is not there will say, step by step.
 
 An answer is a text, or a list of steps: `[Say("Let me look."), Call("get_weather", city="Beijing")]`. Only the words
-stand here; `spelling` turns them into the bytes of a wire and `scripted` plays them.
+stand here; `scripted` plays them, and the writer of each wire turns them into bytes.
 """
 
 from __future__ import annotations

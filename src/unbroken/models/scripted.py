@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import assert_never
 
 from unbroken.decoding import Decoder
-from unbroken.deltas import Delta
-from unbroken.messages import Assistant, Json, Request
+from unbroken.deltas import Delta, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import Assistant, Json, Request, Usage
 from unbroken.models.script import (
     Answer,
     Break,
@@ -34,12 +34,13 @@ from unbroken.models.script import (
     pieces_of,
     steps_of,
 )
-from unbroken.models.spelling import Item, Kind, Spelling, find_spelling
+from unbroken.validation import checked
 from unbroken.verdicts import Meaning
-from unbroken.wires import find_wire
+from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.jsontext import dumps
 
 
+@checked
 class ScriptedModel:
     """One answer for each request, in their order: `ScriptedModel([Call("add", a=1, b=2)], "It is 3.")`.
 
@@ -52,7 +53,7 @@ class ScriptedModel:
         self,
         *answers: Line,
         name: str = "scripted:demo",
-        wire: str = "openai-chat",
+        wire: str = DEFAULT_WIRE,
         loop_last: bool = False,
         chunk_delay: float = 0.0,
         recover: bool = True,
@@ -67,7 +68,7 @@ class ScriptedModel:
         self._recover = recover
         self._keep = keep
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         """Plays the next answer of the script and keeps the request. `UserError` if the script has no more."""
         if not request.model:
             request = replace(request, model=self.name.rpartition(":")[2])
@@ -78,42 +79,42 @@ class ScriptedModel:
             del self.requests[:old], self.bodies[:old]
         return self._play(self._script.answer(request, f"the model {self.name}"), request)
 
-    async def _play(self, steps: list[Step], request: Request) -> AsyncIterator[Delta]:
+    async def _play(self, steps: list[Step], request: Request) -> AsyncIterator[Sequence[Delta]]:
         offered = [tool.name for tool in request.tools] if self._recover else []
         decoder = Decoder(self.wire, offered or None, request)
         cause = ""
         try:
             for pause, data in play_bytes(steps, self.wire, request, self._chunk_delay):
                 await asyncio.sleep(pause)  # also when it is 0: between two chunks of a stream others get their turn
-                for delta in decoder.feed(data):
-                    yield delta
+                if deltas := decoder.feed(data):
+                    yield deltas
         except ConnectionResetError as error:
             cause = str(error)
-        for delta in decoder.end(cause, "lost" if cause else "unfinished"):
-            yield delta
+        yield decoder.end(cause, "lost" if cause else "unfinished")
 
 
 def play_bytes(answer: Answer, wire: str, request: Request, chunk_delay: float = 0.0) -> Iterator[tuple[float, bytes]]:
     """The answer as a provider of this wire sends it: seconds to wait, then bytes, in one piece if the request does
     not ask for a stream. A `Fail` is raised; a `Break` raises `ConnectionResetError`."""
     number = sum(isinstance(message, Assistant) for message in request.messages)
-    spelling = find_spelling(wire, request.model, f"scripted-{number}")
-    player = _Player(spelling, steps_of(answer), f"{'toolu' if wire == 'anthropic-messages' else 'call'}_r{number}")
+    player = _Player(wire, request.model, number, steps_of(answer))
     return _paced(player.play(), chunk_delay) if request.stream else player.play_at_once()
 
 
 class _Player:
-    """Goes through the steps of one answer. Text after text is one item of the wire, and so is reasoning."""
+    """Goes through the steps of one answer, the answer to a history with `number` answers before it."""
 
-    def __init__(self, spelling: Spelling, steps: Sequence[Step], id: str) -> None:
-        self._spelling = spelling
+    def __init__(self, wire: str, model: str, number: int, steps: Sequence[Step]) -> None:
+        self._wire = find_wire(wire)
+        self._writer = self._wire.provider_writer(model, f"scripted-{number}")
         self._steps = steps
-        self._id = id
-        self._open: Kind | None = None
+        self._id = f"{self._writer.call_prefix}_r{number}"
+        self._calls = 0
+        self._cut = False
+        """A call has ended in the middle of its arguments: whatever follows closes it first."""
+        self._ended = False
         self._begun = self._bare = bool(steps) and all(isinstance(step, Raw | Pause | Break | Fail) for step in steps)
         """Nothing but bytes as they are: then the wire's own beginning and end are not added."""
-        # One wire tells usage in its first event, so it is looked up before anything is said.
-        spelling.usage = next((step for step in steps if isinstance(step, Uses)), None)
 
     def play(self) -> Iterator[tuple[float, bytes]]:
         for step in self._steps:
@@ -129,21 +130,22 @@ class _Player:
                 case Raw(data, after):
                     yield after, data
                 case ErrorInside(message):
-                    yield 0.0, self._begin() + self._spelling.error_event(message)
+                    yield 0.0, self._begin() + self._writer.fail(500, message)
                     return
                 case Say():
-                    yield from self._say("text", step)
+                    yield from self._say(TextDelta, step)
                 case Think():
-                    yield from self._say("reasoning", step)
+                    yield from self._say(ReasoningDelta, step)
                 case Call():
                     yield from self._call(step)
-                    yield 0.0, self._close()
+                    yield 0.0, self._writer.close_call(True)
                 case Cut():
                     yield from self._call(step)
+                    self._cut = True
                 case _:
                     assert_never(step)
         if not self._bare:
-            yield 0.0, self._begin() + self._close() + self._spelling.end(self._meaning())
+            yield 0.0, self._end()
 
     def play_at_once(self) -> Iterator[tuple[float, bytes]]:
         seconds = 0.0
@@ -167,8 +169,10 @@ class _Player:
             return b"".join(step.data for step in self._steps if isinstance(step, Raw))
         for step in self._steps:
             if isinstance(step, ErrorInside):
-                return dumps(self._spelling.error(step.message))
-        return self._spelling.body(self._meaning())
+                return dumps(self._wire.error_body(500, step.message))
+        if not self._ended:  # the script broke off
+            self._end()
+        return self._writer.body()
 
     def _meaning(self) -> Meaning:
         for step in self._steps:
@@ -176,42 +180,45 @@ class _Player:
                 return step.meaning
         return "length" if any(isinstance(step, Cut) for step in self._steps) else "done"
 
-    def _say(self, kind: Kind, step: Say | Think) -> Iterator[tuple[float, bytes]]:
+    def _say(self, delta: type[TextDelta | ReasoningDelta], step: Say | Think) -> Iterator[tuple[float, bytes]]:
         pieces = pieces_of(step.text, step.chunks)
         if not step.text:
             yield step.after, b""
             return
-        before = self._begin()
-        if self._open != kind:
-            before += self._close() + self._spelling.open(Item(kind))
-            self._open = kind
+        before = self._begin() + self._close_cut()
         for number, piece in enumerate(pieces):
             pause = step.over / (len(pieces) - 1) if number else step.after
-            yield pause, before + self._spelling.grow(piece)
+            yield pause, before + self._writer.feed(delta(piece))
             before = b""
 
     def _call(self, step: Call | Cut) -> Iterator[tuple[float, bytes]]:
-        number = len(self._spelling.calls)
-        id = f"{self._id}c{number}" if step.id is None else step.id
-        item = Item("call", id, step.name, whole=isinstance(step, Call))
-        yield step.after, self._begin() + self._close() + self._spelling.open(item)
-        self._open = "call"
+        id = f"{self._id}c{self._calls}" if step.id is None else step.id
+        self._calls += 1
+        yield step.after, self._begin() + self._close_cut() + self._writer.open_call(id, step.name)
         pieces = pieces_of(step.raw, max(1, step.pieces))
         for piece in pieces:
-            yield step.over / len(pieces), self._spelling.grow(piece)
+            yield step.over / len(pieces), self._writer.grow_call(piece)
 
     def _begin(self) -> bytes:
         if self._begun:
             return b""
         self._begun = True
-        return self._spelling.begin()
+        uses = next((step for step in self._steps if isinstance(step, Uses)), None)
+        reported = b""
+        if uses is not None:  # one wire reports usage in its first event
+            usage = Usage(uses.input, uses.output, uses.cached, reasoning_tokens=uses.reasoning)
+            reported = self._writer.feed(UsageReported(usage))
+        return reported + self._writer.begin()
 
-    def _close(self) -> bytes:
-        """The end of the item that is being written, where its wire has one."""
-        if self._open is None:
+    def _close_cut(self) -> bytes:
+        if not self._cut:
             return b""
-        self._open = None
-        return self._spelling.close()
+        self._cut = False
+        return self._writer.close_call(False)
+
+    def _end(self) -> bytes:
+        self._ended = True
+        return self._begin() + self._close_cut() + self._writer.end(self._meaning())
 
 
 def _paced(chunks: Iterator[tuple[float, bytes]], chunk_delay: float) -> Iterator[tuple[float, bytes]]:

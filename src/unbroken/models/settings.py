@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
-from typing import Any, cast, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict, cast
 
 from unbroken.errors import CannotEncode, UserError
 from unbroken.messages import Effort, Json, Request, Sampling
 from unbroken.models.endpoint import is_number
+from unbroken.models.relay_request import RelayRequest, relay_request
 from unbroken.wires.jsontext import dumps
+
+
+class ModelSettings(TypedDict, total=False):
+    """The settings that `connect` accepts beside its own parameters; `Settings` describes them."""
+
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    seed: int | None
+    reasoning: Effort | None
+    cache: bool | None
+    headers: Mapping[str, Any]
+    query: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    organization: str | None
+    project: str | None
+    location: str | None
+    api_version: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,56 +68,28 @@ class Settings:
         return self.max_tokens is self.temperature is self.top_p is self.seed is None and not self.stop
 
 
-_KNOWN = [setting.name for setting in fields(Settings)]
-_EFFORTS = get_args(Effort)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """What the name of a header may be."""
 
 
-def read_settings(given: Mapping[str, Any], others: Sequence[str] = ()) -> Settings:
-    """`others` are the parameters of `connect` that are no settings, for who misspells one."""
-    for name in given:
-        if name not in _KNOWN:
-            near = get_close_matches(name, [*others, *_KNOWN], 1)
-            guess = f"did you mean `{near[0]}`? " if near else ""
-            own = "" if near else f"; a field of the provider's own goes into extra={{{name!r}: …}}"
-            raise UserError(f"connect has no setting `{name}`: {guess}There are: {', '.join([*others, *_KNOWN])}{own}")
+def read_settings(given: Mapping[str, Any]) -> Settings:
+    """Settings whose names and types were checked."""
     settings = Settings(**given)
-    if isinstance(settings.stop, str):
-        settings = replace(settings, stop=(settings.stop,) if settings.stop else ())
-    if settings.reasoning is not None and settings.reasoning not in _EFFORTS:
-        raise UserError(f"reasoning={settings.reasoning!r} is no effort: there are {', '.join(_EFFORTS)}")
-    for name in ("headers", "query", "extra"):
-        if not isinstance(getattr(settings, name), Mapping):
-            raise UserError(f"setting `{name}` of connect has to be a dict")
-    _check_values(settings)
-    headers, query = _as_texts("headers", settings.headers), _as_texts("query", settings.query)
-    for name, value in headers.items():
-        if not _HEADER.fullmatch(name) or not value.isprintable():
-            raise UserError(f"header {name!r} of connect cannot be sent: it holds what no header has, like a line end")
-    return replace(settings, headers=headers, query=query)
-
-
-def _check_values(settings: Settings) -> None:
-    for name in ("temperature", "top_p", "max_tokens", "seed"):
-        value: object = getattr(settings, name)
-        if value is not None and not (is_number(value) if name in ("temperature", "top_p") else _is_whole(value)):
-            raise UserError(f"{name}={value!r} is no number: give one, or None to leave it to the provider")
-    stop: object = settings.stop or ()
-    if not isinstance(stop, (list, tuple)) or not all(isinstance(text, str) for text in cast("list[object]", stop)):
-        raise UserError(f"stop={stop!r} has to be a text or a list of texts")
+    stop = settings.stop or ()
+    settings = replace(settings, stop=(stop,) if isinstance(stop, str) else stop)
     for name in ("organization", "project", "location", "api_version"):
-        value = getattr(settings, name) or ""  # also None, as a variable that is not set gives it
-        if not isinstance(value, str) or not value.isprintable():
+        value: str = getattr(settings, name) or ""  # also None, as a variable that is not set gives it
+        if not value.isprintable():
             raise UserError(f"{name}={value!r} has to be a text of one line")
     try:
         dumps(dict(settings.extra))
     except CannotEncode as error:
         raise UserError(f"setting `extra` of connect cannot be sent: {error}") from None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    headers, query = _as_texts("headers", settings.headers), _as_texts("query", settings.query)
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name) or not value.isprintable():
+            raise UserError(f"header {name!r} of connect cannot be sent: it holds what no header has, like a line end")
+    return replace(settings, headers=headers, query=query)
 
 
 def _as_texts(setting: str, values: Mapping[Any, Any]) -> dict[str, str]:
@@ -116,7 +107,7 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
     """The request as this model is asked: what the request says itself comes first. `extra` of a client of another wire
     is left behind here, as the encoder would, so that the settings' own is not."""
     own = request.extra if request.wire in ("", wire) else cast("Mapping[str, Json]", {})
-    return Request(  # not `replace`: it is asked for each request, and that takes three times as long
+    asked = Request(  # not `replace`: it is asked for each request, and that takes three times as long
         request.messages,
         request.tools,
         request.choice,
@@ -131,9 +122,8 @@ def with_settings(request: Request, settings: Settings, model: str, wire: str, s
         wire=request.wire if request.wire == wire else "",
         taken=request.taken,
         pieces=request.pieces,
-        verbatim=request.verbatim,
-        passes=request.passes,
     )
+    return relay_request(asked, request.verbatim, request.raw_wire) if isinstance(request, RelayRequest) else asked
 
 
 def _sampling(asked: Sampling, settings: Settings) -> Sampling:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 from unbroken.messages import Json, ToolCall
-from unbroken.tools.calling import in_words
-from unbroken.tools.threads import THREADS, Job
+from unbroken.tools.caller import in_words
+from unbroken.tools.threads import call_anywhere
+from unbroken.validation import checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +17,7 @@ class Allow:
     pass
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Deny:
     """The call is answered with the reason."""
@@ -26,6 +25,7 @@ class Deny:
     reason: str = ""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Edit:
     """The call runs with these arguments in place of the model's, and the model is told."""
@@ -45,15 +45,7 @@ OnApproval: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]
 async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     """A plain handler may well wait for a person: it has a thread of its own, so that other calls go on."""
     try:
-        if inspect.iscoroutinefunction(on_approval):
-            decision: Any = await on_approval(call)
-        else:
-            job = Job(partial(on_approval, call))
-            decision, error = await asyncio.get_running_loop().run_in_executor(THREADS, job)
-            if error is not None:
-                raise error
-            if inspect.isawaitable(decision):
-                decision = await decision
+        decision: Any = await call_anywhere(on_approval, call)
     except Exception as error:  # noqa: BLE001 - a foreign handler runs here; who cannot decide does not allow
         return Deny(f"the approval failed: {in_words(error)}")
     if isinstance(decision, Allow | Deny | Edit | Wait):

@@ -35,12 +35,16 @@ class CallContext(Generic[Deps]):
     """The name and arguments of the call; `nth` tells identical calls of one message apart."""
     nth: int = 1
     attempt: int = 0
+    start: int = -1
+    """The number of its `CallStarted` event. Ids may repeat when an answer is retried; this is unique in the run."""
     deps: Deps = None  # type: ignore[assignment] - a run without deps has none
     store: dict[str, Json] = field(default_factory=dict[str, Json])
     arguments: dict[str, Any] | None = None
     """The arguments as the tool gets them, where they are bound already."""
     say: Callable[..., None] = _to_nobody
     """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
+    began: bool = True
+    """False in a replay if the call was cancelled before its tool was entered."""
     ended: bool = False
     """The call has its result: what a thread that is late still reports is not heard."""
     ran_before: float | None = None

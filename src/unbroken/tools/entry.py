@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 from unbroken.messages import ToolCall, ToolResult
-from unbroken.tools.calling import Prepared
+from unbroken.tools.caller import Prepared
 from unbroken.tools.context import CallContext
 
 State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "withdrawn"]
@@ -25,6 +25,8 @@ class Entry:
     """The call as the model made it, if its arguments were edited."""
     task: asyncio.Task[Any] | None = None
     started_at: float | None = None
+    start: int = -1
+    """The number of its `CallStarted` event."""
     seconds: float = 0.0
     twin: Entry | None = None
     """The identical call whose execution this one shares."""

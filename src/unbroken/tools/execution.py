@@ -1,10 +1,10 @@
 """When the calls of one message run: a `Batch` runs them as its `Schedule` says, and each gets exactly one result.
 
 Strategy. Calls are entries in call order. An entry starts when nothing before it stands in its way: `Way` says whether
-it has to wait for an earlier one's end, for its start, or for nothing. While the message is still being written only
-reads may start (EAGER), and only behind a front of calls that are known and are reads too, or have another key. `seal`
-is called once, with the message complete: what can start then starts, all starts are said before the first of them
-runs, and each end lets others go. What a call gives is the business of the `Caller`.
+it has to wait for an earlier one's end, for its start (PARALLEL), or for nothing. While the message is still being
+written only reads may start (EAGER), and only behind a front of calls that are known and are reads too, or have another
+key. `seal` is called once, with the message complete: what can start then starts, all starts are said before the first
+of them runs, and each end lets others go. What a call gives is the business of the `Caller`.
 
 If the message breaks off and is asked for again (`restart`), what has started goes on as an orphan. A call of the
 second message with the same name and arguments adopts it, running or done, unless a call before it may have changed
@@ -22,16 +22,18 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from unbroken.clock import Clock
+from unbroken.errors import RecordingFailed
 from unbroken.messages import ToolCall, ToolResult
+from unbroken.tools.after_crash import unknown
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
-from unbroken.tools.calling import Caller, Prepared, failure, in_words, note, quote, timed_out
+from unbroken.tools.caller import Caller, Prepared, failure, in_words, note, quote, timed_out
 from unbroken.tools.context import CallContext
+from unbroken.tools.dedupe import find_twins
 from unbroken.tools.entry import Entry
 from unbroken.tools.order import Front, Way
 from unbroken.tools.orphans import NO_ORPHANS, Orphans
-from unbroken.tools.overdue import GRACE, Watch
 from unbroken.tools.schedule import Schedule
-from unbroken.tools.twins import find_twins
+from unbroken.tools.watchdog import GRACE, Watch
 
 LEFT_BEHIND: set[asyncio.Task[Any]] = set()
 """Calls that did not end when they were told to."""
@@ -41,19 +43,22 @@ CANCELLED = "the run was cancelled"
 CANCELLED_ITSELF = "the tool cancelled its own task"
 NOT_ASKED_AGAIN = "the answer broke off, and when it was asked for again this call was not in it"
 EARLIER_FAILED = "an earlier call failed"
+NOT_RECORDED = "the recording of the run cannot be written"
 NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
 
 
 class Observer(Protocol):
     """Told what happens, in the order in which it happens."""
 
-    def asked(self, call: ToolCall) -> None: ...
+    def asked(self, call: ToolCall, uncertain: bool) -> None: ...
 
     def restarted(self) -> None: ...
 
     def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None: ...
 
-    def started(self, prepared: Prepared, early: bool) -> None: ...
+    def started(self, prepared: Prepared, early: bool) -> int:
+        """Returns the number of the event that reports it."""
+        ...
 
     def finished(
         self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str
@@ -89,6 +94,7 @@ class Batch:
         "_on_approval",
         "_orphans",
         "_prepare",
+        "_refused",
         "_resting",
         "_schedule",
         "_sealed",
@@ -131,6 +137,8 @@ class Batch:
         self._loop = asyncio.get_running_loop()
         self._crash: BaseException | None = None
         """Something that is no failure of a tool, and ends the run."""
+        self._refused: RecordingFailed | None = None
+        """Nothing more may start; what runs comes to its end first."""
         self._front = Front()
         self._entries: dict[int, Entry] = {}
         """By index; once sealed in call order, by place."""
@@ -255,9 +263,10 @@ class Batch:
         orphan.prepared = prepared
         if orphan.context is not None:
             orphan.context.call_id = prepared.call.id
-        if orphan.result is not None:
-            result, orphan.state = replace(orphan.result, call_id=prepared.call.id), "running"
-            self._finish(orphan, result)
+        given = orphan.result or _given(orphan)
+        if given is not None:
+            orphan.state = "running"
+            self._finish(orphan, replace(given, call_id=prepared.call.id))
 
     def _withdraw(self, entry: Entry, reason: str) -> None:
         self._stop(entry, reason)
@@ -322,7 +331,7 @@ class Batch:
             if isinstance(decision, ToolResult):
                 self._decide(entry, decision)
             elif not entry.started and entry.prepared.refusal:
-                self._finish(entry, failure(entry.call, entry.prepared.refusal))
+                self._finish(entry, _refused(entry.prepared))
             elif decision is not None:
                 self._decide(entry, decision)
         self._in_order = list(self._entries.values())
@@ -336,6 +345,8 @@ class Batch:
             await self._waiter
         if self._crash is not None:
             raise self._crash
+        if self._refused is not None:
+            raise self._refused
         return [entry.result for entry in self._entries.values()]
 
     def halt(self, reason: str) -> None:
@@ -349,10 +360,12 @@ class Batch:
         if self._sealed:
             self._advance()
 
-    def halt_after(self, seconds: float, reason: str) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._run_out, reason)
+    def halt_after(self, seconds: float, reason: str, report: Callable[[], None]) -> None:
+        """`report` is called just before."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._run_out, reason, report)
 
-    def _run_out(self, reason: str) -> None:
+    def _run_out(self, reason: str, report: Callable[[], None]) -> None:
+        report()
         self.out_of_time = True
         self.halt(reason)
 
@@ -385,6 +398,12 @@ class Batch:
         return tuple(entry.call for entry in self._entries.values() if entry.state == "pending")
 
     @property
+    def uncertain(self) -> tuple[str, ...]:
+        """The ids of those that may have taken effect before their process died."""
+        entries = self._entries.values()
+        return tuple(entry.call.id for entry in entries if entry.state == "pending" and entry.prepared.waits)
+
+    @property
     def decided(self) -> dict[str, Approval]:
         """What was decided about calls that could not run yet: it holds when the run goes on."""
         return {
@@ -411,8 +430,8 @@ class Batch:
             for entry in self._in_order:
                 prepared = entry.prepared
                 if entry.state == "waiting" and entry.twin is None and prepared.tool is not None:
-                    if prepared.asks and not entry.approved:
-                        self._observer.asked(entry.call)
+                    if prepared.waits or (prepared.asks and not entry.approved):
+                        self._observer.asked(entry.call, prepared.waits)
                         entry.state = "pending"
                     elif prepared.tool.function is None:
                         entry.state = "pending"
@@ -425,7 +444,7 @@ class Batch:
 
     def _start_what_is_free(self) -> None:
         starting: list[Entry] = []
-        way = Way(self._schedule.serial)
+        way = Way(self._schedule)
         self._some_wait = False
         for entry in self._withdrawn:
             if entry.task in self._tasks:  # it was told to end, and has not yet
@@ -437,6 +456,9 @@ class Batch:
                 if self._halted:
                     self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {self._halted}"))
                 elif entry.prepared.tool is not None and entry.prepared.tool.function is None:
+                    entry.state = "pending"
+                elif entry.prepared.waits:
+                    self._observer.asked(entry.call, True)
                     entry.state = "pending"
                 elif entry.prepared.asks and not entry.approved:
                     self._ask(entry)
@@ -469,7 +491,7 @@ class Batch:
     def _ask(self, entry: Entry) -> None:
         if self._asking is not None:
             return
-        self._observer.asked(entry.call)
+        self._observer.asked(entry.call, False)
         if self._on_approval is None:
             self._finish(entry, failure(entry.call, NOBODY_APPROVES))
             return
@@ -486,11 +508,15 @@ class Batch:
             case Edit(arguments):
                 entry.approved, entry.original = True, entry.prepared
                 entry.prepared = self._prepare(replace(entry.call, arguments=arguments))
+                entry.prepared.uncertain = entry.original.uncertain
                 if entry.prepared.refusal:
-                    self._finish(entry, failure(entry.call, entry.prepared.refusal))
+                    self._finish(entry, _refused(entry.prepared))
             case Deny(reason):
                 why = f"denied: {reason}" if reason else "denied"
-                self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {why}"))
+                if entry.prepared.uncertain:
+                    self._finish(entry, unknown(entry.call, f"running it again was {why}"))
+                else:
+                    self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {why}"))
             case Wait():
                 entry.state = "pending"
 
@@ -499,11 +525,11 @@ class Batch:
     def _start(self, starting: Sequence[Entry]) -> None:
         for entry in starting:
             entry.started_at = self._clock.elapsed()
-            self._observer.started(entry.prepared, not self._sealed)
+            entry.start = self._observer.started(entry.prepared, not self._sealed)
         for entry in starting:
             # Its key is that of the model's own call: two calls that are edited to be alike are still two.
             context = self._context(entry.original or entry.prepared)
-            context.arguments = entry.prepared.arguments
+            context.arguments, context.start = entry.prepared.arguments, entry.start
             entry.context = context
             self._launch(entry, self._run(entry.prepared.call, context))
             tool = entry.prepared.tool
@@ -519,6 +545,8 @@ class Batch:
     async def _run(self, call: ToolCall, context: CallContext[Any]) -> ToolResult:
         try:
             result = await self._caller(call, context)
+        except RecordingFailed:
+            raise
         except Exception as error:  # noqa: BLE001 - a foreign `Caller` may break its promise not to raise
             return failure(call, in_words(error))
         if not isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - a foreign `Caller`
@@ -551,6 +579,11 @@ class Batch:
                 return
             alone = f"{NOT_EXECUTED}: the approval was cancelled" if entry.state == "asking" else CANCELLED_ITSELF
             self._finish(entry, failure(entry.call, entry.stopped or alone))
+        elif isinstance(refused := task.exception(), RecordingFailed):
+            self._refused, entry.started_at = refused, None
+            self._halted = self._halted or NOT_RECORDED
+            self._some_wait = True
+            self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {NOT_RECORDED}"))
         elif task.exception() is not None:
             self._left = True
             self._crash = task.exception()  # it is raised to whoever waits for the batch
@@ -609,6 +642,8 @@ class Batch:
             entry.seconds = round(self._clock.elapsed() - entry.started_at, 9)
             if entry.context is not None and entry.context.ran_before is not None:  # it did not run again
                 entry.seconds, entry.adopted_from = entry.context.ran_before, entry.call.id
+            elif result.uncertain:
+                entry.seconds = 0.0
         entry.result = result
         if entry.context is not None:
             entry.context.ended = True
@@ -629,10 +664,20 @@ class Batch:
 def _given(entry: Entry) -> ToolResult | None:
     """What its tool has given, where that is not heard of yet: the loop tells it in its next turn."""
     task = entry.task
-    if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+    if task is None or not task.done():
+        return None
+    if task.cancelled():
+        return failure(entry.call, entry.stopped) if entry.stopped else None
+    if task.exception() is not None:
         return None
     result: object = task.result()
     return result if isinstance(result, ToolResult) else None
+
+
+def _refused(prepared: Prepared) -> ToolResult:
+    if prepared.uncertain:
+        return unknown(prepared.call, f"it cannot run now: {prepared.refusal}")
+    return failure(prepared.call, prepared.refusal)
 
 
 def ran_and_failed(result: ToolResult) -> bool:

@@ -24,8 +24,9 @@ from urllib.parse import urlsplit
 
 from unbroken.errors import InvalidTool, UserError
 from unbroken.tools.results import ToolFailed
-from unbroken.tools.tool import TIMEOUT, Tool
+from unbroken.tools.tool import TIMEOUT, AfterCrash, Tool, check_after_crash
 from unbroken.tools.toolbox import ToolServer
+from unbroken.validation import checked
 
 if TYPE_CHECKING:
     from unbroken.tools.mcp_session import Session
@@ -47,6 +48,7 @@ class Target:
     prefix: str = ""
     timeout: float | None = TIMEOUT
     opening: float = OPENING
+    after_crash: AfterCrash | None = None
 
     @property
     def label(self) -> str:
@@ -71,6 +73,7 @@ class Target:
                 yield from (word for word in value.split() if len(word) > 8)  # `Bearer ...`
 
 
+@checked
 class MCPServer(ToolServer):
     """A server by its `command` (over stdio) or its `url` (streamable HTTP, or SSE where a server knows only that).
 
@@ -81,8 +84,8 @@ class MCPServer(ToolServer):
 
     An agent enters the servers that it is given, and the last who leaves closes them. One may be used by many calls,
     runs and agents at once, in one event loop at a time. Tools that the server calls read-only have the effect `read`,
-    all others `write`. A program gets `env` and what every program needs of our environment (PATH, HOME), and nothing
-    else of it.
+    all others `write`, and `after_crash` is theirs. A program gets `env` and what every program needs of our
+    environment (PATH, HOME), and nothing else of it.
     """
 
     def __init__(
@@ -97,14 +100,17 @@ class MCPServer(ToolServer):
         prefix: str = "",
         timeout: float | None = TIMEOUT,
         opening: float = OPENING,
+        after_crash: AfterCrash | None = None,
     ) -> None:
         words = _words_of(command) if isinstance(command, str) else tuple(command)
         if bool(words) == bool(url):
             raise UserError("an MCP server has either a command or a url; give MCPServer one of them")
         if url and urlsplit(url).scheme not in ("http", "https"):
             raise UserError("the url of an MCP server starts with http:// or https://; a program is given as command")
+        if after_crash is not None:
+            check_after_crash("MCPServer", after_crash)
         self._target = Target(
-            words, url, dict(env or {}), str(cwd), dict(headers or {}), name, prefix, timeout, opening
+            words, url, dict(env or {}), str(cwd), dict(headers or {}), name, prefix, timeout, opening, after_crash
         )
         self._claiming = threading.Lock()  # two event loops are two threads
         self._loop: asyncio.AbstractEventLoop | None = None

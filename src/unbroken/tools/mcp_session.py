@@ -206,6 +206,7 @@ class Session:
             signature,
             effect="read" if reads else "write",
             timeout=self._target.timeout,
+            after_crash=None if reads else self._target.after_crash,
         )
 
     async def call(self, name: str, arguments: dict[str, Json], context: CallContext[Any]) -> tuple[Part, ...]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from unbroken.tools.calling import Prepared
+from unbroken.tools.caller import Prepared
+from unbroken.tools.schedule import Schedule
 
 
 class Front:
@@ -23,8 +24,9 @@ class Front:
         self._place = 0
         self._first_write = inf
         """The place of the first call that changes something; all of them have keys."""
-        self._writes: dict[Any, int] = {}
-        """By key: the place of the first such call."""
+        self._holders: dict[Any, int] = {}
+        """By key: the place of the first call that does not start early: one that changes something, or that needs an
+        approval."""
 
     def open(self, index: int, surely_read: bool) -> None:
         self._arrive(index)
@@ -51,7 +53,9 @@ class Front:
         index = prepared.call.index
         if not self.reaches(index):
             return False
-        return index < self._first_write or (prepared.key is not None and index <= self._writes.get(prepared.key, inf))
+        if prepared.key is None:
+            return index < self._first_write
+        return index <= self._holders.get(prepared.key, inf)
 
     def _arrive(self, index: int) -> None:
         if index not in self._known and index != len(self._known):
@@ -66,7 +70,8 @@ class Front:
                     if known.key is None or known.effect == "exclusive":
                         break
                     self._first_write = min(self._first_write, self._place)
-                    self._writes.setdefault(known.key, self._place)
+                if known.key is not None and (known.effect != "read" or known.asks):
+                    self._holders.setdefault(known.key, self._place)
             elif known is False:
                 break
             self._place += 1
@@ -74,40 +79,51 @@ class Front:
 
 
 class Way:
-    """What stands in a call's way once the message is complete: the calls before it that have not finished. It waits
-    for the end of those that share its key and of exclusive ones; where one of the two has no key, for the start of
-    the earlier one, unless both are reads."""
+    """Which unfinished calls bar a later one, once the message is complete.
 
-    def __init__(self, serial: bool) -> None:
+    A call waits for the end of earlier calls that share its key and of exclusive ones. Where neither both calls are
+    reads, nor both have keys, nor both tools declare `overlap`, it waits for the end of the earlier call too if the
+    schedule is `ordered`, else only for its start.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
         self.closed = False
         """Nothing behind can start."""
-        self._serial = serial
+        self._serial = schedule.serial
+        self._ordered = schedule.ordered
         self._any = False
         self._keys: set[Any] = set()
-        self._unstarted: set[tuple[bool, bool]] = set()
-        """Whether it has a key, and whether it is a read."""
+        self._in_the_way: set[tuple[bool, bool, bool]] = set()
+        """Of each call that has to end, or to start, first: does it have a key, is it a read, may it overlap?"""
 
     def block(self, prepared: Prepared, started: bool) -> None:
-        """This one has not finished."""
+        """This call has not finished."""
         key, effect = prepared.key, prepared.effect
         self._any = True
-        self.closed = self._serial or effect == "exclusive" or (not started and key is None and effect == "write")
-        if not started:
-            self._unstarted.add((key is not None, effect == "read"))
+        waited_for = self._ordered or not started
+        changes = effect == "write" and key is None and not prepared.overlap
+        self.closed = self._serial or effect == "exclusive" or (waited_for and changes)
+        if waited_for:
+            self._in_the_way.add((key is not None, effect == "read", prepared.overlap))
         if key is not None:
             self._keys.add(key)
 
     def bars(self, prepared: Prepared) -> bool:
-        key, effect = prepared.key, prepared.effect
+        key, effect, overlap = prepared.key, prepared.effect, prepared.overlap
         if self._any and effect == "exclusive":
             return True
         if key is not None and key in self._keys:
             return True
-        return bool(self._unstarted) and any(
-            not (keyed and key is not None) and not (read and effect == "read") for keyed, read in self._unstarted
+        return bool(self._in_the_way) and not all(
+            (keyed and key is not None) or (read and effect == "read") or (overlaps and overlap)
+            for keyed, read, overlaps in self._in_the_way
         )
 
 
 def disturbs(write: Prepared, read: Prepared) -> bool:
     """May the one change what the other sees?"""
-    return write.effect == "exclusive" or write.key is None or read.key is None or write.key == read.key
+    if write.effect == "exclusive":
+        return True
+    if write.key is not None and read.key is not None:
+        return write.key == read.key
+    return not (write.overlap and read.overlap)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unbroken.tools.calling import Prepared
+from unbroken.tools.caller import Prepared
 from unbroken.tools.entry import Entry
 from unbroken.tools.order import disturbs
 

@@ -5,6 +5,8 @@ its result, whatever that looks like.
 - Everything else is compact JSON, or where JSON has no word for it, its `str`. Media inside of it are replaced by their
   number and follow after it.
 - None and blank text become words: a model that is shown nothing tends to call again, and some wires refuse it.
+- A lazy value (a generator, a file, `map`) is gone through here, so this belongs where the tool runs. If that raises,
+  the tool has failed: `IterationFailed`, the one exception to the first sentence.
 """
 
 from __future__ import annotations
@@ -13,21 +15,23 @@ import json
 import math
 import unicodedata
 from collections import deque
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
 from unbroken.messages import Json, Media, Part, Text
+from unbroken.tools.lazy import IterationFailed, drain
 
 RESULT_LIMIT = 50_000
 """Characters of all text parts together."""
 
-ITEMS = 10_000
-"""Of an iterator."""
+QUICK = 1_000
+"""Values in a list or an object that are written down on the event loop."""
+
+_LEAVES = frozenset({type(None), str, bool, int, float, bytes, Text, Media})
 
 NOTHING = "(the tool returned nothing)"
 
@@ -45,25 +49,49 @@ class ToolOutput:
     data: Any = None
 
 
-def to_parts(value: object, limit: int = RESULT_LIMIT) -> tuple[Part, ...]:
+Stopped: TypeAlias = Callable[[], bool]
+"""Does nobody wait for the value any more?"""
+
+
+def is_plain(value: object) -> bool:
+    """Does it become parts quickly, and without a line of foreign code? Then it may be done on the event loop."""
+    waiting, seen = [value], 0
+    while waiting:
+        one = waiting.pop()
+        seen += 1
+        if type(one) in (list, tuple, dict):
+            inside = cast("list[object]", one)
+            if len(inside) + seen > QUICK:
+                return False
+            waiting += inside
+            if isinstance(one, dict):
+                waiting += cast("dict[object, object]", one).values()
+        elif type(one) not in _LEAVES or seen > QUICK:
+            return False
+    return True
+
+
+def to_parts(value: object, limit: int = RESULT_LIMIT, stopped: Stopped | None = None) -> tuple[Part, ...]:
     if type(value) is str and 0 < len(value) <= limit and not value.isspace():
         return (Text(value),)
-    parts = _parts(value)
+    parts = _parts(value, stopped)
     if not any(isinstance(part, Media) or part.text.strip() for part in parts):
         return (Text(NOTHING),)
     return _cut(parts, limit)
 
 
-def _parts(value: object) -> list[Part]:
+def _parts(value: object, stopped: Stopped | None = None) -> list[Part]:
     match value:
         case None:
             return []
         case Text() | Media():
             return [value]
         case ToolOutput():
-            return _parts(value.content)
+            return _parts(value.content, stopped)
         case bytes() | bytearray():
             return [Text(_text_of_bytes(bytes(value)))]
+        case Iterator():
+            return _parts(drain(cast("Iterator[object]", value), stopped))
         case list() | tuple() if any(isinstance(one, Text | Media) for one in cast("list[object]", value)):
             return [part for one in cast("list[object]", value) for part in _parts(one)]
         case _:
@@ -84,6 +112,8 @@ def _as_text(value: object, media: list[Media]) -> str:
     try:
         plain = _jsonable(value, media)
         return plain if isinstance(plain, str) else _write(plain)
+    except IterationFailed:
+        raise
     except Exception:  # noqa: BLE001 - a foreign object that fails when it is looked at still has to have a result
         media.clear()
         return _str(value)
@@ -122,7 +152,7 @@ def _jsonable(value: object, media: list[Media], inside: tuple[int, ...] = ()) -
         # A set has no order of its own, and the same run must give the same bytes.
         return sorted(plain, key=_order) if isinstance(value, set | frozenset) else plain
     if isinstance(value, Iterator):
-        return _iterated(cast("Iterator[object]", value), media, inside)
+        return [_jsonable(one, media, inside) for one in drain(cast("Iterator[object]", value))]
     if hasattr(type(value), "__pydantic_serializer__"):
         return _jsonable(to_jsonable_python(value), media, inside)
     if is_dataclass(value) and not isinstance(value, type):
@@ -130,17 +160,13 @@ def _jsonable(value: object, media: list[Media], inside: tuple[int, ...] = ()) -
     return _foreign(value)
 
 
-def _iterated(values: Iterator[object], media: list[Media], inside: tuple[int, ...]) -> Json:
-    """It may be endless, and more of it than this would be cut out again."""
-    plain = [_jsonable(one, media, inside) for one in islice(values, ITEMS)]
-    return [*plain, f"[... only the first {ITEMS:,} were asked for ...]"] if len(plain) == ITEMS else plain
-
-
 def _foreign(value: Any) -> Json:
     try:
         if callable(to_list := getattr(value, "tolist", None)):  # arrays and scalars of NumPy
             return _jsonable(to_list(), [])
         return to_jsonable_python(value, fallback=_str)
+    except IterationFailed:
+        raise
     except Exception:  # noqa: BLE001 - as above
         return _str(value)
 

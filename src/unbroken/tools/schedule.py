@@ -11,13 +11,19 @@ class Schedule(Enum):
     SEQUENTIAL = "sequential"
     """One after another, in call order."""
     PARALLEL = "parallel"
-    """All together, when the response has ended."""
+    """All together, when the response has ended; only equal keys and exclusive calls wait."""
     EAGER = "eager"
-    """As PARALLEL, but reads start as soon as they are complete, while the response is still being written."""
+    """Reads run together and start as soon as they are complete, while the response is still being written. Everything
+    else runs in call order, unless the tools declare that their calls may overlap."""
 
     @property
     def early(self) -> bool:
         return self is Schedule.EAGER
+
+    @property
+    def ordered(self) -> bool:
+        """Does a write wait for the end of the calls before it?"""
+        return self is not Schedule.PARALLEL
 
     @property
     def serial(self) -> bool:

@@ -22,7 +22,7 @@ from unbroken.errors import InvalidTool
 from unbroken.messages import Json
 from unbroken.tools.docstrings import Docstring, read_docstring
 from unbroken.tools.parameters import ABSENT, Parameter, innermost, read_parameters, takes_self
-from unbroken.tools.strictness import Schema, each_schema, make_strict, without_omitted
+from unbroken.tools.strict_schema import Schema, each_schema, make_strict, without_omitted
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ERRORS_TOLD = 3
@@ -71,7 +71,7 @@ def read_signature(function: Callable[..., Any], *, name: str = "", strict: bool
     bind = _make_bind(model, parameters.shown)
     if strict:
         bind, schema = _bind_strictly(bind, schema), make_strict(name, schema)
-    is_async = inspect.iscoroutinefunction(inner)
+    is_async = inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
     return Signature(name, doc.description, schema, bind, parameters.context, is_async, takes_self(function))
 
 
@@ -96,8 +96,6 @@ def _refuse_what_cannot_be_called(name: str, function: Callable[..., Any], inner
         raise InvalidTool(f"tool `{name}` is no function but of the type `{type(function).__name__}`; give a function")
     if inspect.isclass(function):
         raise InvalidTool(f"tool `{name}` is a class; mark its methods with @tool, and give an object of it")
-    if inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner):
-        raise InvalidTool(f"tool `{name}` is a generator and a call has one result; return a list, and report progress")
 
 
 def _make_model(name: str, parameters: tuple[Parameter, ...], doc: Docstring) -> tuple[type[BaseModel], Schema]:

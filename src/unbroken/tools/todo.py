@@ -23,7 +23,7 @@ class Todo:
     status: Literal["pending", "in_progress", "completed"]
 
 
-@tool
+@tool(after_crash="rerun")  # each call replaces the list
 async def todo_write(todos: list[Todo], context: CallContext[Any]) -> str:
     """Write the list of steps of the current task, for work that takes several of them.
 

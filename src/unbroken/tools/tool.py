@@ -1,5 +1,5 @@
 """`@tool`: a Python function as something that a model can call. What it promises (effect, time-out, key) is data
-beside it; running it is `calling`, when it runs is `execution`."""
+beside it; running it is `caller`, when it runs is `execution`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from typing import Any, Literal, TypeAlias, overload
 from unbroken.errors import InvalidTool
 from unbroken.messages import Json, ToolSpec
 from unbroken.tools.schema import Signature, read_signature
+from unbroken.validation import check_options, checked
 
 Effect: TypeAlias = Literal["read", "write", "exclusive"]
 Arguments: TypeAlias = dict[str, Any]
-EFFECTS = ("read", "write", "exclusive")
+Verify: TypeAlias = Callable[[Arguments, str], Any]
+AfterCrash: TypeAlias = Literal["report", "rerun", "wait"] | Verify
+"""What happens to a call that had started when its process died, and whose result is not recorded."""
 TIMEOUT = 30.0
 
 
+@checked(error=InvalidTool)
 @dataclass(frozen=True, slots=True)
 class Tool:
     """Called directly, it is the function it was made of.
@@ -26,12 +30,19 @@ class Tool:
     - `effect`: a `read` changes nothing, so it may start early, be shared by identical calls and be tried again. A
       `write` (the default) runs once for each call. An `exclusive` one runs alone.
     - `timeout`: seconds, None for none.
-    - `key`: of the bound arguments; calls with equal keys run one after another, in call order.
+    - `key`: of the bound arguments; calls with equal keys run one after another, in call order, and calls with
+      different keys may run side by side.
+    - `overlap`: calls of tools that say True may run side by side, whatever they change. None means: nothing was
+      declared, so a write runs in call order.
     - `dedupe`: share one execution among identical calls of one message; None means: reads do.
     - `cache`: seconds for which a good result answers the same call again.
     - `retries`: how often a read that raises is tried again.
     - `repeat`: the same call again and again is meant (polling): the loop guard leaves it alone.
     - `approve`: ask before it runs; a function of the bound arguments decides for each call.
+    - `after_crash`: what a resumed run does with a call that had started when its process died. `"report"`: its result
+      says that the outcome is unknown. `"rerun"`: it runs again, because the tool honours `context.key`. A function
+      `verify(arguments, key)` returns the result if the call took effect, and None if it did not: then it runs.
+      `"wait"`: the run waits for a person. None means `"rerun"` for reads, and `"report"` for all others.
     - `function` is None for a tool that runs at the client: its call ends the run as `waiting`.
     """
 
@@ -41,17 +52,21 @@ class Tool:
     effect: Effect = "write"
     timeout: float | None = TIMEOUT
     key: Callable[[Arguments], Any] | None = None
+    overlap: bool | None = None
     dedupe: bool | None = None
     cache: float | None = None
     retries: int = 0
     repeat: bool = False
     approve: bool | Callable[[Arguments], bool] = False
+    after_crash: AfterCrash | None = None
 
     def __post_init__(self) -> None:
-        if self.effect not in EFFECTS:
-            raise InvalidTool(f"tool `{self.name}`: effect {self.effect!r} is none of {', '.join(EFFECTS)}")
         if self.timeout is not None and self.timeout <= 0:
             raise InvalidTool(f"tool `{self.name}`: timeout must be more than 0 seconds, or None for none")
+        if self.overlap and self.effect == "exclusive":
+            raise InvalidTool(
+                f"tool `{self.name}`: an exclusive tool runs alone; leave out overlap=True, or the effect"
+            )
         for name, hook in (("key", self.key), ("approve", self.approve)):
             if inspect.iscoroutinefunction(hook):
                 raise InvalidTool(f"tool `{self.name}`: {name} must not be async: it is asked before a call may start")
@@ -59,6 +74,8 @@ class Tool:
             raise InvalidTool(f"tool `{self.name}`: only a read may be tried again; say effect='read' or retries=0")
         if self.cache is not None and self.effect != "read":
             raise InvalidTool(f"tool `{self.name}`: only a read may be cached; say effect='read' or cache=None")
+        if self.after_crash is not None:
+            check_after_crash(f"tool `{self.name}`", self.after_crash)
 
     @property
     def name(self) -> str:
@@ -69,6 +86,13 @@ class Tool:
     def shared(self) -> bool:
         """Do identical calls of one message share one execution?"""
         return self.effect == "read" if self.dedupe is None else self.dedupe
+
+    @property
+    def crash_policy(self) -> AfterCrash:
+        """`after_crash`, or what it means where nothing was said."""
+        if self.after_crash is not None:
+            return self.after_crash
+        return "rerun" if self.effect == "read" else "report"
 
     def needs_approval(self, arguments: Arguments) -> bool:
         """Is somebody asked before a call with these bound arguments runs?"""
@@ -86,6 +110,21 @@ class Tool:
         return replace(self, function=partial(self.function, instance))
 
 
+def check_after_crash(where: str, policy: object) -> None:
+    """Raises `InvalidTool` for a function that does not take arguments and a key."""
+    if not callable(policy):
+        return
+    try:
+        inspect.signature(policy).bind({}, "")
+    except TypeError as error:
+        raise InvalidTool(
+            f"{where}: after_crash is 'report', 'rerun', 'wait' or a function verify(arguments, key), and this one "
+            f"cannot be called so ({error})"
+        ) from None
+    except ValueError:
+        pass  # it has no signature to look at
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 
@@ -98,15 +137,18 @@ def tool(
     effect: Effect = "write",
     timeout: float | None = TIMEOUT,
     key: Callable[[Arguments], Any] | None = None,
+    overlap: bool | None = None,
     dedupe: bool | None = None,
     cache: float | None = None,
     retries: int = 0,
     repeat: bool = False,
     approve: bool | Callable[[Arguments], bool] = False,
+    after_crash: AfterCrash | None = None,
     strict: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
+@checked(name="@tool", error=InvalidTool)
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -118,17 +160,23 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function: its parameters become a JSON Schema, its docstring the description.
 
-    See `Tool` for the promises (`effect`, `timeout`, `key`, `dedupe`, `cache`, `retries`, `repeat`, `approve`).
+    See `Tool` for the promises (`effect`, `timeout`, `key`, `overlap`, `dedupe`, `cache`, `retries`, `repeat`,
+    `approve`, `after_crash`).
     """
+
+    check_options("@tool", Tool, promises, hidden=("spec", "function", "signature"), error=InvalidTool)
 
     def make(function: Callable[..., Any]) -> Tool:
         signature = read_signature(function, name=name, strict=bool(strict))
         spec = ToolSpec(signature.name, description or signature.description, signature.parameters, strict)
+        if "effect" in promises:  # then its order is declared too, and no hint is needed
+            promises.setdefault("overlap", False)
         return Tool(spec, function, signature, **promises)
 
     return make if function is None else make(function)
 
 
+@checked(error=InvalidTool)
 def client_tool(name: str, description: str, parameters: Mapping[str, Json], *, strict: bool | None = None) -> Tool:
     """A tool that runs elsewhere (in the user's browser, say): its call ends the run with stop reason `waiting`, and
     `agent.resume` goes on with its result."""

@@ -1,5 +1,5 @@
 """A set of tools by name, made of whatever holds tools: functions, objects, classes, modules, files, servers, other
-toolboxes. It only collects; what a tool is stands in `tool`, how it runs in `calling`."""
+toolboxes. It only collects; what a tool is stands in `tool`, how it runs in `caller`."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ what collects metrics: Prometheus, say.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFailed, RunFinished
 from unbroken.trajectory.metrics import NUMBERS, ROUNDS, Metrics
+from unbroken.validation import checked
 
 LOG = logging.getLogger("unbroken.metrics")
 
@@ -21,6 +21,7 @@ LEAST = 20
 """Fewer queries say nothing: the first slow one would be an alarm."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Alert:
     """Fires when a metric is above a threshold, once there were enough queries."""
@@ -36,8 +37,6 @@ class Alert:
     def __post_init__(self) -> None:
         if self.metric not in NUMBERS and ROUNDS.fullmatch(self.metric) is None:
             raise UserError(f"alert `{self.name}`: there is no metric {self.metric!r}; there are: {', '.join(NUMBERS)}")
-        if not isinstance(self.above, int | float) or math.isnan(self.above):  # pyright: ignore[reportUnnecessaryIsInstance] - a user may read it from a file
-            raise UserError(f"alert `{self.name}`: nothing is above {self.above!r}; give a number")
 
 
 ALERTS = (
@@ -73,6 +72,7 @@ def fired(metrics: Metrics, alerts: Iterable[Alert] = ALERTS, *, least: int | No
     return found
 
 
+@checked
 class Alerts:
     """A sink that logs a warning when an alert fires (logger `unbroken.metrics`), and not again. `metrics` is who
     counts: it need not be among the sinks itself, and does no harm there."""

@@ -26,8 +26,8 @@ from unbroken.events import (
 )
 from unbroken.messages import Json, Usage
 from unbroken.tools.execution import CANCELLED
-from unbroken.trajectory.checking import count
 from unbroken.trajectory.histograms import nanoseconds
+from unbroken.trajectory.line_checks import count
 
 Fact: TypeAlias = Literal[
     "query",  # one has ended; the label is its outcome: a stop reason, `failed` or `cancelled`
@@ -49,6 +49,7 @@ Fact: TypeAlias = Literal[
     "duplicate",
     "adoption",
     "drop",
+    "uncertain",  # its process died while the tool ran, and the outcome is unknown
     "saved",  # nanoseconds that were saved because a call started early
     "tokens",  # of a kind
     "estimate",  # one run whose tokens are estimated
@@ -248,7 +249,9 @@ class Facts:
         if event.call_id in going.told:
             return
         going.told.add(event.call_id)
-        if not event.executed:
+        if event.uncertain:
+            self._tell("uncertain", 1, tool)
+        elif not event.executed:
             self._tell("refusal" if event.error else "outside", 1, tool)
         elif event.duplicate_of:
             self._tell("duplicate", 1, tool)
@@ -350,7 +353,7 @@ def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
 
 def failed(event: CallFinished) -> bool:
     """Did its tool run and fail? What we ended ourselves did not."""
-    ran = event.executed and not event.dropped and not event.duplicate_of
+    ran = event.executed and not event.dropped and not event.duplicate_of and not event.uncertain
     return event.error and ran and not event.text.startswith(_CANCELLED)
 
 

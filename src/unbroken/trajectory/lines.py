@@ -9,9 +9,12 @@ and fields that it does not know: only what changes the meaning of what was ther
     request   what the model was asked; of its messages only those that the request before had not
     delta     what came of the answer
     pieces    deltas of its text, or of its reasoning, that came one after another, each with its time
+    closed    its stream was closed, if that was later than its last delta, or because the run left it
     failed    there was no answer: the error in its place
     result    what a tool gave, and the idempotency key of its call
     approval  what was decided about a call
+    cancelled a call, or the question about one, ended because it was cancelled
+    time_up   the time limit of the run was reached
     event     an event of the run
     stage     `multi_tool_call`: several calls came in one answer, and how they ended
     resumed   the run goes on here, in another process perhaps
@@ -46,7 +49,8 @@ from unbroken.deltas import (
 )
 from unbroken.errors import ProviderError, UnbrokenError, UserError
 from unbroken.events import CallProgress, TodoUpdated, ToolLate
-from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolCall, ToolSpec, Usage
+from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolSpec, Usage
+from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.tool import Tool
 from unbroken.transcript import from_json, to_json
@@ -54,6 +58,8 @@ from unbroken.transcript.saved import read_call, write_call
 from unbroken.verdicts import Verdict
 
 SCHEMA = 1
+LARGEST = 1e12
+"""Nothing that is counted or timed in a run is as much."""
 
 Line = dict[str, Any]
 
@@ -95,11 +101,16 @@ def exact(line: Any) -> bytes:
 
 
 def apart(line: Line) -> list[Line]:
-    """Pieces of a text that share a line, each as the delta that it was; any other line as it is."""
+    """Pieces of a text that share a line, each as the delta that it was; any other line as it is. Pieces that arrived
+    together are one group and one event: all but the first of them are `joined`."""
     if line["line"] != "pieces":
         return [line]
     rest: Line = {"turn": line["turn"], "delta": line["delta"]} | ({"masked": True} if line.get("masked") else {})
-    return [{"line": "delta", "at": at, "text": text, **rest} for at, text in line["pieces"]]
+    found: list[Line] = []
+    for at, first, *others in line["pieces"]:
+        found.append({"line": "delta", "at": at, "text": first, **rest})
+        found += [{"line": "delta", "at": at, "text": text, "joined": True, **rest} for text in others]
+    return found
 
 
 def delta_fields(delta: Delta) -> Line:
@@ -115,15 +126,15 @@ def delta_fields(delta: Delta) -> Line:
             return fields_of(delta)
 
 
-def ended_fields(ended: Ended, heard: Hearing) -> Line:
+def ended_fields(ended: Ended, heard: PartialResponse) -> Line:
     """`heard` is what the deltas before it came to: an end that says the same says so in one word."""
     return {"verdict": verdict_fields(ended.verdict), **_ending(ended.message, heard)}
 
 
-def _ending(said: Assistant | None, heard: Hearing) -> Line:
+def _ending(said: Assistant | None, heard: PartialResponse) -> Line:
     if said is None:
         return {}
-    if heard.is_all_of(said):
+    if heard.matches(said):
         if said.native is None:
             return {"as_heard": True}
         native = to_json([Assistant("", native=said.native)])[0].get("native")
@@ -131,8 +142,8 @@ def _ending(said: Assistant | None, heard: Hearing) -> Line:
     return {"message": to_json([said])[0]}
 
 
-def read_delta(line: Line, hearing: Hearing) -> Delta:
-    """The delta again. `hearing` knows what the deltas before it came to."""
+def read_delta(line: Line, heard: PartialResponse) -> Delta:
+    """The delta again. `heard` is what the deltas before it add up to."""
     match line["delta"]:
         case "text":
             return TextDelta(line["text"])
@@ -153,7 +164,7 @@ def read_delta(line: Line, hearing: Hearing) -> Delta:
         case "usage":
             return UsageReported(_known(Usage, line["usage"]))
         case "ended":
-            return Ended(read_verdict(line["verdict"]), _read_message(line, hearing))
+            return Ended(read_verdict(line["verdict"]), _read_message(line, heard))
         case "attempt_failed":
             return AttemptFailed(read_verdict(line["verdict"]), line["wait"], line["elsewhere"])
         case "restarted":
@@ -162,57 +173,25 @@ def read_delta(line: Line, hearing: Hearing) -> Delta:
             raise UserError(f"{other!r} is no delta that this version knows")
 
 
-def _read_message(line: Line, hearing: Hearing) -> Assistant | None:
+def _read_message(line: Line, heard: PartialResponse) -> Assistant | None:
     if line.get("as_heard"):
         saved: Line = {"role": "assistant", "content": ""}
         native = from_json([saved | ({"native": line["native"]} if "native" in line else {})])[0]
-        return replace(hearing.message, native=cast("Assistant", native).native)
+        return replace(heard.message, native=cast("Assistant", native).native)
     if "message" not in line:
         return None
     return cast("Assistant", from_json([line["message"]])[0])
 
 
-class Hearing:
-    """What the deltas of one answer have come to so far."""
-
-    __slots__ = ("calls", "reasoning", "text")
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: dict[int, ToolCall] = {}
-
-    def feed(self, delta: Delta) -> None:
-        match delta:
-            case TextDelta(text):
-                self.text.append(text)
-            case ReasoningDelta(text):
-                self.reasoning.append(text)
-            case CallReady(call) | CallSpoiled(call):
-                self.calls[call.index] = call
-            case CallWithdrawn(index):
-                self.calls.pop(index, None)
-            case Restarted():
-                self.text, self.reasoning, self.calls = [], [], {}
-            case _:
-                pass
-
-    def is_all_of(self, said: Assistant) -> bool:
-        """Does the message say just what was heard?"""
-        if "".join(self.text) != said.text or "".join(self.reasoning) != said.reasoning:
-            return False
-        return self._in_order() == said.calls
-
-    @property
-    def message(self) -> Assistant:
-        return Assistant("".join(self.text), self._in_order(), "".join(self.reasoning))
-
-    def _in_order(self) -> tuple[ToolCall, ...]:
-        return tuple([self.calls[index] for index in sorted(self.calls)])
-
-
-def read_usage(saved: Line | None) -> Usage | None:
-    return None if saved is None else cast("Usage", _known(Usage, saved))
+def read_usage(saved: object) -> Usage | None:
+    """None if there is none, or what stands there is none: a result is worth more than what it cost."""
+    if not isinstance(saved, dict):
+        return None
+    known = {name: value for name, value in cast("Line", saved).items() if name in _names(Usage)}
+    counted = (value for name, value in known.items() if name != "raw")
+    if not all(isinstance(value, int) and 0 <= value < LARGEST for value in counted):
+        return None
+    return Usage(**known)
 
 
 def read_verdict(saved: Line) -> Verdict:
@@ -302,11 +281,13 @@ def tool_fields(tool: Tool) -> Line:
         "effect": tool.effect,
         "timeout": tool.timeout,
         "key": tool.key is not None,
+        "overlap": tool.overlap,
         "dedupe": tool.dedupe,
         "cache": tool.cache,
         "retries": tool.retries,
         "repeat": tool.repeat,
         "approve": "sometimes" if callable(tool.approve) else tool.approve,
+        "after_crash": "verify" if callable(tool.after_crash) else tool.after_crash,
         "client": tool.function is None,
     }
 

@@ -18,6 +18,7 @@ from unbroken.events import Event
 from unbroken.messages import Json
 from unbroken.trajectory.facts import COST, COUNTED, MOST_FAILED, TOKENS, Fact, Facts, Pricing, Spent, remember
 from unbroken.trajectory.histograms import NANOSECONDS, Histogram
+from unbroken.validation import checked
 
 MOST_TOOLS = 100
 OTHER_TOOLS = "(others)"
@@ -38,6 +39,7 @@ class ToolMetrics:
     duplicates: int = 0
     adopted: int = 0
     dropped: int = 0
+    uncertain: int = 0
     saved: int = 0
     """Nanoseconds."""
     seconds: Histogram = field(default_factory=Histogram)
@@ -61,6 +63,7 @@ class ToolMetrics:
             self.duplicates + other.duplicates,
             self.adopted + other.adopted,
             self.dropped + other.dropped,
+            self.uncertain + other.uncertain,
             self.saved + other.saved,
             self.seconds + other.seconds,
         )
@@ -77,11 +80,13 @@ class ToolMetrics:
             "duplicates_shared": self.duplicates,
             "adopted": self.adopted,
             "dropped": self.dropped,
+            "uncertain": self.uncertain,
             "early_seconds_saved": self.saved / NANOSECONDS,
             "seconds": self.seconds.to_json(),
         }
 
 
+@checked
 class Metrics:
     """`metrics(event)` counts one event, `Metrics.of(events)` many, and `one + other` both. With `prices` it knows what
     the tokens cost. A **query** is a run that has ended, however it did; one that waits for somebody outside is none
@@ -163,6 +168,8 @@ class Metrics:
                 self._tool(label).adopted += amount
             case "drop":
                 self._tool(label).dropped += amount
+            case "uncertain":
+                self._tool(label).uncertain += amount
             case "saved":
                 self._tool(label).saved += amount
             case _:
@@ -314,6 +321,11 @@ class Metrics:
     def dropped(self) -> int:
         """Calls that were cancelled because their response broke and the next one had them not."""
         return self._all_tools("dropped")
+
+    @property
+    def uncertain(self) -> int:
+        """Calls that were answered with "outcome unknown": their process died while the tool ran."""
+        return self._all_tools("uncertain")
 
     @property
     def early_seconds_saved(self) -> float:
@@ -484,6 +496,7 @@ NUMBERS = (
     "duplicates_shared",
     "adopted",
     "dropped",
+    "uncertain",
     "early_seconds_saved",
     "tokens",
     "cost",

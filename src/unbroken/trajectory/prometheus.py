@@ -1,4 +1,4 @@
-"""The same numbers for Prometheus: a sink that counts in `prometheus_client`, which the extra `metrics` brings.
+"""The same numbers for Prometheus: middleware that counts in `prometheus_client`, which the extra `metrics` brings.
 
 Real counters and histograms of that library, so that they work with several processes as all others there do. The
 averages and rates of `metrics` are left to who asks Prometheus: they are quotients of these.
@@ -12,8 +12,10 @@ from typing import Any
 
 from unbroken.errors import UserError
 from unbroken.events import Event
-from unbroken.trajectory.facts import COST, COUNTED, Fact, Facts, Pricing
+from unbroken.middleware import Middleware
+from unbroken.trajectory.facts import COST, Fact, Facts, Pricing
 from unbroken.trajectory.histograms import NANOSECONDS
+from unbroken.validation import checked
 
 MOST_TOOLS = 100
 OTHER_TOOLS = "(others)"
@@ -38,6 +40,7 @@ COUNTERS: dict[Fact, tuple[str, str, tuple[str, ...]]] = {
     "duplicate": ("duplicates_shared", "Calls that shared the execution of an identical one.", ("tool",)),
     "adoption": ("tool_calls_adopted", "Calls that took over an execution of a broken response.", ("tool",)),
     "drop": ("tool_calls_dropped", "Calls of a broken response that did not come again.", ("tool",)),
+    "uncertain": ("tool_calls_uncertain", "Calls whose outcome is unknown after a crash.", ("tool",)),
     "saved": ("early_seconds_saved", "Seconds saved because calls started early.", ("tool",)),
     "tokens": ("model_tokens", "Tokens of queries with an answer, by kind.", ("kind",)),
     "cost": ("model_cost", "What they cost.", ()),
@@ -52,11 +55,17 @@ MULTI = "multi_tool_call_count"
 _UNITS: dict[Fact, int] = {"latency": NANOSECONDS, "execution": NANOSECONDS, "saved": NANOSECONDS, "cost": COST}
 
 
-class PrometheusMetrics:
-    """Give it to agents as one of their `sinks`; one for all of them, as a registry takes each name once. `registry` is
+@checked
+class PrometheusMetrics(Middleware):
+    """Give it to agents as `middleware`; one for all of them, as a registry takes each name once. `registry` is
     that of `prometheus_client` itself if none is given."""
 
+    sees_deltas = True  # text is not counted
+
     def __init__(self, registry: Any = None, *, prices: Pricing | None = None) -> None:
+        if registry is not None and not hasattr(registry, "register"):
+            kind = type(registry).__name__
+            raise UserError(f"PrometheusMetrics(registry=…): expected a registry or None, got {kind}")
         client = _client()
         where = {"registry": registry if registry is not None else client.REGISTRY}
         try:
@@ -76,10 +85,9 @@ class PrometheusMetrics:
         self._known: dict[tuple[Fact, str], Any] = {}
         self._tools: set[str] = set()
 
-    def __call__(self, event: Event) -> None:
-        if type(event) in COUNTED:
-            with self._lock:
-                self._facts(event)
+    def on_event(self, event: Event) -> None:
+        with self._lock:
+            self._facts(event)
 
     def _take(self, fact: Fact, amount: int, label: str) -> None:
         units = _UNITS.get(fact)

@@ -16,9 +16,10 @@ from typing import BinaryIO, cast
 from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded, event_from_json
 from unbroken.messages import Json
-from unbroken.trajectory.checking import count, is_line, number, objects, texts
+from unbroken.trajectory.line_checks import count, is_line, number, objects, texts
+from unbroken.trajectory.line_references import Expander
 from unbroken.trajectory.lines import SCHEMA, Line, apart
-from unbroken.trajectory.references import Expander
+from unbroken.validation import checked
 from unbroken.wires.jsontext import loads_faithful
 
 SUFFIX = ".jsonl"
@@ -51,6 +52,11 @@ class Recording:
     lines: list[Line]
     problems: list[str] = field(default_factory=list[str])
     """What could not be read, in words."""
+    size: int = 0
+    """Bytes that the file had when it was read. It only ever grows."""
+    damaged: int = 0
+    """The number of the first line that cannot be read, 0 if there is none. A line that was cut when a process died
+    does not count."""
 
     @property
     def run(self) -> str:
@@ -81,7 +87,7 @@ class Recording:
     def virtual(self) -> Line | None:
         """`start` and `elapsed` of the clock at the beginning, if that was a virtual one."""
         clock = _object(self.head.get("virtual"))
-        return {name: number(clock.get(name)) for name in ("start", "elapsed")} if clock else None
+        return {name: max(number(clock.get(name)), 0.0) for name in ("start", "elapsed")} if clock else None
 
     @cached_property
     def masked(self) -> bool:
@@ -120,7 +126,7 @@ class Recording:
         """Every event that could be read, as it was said."""
         found: list[Event] = []
         said: list[Line] = objects(self.head.get("messages"))
-        pieces: list[Event] = []
+        pieces: list[TextAdded | ReasoningAdded] = []
         """Of the stream: an event was said of each, which is told by its number that no other has."""
         next_seq, silent = 0, False
         for line in self.lines:
@@ -131,6 +137,8 @@ class Recording:
                     said, silent = [*said[: line["keep"]], *line["messages"]], False
                 case "delta" if line["delta"] == "restarted":
                     silent = True  # the second answer is said when it is whole, as far as it is another one
+                case "delta" if line["delta"] in _PIECES and line.get("joined") and pieces and not silent:
+                    pieces[-1].text += line["text"]
                 case "delta" if line["delta"] in _PIECES and not silent:
                     kind = _PIECES[line["delta"]]
                     pieces.append(kind(self.run, line["turn"], 0, self.time_at(line["at"]), line["text"]))
@@ -191,9 +199,12 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     lines: list[Line] = []
     head: Line | None = None
     offset = 0.0
+    size = 0
+    unreadable = damaged = 0
     expander = Expander()
     with _open(file) as data:
         for place, raw in enumerate(data, start=1):
+            size += len(raw)
             if head is None:
                 head = _head(file, raw)
                 continue
@@ -201,7 +212,11 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
             if found is None:
                 if raw.strip():
                     problems.append(_unreadable(place, raw))
+                    unreadable = unreadable or place
                 continue
+            if unreadable and found["line"] != "resumed":
+                damaged = damaged or unreadable
+            unreadable = 0
             for line in apart(found):
                 if not expander.feed(line):
                     problems.append(f"line {place} refers to lines that are not there")
@@ -213,7 +228,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
                 lines.append(line)
     if head is None:
         raise _empty(file)
-    return Recording(file, head, lines, problems)
+    return Recording(file, head, lines, problems, size, damaged)
 
 
 def _empty(path: Path) -> UserError:
@@ -287,6 +302,7 @@ class Summary:
     problem: str = ""
 
 
+@checked
 def list_recordings(folder: str | os.PathLike[str]) -> list[Summary]:
     """Of all recordings in a folder what they came to, the latest first. What is none of them is listed with the
     reason. Only the beginning and the end of each file are read."""
@@ -334,7 +350,7 @@ def summarize(path: Path) -> Summary:
         f"{end.get('error')}: {end.get('message')}" if failed else str(end.get("text", "")),
         count(end.get("rounds")),
         count(end.get("requests")),
-        count(end.get("calls")),
+        count(end.get("calls")) + _pending(end),
         number(end.get("seconds")) or max(ended - began, 0.0),
         count(usage.get("input_tokens")) + count(usage.get("output_tokens")),
     )
@@ -404,6 +420,12 @@ def _open(path: Path) -> BinaryIO:
             raise UserError(f"{path} is a folder: name a recording in it") from None
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(f"{path} cannot be read: {why}") from None
+
+
+def _pending(end: Line) -> int:
+    """Calls that wait are not among those that were answered."""
+    pending = end.get("pending")
+    return len(cast("list[object]", pending)) if isinstance(pending, list) else 0
 
 
 def _object(value: object) -> Line:

@@ -3,7 +3,7 @@
 Strategy. What went into the run (deltas, results, decisions, what tools reported) is a tape of inputs in the order in
 which they came. Each is given to whoever asks for it, when its time has come, when all before it were given, and when
 the run has said all that it had said before it: so the run goes the same way again, to the byte on virtual time. A run
-that asks for something else departs from the recording, and is told where.
+that asks for something else diverges from the recording, and is told where.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
 
+from unbroken import errors
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFailed, RunFinished, event_from_json
 from unbroken.messages import Message, Request, ToolCall, ToolResult, User
-from unbroken.models.model import Model, apart, reads_together
+from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.calling import Caller, failure
+from unbroken.tools.caller import Caller, failure
 from unbroken.tools.context import CallContext
-from unbroken.trajectory.companion import Companion, Ear, RunHead
-from unbroken.trajectory.departure import Departed, compare_requests, describe_call
-from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Hearing, Line, read_approval, read_delta, read_error, read_usage
+from unbroken.trajectory.divergence import ReplayDiverged, compare_requests, describe_call
+from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Line, read_approval, read_delta, read_error, read_usage
+from unbroken.trajectory.recorded_inputs import Exchange, Execution, Input, Tape, came_together, read_tape
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.tape import Exchange, Input, Tape, came_together, read_tape
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
+from unbroken.validation import checked
 from unbroken.virtual import VirtualLoop
 
 PlayedClock: TypeAlias = Literal["virtual", "real"]
@@ -39,6 +41,7 @@ class RecordingEnded(UserError):
     """The recording does not say how it went on."""
 
 
+@checked
 def replay(
     path: str | os.PathLike[str] | Recording,
     *,
@@ -46,37 +49,41 @@ def replay(
     tools: PlayedTools = "recorded",
     speed: float = 1.0,
 ) -> Playback:
-    """A recording, ready to be played: `playback.model` and `playback.caller` take the places of the real ones;
-    `agent.replay(path)` does it all. `clock="real"` takes as long as the run took, divided by `speed`. With
-    `tools="live"` the tools run, and only the model is played."""
-    for name, given, known in (("clock", clock, ("virtual", "real")), ("tools", tools, ("recorded", "live"))):
-        if given not in known:
-            raise UserError(f"replay({name}={given!r}): it is one of {' and '.join(map(repr, known))}")
+    """A recording as middleware: the model and the tools of the run are not called. `agent.replay(path)` does it all.
+
+    `clock="real"` takes as long as the run took, divided by `speed`. With `tools="live"` the tools run, and only the
+    model is replayed."""
     if not speed > 0:
         raise UserError(f"replay(speed={speed!r}): it is a number above 0")
     recording = path if isinstance(path, Recording) else read_recording(path)
     return Playback(recording, clock, tools, speed)
 
 
-class Playback(Companion):
-    """One recording on its way. Each can be played once."""
+class Playback(Middleware):
+    """A recording that takes the place of the model, the tools and the approver of a run. Each can be played once."""
 
-    hears_deltas = True
+    sees_deltas = True
+    edits_answers = False
 
     def __init__(self, recording: Recording, clock: PlayedClock, tools: PlayedTools, speed: float) -> None:
         self.recording = recording
         self.clock: PlayedClock = clock
         self.tools: PlayedTools = tools
-        self.departed: Departed | None = None
+        self.diverged: ReplayDiverged | None = None
         """Where the run went another way, if it did."""
         self.ended: RecordingEnded | None = None
         """Where the recording ended before the run, if it did."""
-        self._exchanges, self._executions, self._approvals = read_tape(recording)
+        inputs = read_tape(recording)
+        self._exchanges, self._executions, self._approvals = inputs.exchanges, inputs.executions, inputs.approvals
         output: Line = recording.settings.get("output") or {}
         self._live_name: str = output.get("tool", "")
         self._asked = 0
+        ending = recording.ending
+        self._broke_off = ending is None or (isinstance(ending, RunFailed) and ending.error not in _OUR_ERRORS)
+        """Its process died, or somebody cancelled it: nothing in the recording does that again."""
+        self._turn: int | None = None
+        """Of the last event, where events are heard."""
         self._last_turn = self._exchanges[-1].request.turn if self._exchanges else 0
-        self._accompanies = False
         played = [each for exchange in self._exchanges for each in exchange.inputs]
         if tools == "recorded":
             played += [each for some in self._executions.values() for one in some for each in one.inputs]
@@ -114,48 +121,47 @@ class Playback(Companion):
         loop.clock.advance(began["elapsed"])
         return loop
 
-    def accompany(self, head: RunHead) -> Companion:
-        """The run that begins is the one to play: its time counts from now. An agent asks for it."""
-        self._accompanies = True
+    def start(self, run: RunStart) -> Playback:
+        """The time of the recording counts from now."""
         self._tape.begin(ordered=self.tools == "recorded")
         return self
 
-    def __call__(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
+        self._turn = event.turn
         if not isinstance(event, CAUSED_BY_TOOLS):
             self._tape.said()
+
+    def on_time_limit(self) -> None:
+        self._tape.said()
 
     def end(self) -> None:
         """The run is over: it lets go of the loop."""
         self._tape.end()
 
-    def listens(self, request: Request) -> Ear:
-        """Who hears an answer is told each piece of it, as it was told then."""
-        return _Witness()
-
     # In place of the model
 
-    def model(self, model: Model | None = None) -> Model:
-        """Answers as the model did then; the one that is given is not asked."""
-        return _PlayedModel(self)
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        """Answers as the model did then; nobody is asked."""
+        return self.play_exchange(self.next_exchange(request))
 
     def next_exchange(self, request: Request) -> Exchange:
-        """The next answer that was recorded. `Departed` if this is not the request for it, `RecordingEnded` if there is
+        """The next recorded answer. `ReplayDiverged` if this is not the request for it, `RecordingEnded` if there is
         none because the recorded run broke off."""
-        if self.departed is not None or self.ended is not None:
-            raise self.departed or self.ended or AssertionError
+        if self.diverged is not None or self.ended is not None:
+            raise self.diverged or self.ended or AssertionError
         place, self._asked = self._asked, self._asked + 1
         if place >= len(self._exchanges):
             if not isinstance(self.recording.ending, RunFinished):
                 raise self._end("here")
-            raise self._depart(f"request {place} is not in the recording, which has {len(self._exchanges)}")
+            raise self._diverge(f"request {place} is not in the recording, which has {len(self._exchanges)}")
         exchange = self._exchanges[place]
         if words := compare_requests(exchange.request, request, place):
-            raise self._depart(words)
+            raise self._diverge(words)
         return exchange
 
-    def _depart(self, words: str) -> Departed:
-        self.departed = self.departed or Departed(words)
-        return self.departed
+    def _diverge(self, words: str) -> ReplayDiverged:
+        self.diverged = self.diverged or ReplayDiverged(words)
+        return self.diverged
 
     def _end(self, where: str) -> RecordingEnded:
         ending = self.recording.ending
@@ -167,62 +173,86 @@ class Playback(Companion):
     async def play_exchange(self, exchange: Exchange) -> AsyncIterator[Sequence[Delta]]:
         """The deltas of one answer, those together that came together, each when its time has come; a request that
         failed then fails again."""
-        self._begin_alone()
-        hearing = Hearing()
-        for together in came_together(exchange.inputs):
-            deltas: list[Delta] = []
-            for each in together:
-                await self._tape.take(each)
-                if each.line["line"] == "failed":
-                    raise read_error(each.line)
-                delta = read_delta(each.line, hearing)
-                hearing.feed(delta)
-                deltas.append(delta)
-            yield deltas
-        if not exchange.whole:
-            if not isinstance(self.recording.ending, RunFinished):
-                raise self._end("in the middle of an answer")
-            await self._tape.until_its_end()  # it was left there: somebody will cancel it again
-            raise self._end("in the middle of an answer, and nobody leaves it as it was left then")
+        last = exchange.inputs[-1] if exchange.inputs else None
+        left = last if last is not None and last.line.get("cancelled") else None
+        try:
+            hearing = PartialResponse()
+            for together in came_together([each for each in exchange.inputs if each is not left]):
+                deltas: list[Delta] = []
+                for each in together:
+                    await self._tape.take(each)
+                    if each.line["line"] == "failed":
+                        raise read_error(each.line)
+                    if each.line["line"] == "closed":
+                        return
+                    delta = read_delta(each.line, hearing)
+                    hearing.feed(delta)
+                    deltas.append(delta)
+                yield deltas
+            if left is not None or not exchange.whole:
+                if self._broke_off:
+                    raise self._end("in the middle of an answer")
+                await self._tape.until_its_end()  # it was left there: somebody will cancel it again
+                raise self._end("in the middle of an answer, and nobody leaves it as it was left then")
+        except (asyncio.CancelledError, GeneratorExit):
+            if left is not None:
+                await self._tape.take_despite_cancel(left)
+            raise
 
     # In place of the tools
 
-    def caller(self, caller: Caller) -> Caller:
-        """Gives what the tools gave then; with `tools="live"` they run."""
-
-        async def played(call: ToolCall, context: CallContext[Any]) -> ToolResult:
-            if self.tools == "live":
-                return await caller(call, context)
-            return await self.play_call(call, context, caller)
-
-        return played
-
-    async def play_call(self, call: ToolCall, context: CallContext[Any], live: Caller | None = None) -> ToolResult:
-        """What the call gave, as it was recorded. `live` runs what has to run: the tool that takes a typed answer."""
-        self._begin_alone()
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        """Returns what the tool returned then. With `tools="live"` the tools run; so does the one that takes a typed
+        answer."""
+        if self.tools == "live":
+            return await call_next(call, context)
         executions = self._executions.get((context.turn, call.id))
         if not executions and context.turn == self._last_turn and not isinstance(self.recording.ending, RunFinished):
             self._end(f"before `{call.name}` runs")
             return failure(call, "the recording ends here")
         if not executions:
-            self._depart(describe_call(call, context, self.recording))
+            self._diverge(describe_call(call, context, self.recording))
             return failure(call, "this call is not in the recording")
-        execution = executions.pop(0) if len(executions) > 1 else executions[0]
+        execution = _started_as(executions, context.start)
+        context.began = bool(execution.inputs)
         for place, each in enumerate(execution.inputs):
-            await self._tape.take(each)
-            if each.line["line"] == "result":
-                for late in execution.inputs[place + 1 :]:
-                    asyncio.get_running_loop().call_soon(self._say, late, context)
-                if live is not None and call.name == self._live_name:
-                    return await live(call, context)
-                if (usage := read_usage(each.line.get("usage"))) is not None:
-                    context.spend(usage)
-                return replace(read_result(each.line["result"]), call_id=call.id)
-            self._say(each, context)
-        if isinstance(self.recording.ending, RunFinished):
+            match each.line["line"]:
+                case "cancelled":
+                    if not await self._cancelled_as(each):
+                        break
+                    raise asyncio.CancelledError
+                case "result":
+                    await self._tape.take_despite_cancel(each)
+                    if call.name == self._live_name:
+                        return await call_next(call, context)
+                    for late in execution.inputs[place + 1 :]:
+                        asyncio.get_running_loop().call_soon(self._say, late, context)
+                    if (usage := read_usage(each.line.get("usage"))) is not None:
+                        context.spend(usage)
+                    return replace(read_result(each.line["result"]), call_id=call.id)
+                case _:
+                    await self._tape.take_despite_cancel(each)
+                    self._say(each, context)
+        if not self._broke_off:
             await self._tape.until_its_end()  # it was cancelled, and will be again
         self._end(f"while `{call.name}` runs")
         return failure(call, "the recording ends here")
+
+    async def _cancelled_as(self, each: Input) -> bool:
+        """Waits until the run cancels what it cancelled then, and for its end. False if that does not happen."""
+        task = asyncio.current_task()
+        if not (each.line.get("by_itself") or (task is not None and task.cancelling())):
+            if self._broke_off:
+                return False
+            try:
+                await self._tape.until_its_end()
+            except asyncio.CancelledError:
+                if self._tape.over:
+                    raise
+            else:
+                return False
+        await self._tape.take_despite_cancel(each)
+        return True
 
     def _say(self, each: Input, context: CallContext[Any]) -> None:
         """What the tool said; a thread of its own may have said it when the tool was done."""
@@ -232,51 +262,50 @@ class Playback(Companion):
 
     # In place of who approves
 
-    def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
+    def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
         """Decides as it was decided then; with `tools="live"`, who is given is asked."""
-        if self.tools == "live" or not self._approvals:
+        if self.tools == "live" or (on_approval is None and not self._approvals):
             return on_approval
 
         async def played(call: ToolCall) -> Approval:
-            decisions = self._approvals.get(call.id)
-            if not decisions:
-                raise self._depart(
+            decisions = self._approvals.get(call.id, [])
+            each = next((each for each in decisions if self._turn in (None, each.line["turn"])), None)
+            if each is None:
+                await self._leave_undecided(call)
+                raise self._diverge(
                     f"an approval of `{call.name}` ({call.id}) is asked for that is not in the recording"
                 )
-            each = decisions.pop(0)
-            await self._tape.take(each)
+            decisions.remove(each)
+            if each.line["line"] == "cancelled":
+                raise asyncio.CancelledError if await self._cancelled_as(each) else self._never_approved(call)
+            await self._tape.take_despite_cancel(each)
             return read_approval(each.line)
 
         return played
 
-    def _begin_alone(self) -> None:
-        """Played without a run that is accompanied: what is said is not heard, so only time orders what comes."""
-        if not self._accompanies:
-            self._accompanies = True
-            self._tape.begin(ordered=False)
+    async def _leave_undecided(self, call: ToolCall) -> None:
+        """A question that was asked and never answered: its run left it, and will leave it now."""
+        asked = any(
+            line["event"] == "approval_asked" and line["call_id"] == call.id and self._turn in (None, line["turn"])
+            for line in self.recording.of("event")
+        )
+        if not asked:
+            return
+        if self._broke_off:
+            raise self._never_approved(call)
+        await self._tape.until_its_end()
+
+    def _never_approved(self, call: ToolCall) -> RecordingEnded:
+        return self._end(f"before `{call.name}` is approved")
 
 
-class _Witness:
-    """An ear that does nothing."""
-
-    def __call__(self, deltas: Sequence[Delta]) -> None:
-        pass
-
-    def end(self, error: BaseException | None) -> None:
-        pass
+_OUR_ERRORS = frozenset(name for name in dir(errors) if name[0].isupper())
 
 
-@reads_together
-class _PlayedModel:
-    def __init__(self, playback: Playback) -> None:
-        self._playback = playback
-
-    @property
-    def name(self) -> str:
-        return self._playback.recording.model
-
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
-        return apart(self.reads(request))
-
-    def reads(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
-        return self._playback.play_exchange(self._playback.next_exchange(request))
+def _started_as(executions: list[Execution], start: int) -> Execution:
+    """The one of these with that number. A run that is played by other means may number its events in another way:
+    then the executions of one id are taken in their order."""
+    for place, execution in enumerate(executions):
+        if execution.start == start:
+            return executions.pop(place) if len(executions) > 1 else execution
+    return executions.pop(0) if len(executions) > 1 else executions[0]

@@ -1,12 +1,13 @@
 """What is recorded of one run, and where it is heard: requests and deltas at the model, results at the tools, decisions
-where they are made, and events as they are said. Where the file is, `record` knows; how it is written, `scribe`.
+where they are made, and events as they are said. Where the file is, `record` knows; how it is written, `jsonl_writer`.
 
-What must not be lost is written at once: that a tool begins which changes something, and what it gave. What cannot be
-written never breaks the run.
+What must not be lost is written at once: that a tool begins which changes something, and what it gave. If that cannot
+be written, such a tool does not start (`on_failure="stop"`), or the run continues without its recording (`"continue"`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -14,7 +15,8 @@ from dataclasses import fields
 from functools import partial
 from operator import is_not
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from threading import get_ident
+from typing import Any, Literal, TypeAlias, cast
 
 from unbroken.clock import VirtualClock
 from unbroken.deltas import (
@@ -29,9 +31,12 @@ from unbroken.deltas import (
     Restarted,
     TextDelta,
 )
+from unbroken.errors import RecordingFailed
 from unbroken.events import (
+    CallFinished,
     CallStarted,
     Event,
+    RecordingIncomplete,
     RoundFinished,
     RunFailed,
     RunFinished,
@@ -39,19 +44,20 @@ from unbroken.events import (
     event_to_json,
 )
 from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult, ToolSpec, Usage
+from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.model import Model, closing
+from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Approval, OnApproval, ask
-from unbroken.tools.calling import Caller, failure, in_words
+from unbroken.tools.caller import Caller, failure, in_words
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.companion import Companion, RunHead
-from unbroken.trajectory.hiding import Hiding
+from unbroken.trajectory.jsonl_writer import NOWHERE, Scribe
+from unbroken.trajectory.line_references import refer
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
     NAMES,
     SCHEMA,
-    Hearing,
     Line,
     approval_fields,
     delta_fields,
@@ -62,22 +68,29 @@ from unbroken.trajectory.lines import (
     spec_fields,
     tool_fields,
 )
-from unbroken.trajectory.references import refer
-from unbroken.trajectory.scribe import NOWHERE, Scribe
+from unbroken.trajectory.redaction import Hiding
 from unbroken.transcript import to_json
 from unbroken.transcript.saved import write_call, write_result
 
+OnFailure: TypeAlias = Literal["stop", "continue"]
 
-class RunRecorder(Companion):
+
+class RunRecorder(Middleware):
     """The recording of one run."""
 
-    hears_deltas: ClassVar[bool] = True
+    records = True
+    sees_deltas = True
+    edits_answers = False
 
-    def __init__(self, path: str, file: int, head: RunHead, hiding: Hiding) -> None:
-        """`file` is open, and is closed at the end."""
+    def __init__(
+        self, path: str, file: int, head: RunStart, hiding: Hiding, on_failure: OnFailure = "continue", why: str = ""
+    ) -> None:
+        """`file` is open, and is closed at the end; where there is none, `why` says so."""
         self.turn = 0
         """The number of the request that is asked now."""
         self._scribe = Scribe(path, file, hiding)
+        self._scribe.on_broken, self._scribe.reason = self._tell_broken, why
+        self._stops = on_failure == "stop"
         self._put = self._scribe.put
         self._put_event = self._scribe.put_event
         self._hiding = hiding
@@ -104,20 +117,39 @@ class RunRecorder(Companion):
         """The names of several calls in one answer that have not ended, by their turn."""
         self._used: dict[int, Usage] = {}
         """What calls have used that run now, by their contexts."""
-        size = os.fstat(file).st_size if head.goes_on and file != NOWHERE else 0
+        self._reporter: int | None = None
+        """The number of the call that reports just now."""
+        self._ended_at: float | None = None
+        """When the answer ended whose stream is not closed yet."""
+        self._moved = False
+        """A tool was entered, reported or ended since then."""
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+        size = os.fstat(file).st_size if head.resumed and file != NOWHERE else 0
         if size:
             os.lseek(file, -1, os.SEEK_END)
-            if os.read(file, 1) != b"\n":  # whoever wrote it was killed
-                os.write(file, b"\n")
+            if os.read(file, 1) != b"\n":
+                self._scribe.end_cut_line()
             self._write_resumed()
         else:
             self._write_head()
         self._scribe.flush()
+        if file == NOWHERE:
+            self._tell_broken()
 
     @property
     def broken(self) -> bool:
         """It could not be written to its end."""
         return self._scribe.broken
+
+    @property
+    def reason(self) -> str:
+        """Why it could not."""
+        return self._scribe.reason
+
+    def _tell_broken(self) -> None:
+        # Soon: this may be the first moment of the run, or the middle of another event.
+        told = RecordingIncomplete, self._scribe.path, self._scribe.reason
+        asyncio.get_running_loop().call_soon(self._head.emit, *told)
 
     @property
     def path(self) -> Path:
@@ -132,9 +164,10 @@ class RunRecorder(Companion):
         line["messages"] = to_json(head.messages)
         if head.question is not None:
             line["question"] = to_json([head.question])[0]
-        if head.goes_on:
-            line["goes_on"] = True
+        if head.resumed:
+            line["goes_on"], line["state"] = True, head.state()
         self._put(line)
+        self._put_decisions()
 
     def _write_resumed(self) -> None:
         head = self._head
@@ -143,7 +176,10 @@ class RunRecorder(Companion):
         last = head.messages[-1] if head.messages else None
         if isinstance(last, Assistant) and len(last.calls) > 1:
             self._several[-1] = [call.name for call in last.calls]
-        for id, decision in head.decisions.items():
+        self._put_decisions()
+
+    def _put_decisions(self) -> None:
+        for id, decision in self._head.decisions.items():
             if isinstance(decision, ToolResult):
                 self._put(self._line("result", call_id=id, key="", result=write_result(decision)))
             else:
@@ -151,7 +187,7 @@ class RunRecorder(Companion):
 
     # What goes in
 
-    def offered(self, turn: int, toolbox: Toolbox) -> None:
+    def on_tools(self, turn: int, toolbox: Toolbox) -> None:
         self.turn = turn
         if toolbox is self._toolbox:
             return
@@ -162,13 +198,31 @@ class RunRecorder(Companion):
             self._reads = {tool.name for tool in tools if tool.effect == "read"}
             self._put(self._line("tools", tools=[tool_fields(tool) for tool in tools]))
 
-    def listens(self, request: Request) -> RecordingEar:
+    async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         self.requested(request)
-        return RecordingEar(self)
+        response, fresh = PartialResponse(), True
+        try:
+            async with closing(call_next(request)) as batches:
+                async for deltas in batches:
+                    if fresh:
+                        fresh = False
+                        self._look_for_secrets()
+                    self.received(deltas, response)
+                    yield deltas
+        except Exception as error:
+            self._failed(error)
+            raise
+        except asyncio.CancelledError:
+            self._closed(cancelled=True)
+            raise
+        else:
+            self._closed()
+        finally:
+            self._scribe.settle()
 
-    def recorded(self, model: Model) -> Model:
-        """For those who ask a model without an agent: the same model, and what it is asked and says is recorded."""
-        return _Recorded(model, self)
+    def recorded(self, model: Model) -> Ask:
+        """For those who ask a model without an agent."""
+        return partial(self.ask_model, call_next=model.stream)
 
     def requested(self, request: Request) -> None:
         try:
@@ -207,30 +261,33 @@ class RunRecorder(Companion):
             self._hiding = Hiding((*self._hiding.given, *secrets))
             self._scribe.hide(self._hiding)
 
-    def received(self, deltas: Sequence[Delta], hearing: Hearing) -> None:
+    def received(self, deltas: Sequence[Delta], hearing: PartialResponse) -> None:
         """What came together has one time."""
         at, turn = self._at(), self.turn
         texts: list[str] = []
+        name = "text"
         for delta in deltas:
-            if isinstance(delta, TextDelta):
+            if isinstance(delta, TextDelta | ReasoningDelta):
+                if texts and NAMES[type(delta)] != name:
+                    self._put_pieces(at, turn, name, texts, hearing)
+                    texts = []
+                name = NAMES[type(delta)]
                 texts.append(delta.text)
                 continue
             if texts:
-                hearing.text += texts
-                self._scribe.put_pieces(at, turn, "text", texts)
+                self._put_pieces(at, turn, name, texts, hearing)
                 texts = []
-            if isinstance(delta, ReasoningDelta):
-                hearing.reasoning.append(delta.text)
-                self._scribe.put_pieces(at, turn, "reasoning", (delta.text,))
-                continue
             line: Line = {"line": "delta", "at": at, "turn": turn, "delta": NAMES.get(delta.__class__)}
             if self._describe(delta, line, hearing):
                 self._put(line)
         if texts:
-            hearing.text += texts
-            self._scribe.put_pieces(at, turn, "text", texts)
+            self._put_pieces(at, turn, name, texts, hearing)
 
-    def _describe(self, delta: Delta, line: Line, hearing: Hearing) -> bool:
+    def _put_pieces(self, at: float, turn: int, name: str, texts: list[str], hearing: PartialResponse) -> None:
+        (hearing.text if name == "text" else hearing.reasoning).extend(texts)
+        self._scribe.put_pieces(at, turn, name, texts)
+
+    def _describe(self, delta: Delta, line: Line, hearing: PartialResponse) -> bool:
         """In its line; False if it is not recorded."""
         if isinstance(delta, CallOpened):
             line["index"], line["name"], line["id"] = delta.index, delta.name, delta.id
@@ -245,6 +302,7 @@ class RunRecorder(Companion):
         if isinstance(delta, Ended):
             self._scribe.settle()
             self._answer = delta.message
+            self._ended_at, self._moved = line["at"], False
             line |= ended_fields(delta, hearing)
             return True
         if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._hiding.secrets):
@@ -255,37 +313,45 @@ class RunRecorder(Companion):
         line |= delta_fields(delta)
         return True
 
-    def answering(self) -> None:
-        """The answer begins."""
-        self._look_for_secrets()
-
-    def failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
         self._look_for_secrets()
         self._scribe.settle()
         self._put(self._line("failed", **error_fields(error)))
 
-    def left(self) -> None:
-        """Nobody reads the answer any more."""
-        self._scribe.settle()
+    def _closed(self, cancelled: bool = False) -> None:
+        """The stream of an answer was closed. That is an input of its own only if the run left it, if a tool was
+        entered, reported or ended between it and the end of the answer, or if time passed, which replay repeats."""
+        ended_at, self._ended_at = self._ended_at, None
+        if cancelled:
+            self._put(self._line("closed", cancelled=True))
+        elif ended_at is None:
+            return
+        elif self._moved or (isinstance(self._clock, VirtualClock) and self._at() != ended_at):
+            self._put(self._line("closed"))
 
-    def caller(self, caller: Caller) -> Caller:
-        async def recorded(call: ToolCall, context: CallContext[Any]) -> ToolResult:
-            changes = call.name not in self._reads
-            self._used.pop(id(context), None)
-            context.spend = partial(self._spend, id(context), context.spend)
-            if changes and self._scribe.urgent:  # that it starts must be known, if it is never heard of again
-                self._scribe.flush()
-            try:
-                result = await caller(call, context)
-            except Exception as error:
-                self._keep_result(call, context, failure(call, in_words(error)))
-                raise
-            self._keep_result(call, context, result)
-            if changes:  # at once: whatever runs next in this turn of the loop may take its time, or be the end
-                self._scribe.flush()
-            return result
-
-        return recorded
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        changes = call.name not in self._reads
+        self._moved = True
+        self._used.pop(id(context), None)
+        context.spend = partial(self._spend, id(context), context.spend)
+        context.say = partial(self._report, context.start, context.say)
+        if changes and self._scribe.urgent:  # that it starts must be known, if it is never heard of again
+            self._scribe.flush()
+        if changes and self._stops and self._scribe.broken:
+            raise stopped(self._scribe.path, self._scribe.reason, f"`{call.name}` did not start")
+        try:
+            result = await call_next(call, context)
+        except Exception as error:
+            self._keep_result(call, context, failure(call, in_words(error)))
+            raise
+        except asyncio.CancelledError:
+            if context.began:
+                self._keep_cancelled(call, start=context.start)
+            raise
+        self._keep_result(call, context, result)
+        if changes:  # at once: whatever runs next in this turn of the loop may take its time, or be the end
+            self._scribe.flush()
+        return result
 
     def _spend(self, context: int, spend: Callable[[Usage], None], usage: Usage) -> None:
         """What a call uses itself (an agent as a tool): it counts for the run, and is heard on its way there."""
@@ -293,24 +359,53 @@ class RunRecorder(Companion):
         self._used[context] = usage if used is None else used + usage
         spend(usage)
 
+    def _report(self, start: int, say: Callable[..., None], kind: type[Event], *fields: Any) -> None:
+        """What a tool reports is recorded with the number of its call; from another thread in the loop's turn."""
+        if get_ident() != self._thread:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._report, start, say, kind, *fields)
+            return
+        self._reporter = start
+        try:
+            say(kind, *fields)
+        finally:
+            self._reporter = None
+
     def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult) -> None:
         try:
             saved = write_result(result)
         except Exception:  # noqa: BLE001 - a foreign `Caller` may give anything; whoever gets it will say so
             return
         self._given[call.id] = result
+        self._moved = True
         line: Line = {"line": "result", "at": self._at(), "turn": self.turn}
-        line |= {"call_id": call.id, "key": context.key, "result": saved}
+        line |= {"call_id": call.id, "start": context.start, "key": context.key, "result": saved}
         if self._used and (used := self._used.pop(id(context), None)) is not None:
             line["usage"] = fields_of(used)
         self._put(line)
 
-    def approval(self, on_approval: OnApproval | None) -> OnApproval | None:
+    def on_time_limit(self) -> None:
+        self._put(self._line("time_up"))
+
+    def _keep_cancelled(self, call: ToolCall, **what: Any) -> None:
+        """Not every tool ends at once when it is cancelled; and some raise the error though nobody cancelled them."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            what["by_itself"] = True
+        self._moved = True
+        self._put(self._line("cancelled", call_id=call.id, **what))
+
+    def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
         if on_approval is None:
             return None
 
         async def recorded(call: ToolCall) -> Approval:
-            decision = await ask(on_approval, call)
+            try:
+                decision = await ask(on_approval, call)
+            except asyncio.CancelledError:
+                self._keep_cancelled(call, approval=True)
+                raise
+            self._moved = True
             self._put(self._line("approval", call_id=call.id, name=call.name, **approval_fields(decision)))
             self._scribe.flush()
             return decision
@@ -319,18 +414,23 @@ class RunRecorder(Companion):
 
     # What is said
 
-    def __call__(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         self.turn = event.turn
         kind = event.__class__
         if kind not in _SPECIAL:
             self._put_event(event)
+        elif kind is CallFinished:
+            self._put_event(event)
+            self._moved = True
         elif kind is CallStarted:
             self._put_event(event)
             self._scribe.urgent = True
         elif kind is RunFinished:
             self._put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
-            self._put({**self._line("event"), **event_to_json(event)})
+            self._moved = True
+            caused = {} if self._reporter is None else {"start": self._reporter}
+            self._put({**self._line("event", **caused), **event_to_json(event)})
         else:
             self._put_event(event)
             self._note_stage(event)
@@ -364,6 +464,7 @@ class RunRecorder(Companion):
 
     def end(self) -> None:
         self._scribe.end()
+        self._scribe.on_broken = None  # they know each other, and would only go when somebody looks for such circles
 
     def _line(self, kind: str, **fields: Any) -> Line:
         return {"line": kind, "at": self._at(), "turn": self.turn, **fields}
@@ -373,9 +474,16 @@ class RunRecorder(Companion):
         return int((self._elapsed() - self._began) * 1e9 + 0.5) / 1e9
 
 
+def stopped(path: object, why: str, what: str) -> RecordingFailed:
+    return RecordingFailed(
+        f"recording to {path} failed ({why}), so {what}: unrecorded, a call could run twice after a crash; make room "
+        f"and resume the run, or record with Recorder(…, on_failure='continue')"
+    )
+
+
 _FINISHED = [each.name for each in fields(RunFinished) if each.name != "messages"]
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
-_SPECIAL = frozenset({CallStarted, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
+_SPECIAL = frozenset({CallStarted, CallFinished, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 """A number beyond all floats."""
 
@@ -394,53 +502,3 @@ def _alike(before: Sequence[Message], now: Sequence[Message]) -> int:
             break
         count += 1
     return count
-
-
-class RecordingEar:
-    """Hears one answer for its recorder."""
-
-    __slots__ = ("_fresh", "_hearing", "_received", "_recorder")
-
-    def __init__(self, recorder: RunRecorder) -> None:
-        self._recorder = recorder
-        self._received = recorder.received
-        self._hearing = Hearing()
-        self._fresh = True
-
-    def __call__(self, deltas: Sequence[Delta]) -> None:
-        if self._fresh:
-            self._fresh = False
-            self._recorder.answering()
-        self._received(deltas, self._hearing)
-
-    def end(self, error: BaseException | None) -> None:
-        if isinstance(error, Exception):
-            self._recorder.failed(error)
-        self._recorder.left()
-
-
-class _Recorded:
-    """A model whose requests and answers are recorded."""
-
-    def __init__(self, model: Model, recorder: RunRecorder) -> None:
-        self._model = model
-        self._recorder = recorder
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        ear = self._recorder.listens(request)
-        try:
-            async with closing(self._model.stream(request)) as deltas:
-                async for delta in deltas:
-                    ear((delta,))
-                    yield delta
-        except BaseException as error:
-            ear.end(error)
-            raise
-        ear.end(None)

@@ -126,6 +126,8 @@ def write_result(result: ToolResult) -> Object:
         saved["cache"] = result.cache
     if result.error:
         saved["metadata"] = {"error": True}
+    if result.uncertain:
+        saved["uncertain"] = True
     if result.native is not None:
         saved |= _write_native(result.native)
     return saved
@@ -192,6 +194,7 @@ def _read_result(saved: Object) -> ToolResult:
         duplicate_of=_get(saved, "duplicate_of", ""),
         cache=_cache(saved),
         native=_read_native(saved),
+        uncertain=_get(saved, "uncertain", False),
     )
 
 

@@ -1,7 +1,7 @@
 """How a chain of calls stands: how many calls and results there are, which calls are open, which results are orphans.
 
 Judged by the same rules as `repairs`, so a history is complete exactly when none of its calls would be given an error
-for a result. Our own messages and a `Transcript` are read here; raw messages of a wire are read in `wires.status`.
+for a result. Our own messages and a `Transcript` are read here; raw messages of a wire are read in `wires.chain`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wires: providers' protocols, each a room with its four corners. Here they are found by name."""
+"""The wires, which are providers' protocols, by name. Each is a package of its own; a new one needs its line here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ WIRES: dict[str, Wire] = {
     wire.name: wire for wire in (openai_chat.WIRE, openai_responses.WIRE, anthropic.WIRE, gemini.WIRE)
 }
 
+DEFAULT_WIRE = openai_chat.WIRE.name
+"""The wire that other servers imitate: assumed where none is named, and the one that quirks are made for."""
+
 
 def find_wire(name: str) -> Wire:
     """The wire of that name; the error names those that there are."""
@@ -19,4 +22,4 @@ def find_wire(name: str) -> Wire:
         raise UnknownWire(f"there is no wire {name!r}; there are: {', '.join(WIRES)}") from None
 
 
-__all__ = ["WIRES", "Wire", "find_wire"]
+__all__ = ["DEFAULT_WIRE", "WIRES", "Wire", "find_wire"]

@@ -1,7 +1,8 @@
-"""The rules that wires have for call ids, met by a pure function of the id.
+"""Rules for call ids (`Wire.id_rule`), and `fit`, which makes an id follow them.
 
 A provider's id is kept as it is wherever its own wire reads it. Only when a history goes to another wire may an id be
-too long or of a strange alphabet there; then call and result get the same short form, always the same for the same id.
+too long there, or have characters that are not allowed; then call and result get the same short form, always the same
+for the same id.
 """
 
 from __future__ import annotations
@@ -25,14 +26,9 @@ def _all_of(allowed: str) -> re.Pattern[str]:
     return re.compile(f"{allowed}*")
 
 
-CHAT = IdRule(40)
-RESPONSES = IdRule(64)
-ANTHROPIC = IdRule(128, "[A-Za-z0-9_-]")
 MISTRAL = IdRule(9, "[A-Za-z0-9]", shortest=9)
 MINTED = "minted id"
 """The note of a call that came without one."""
-RULES = {"openai-chat": CHAT, "openai-responses": RESPONSES, "anthropic-messages": ANTHROPIC}
-"""By wire. Gemini's has none."""
 
 
 def fit(id: str, rule: IdRule) -> str:

@@ -51,7 +51,7 @@ def loads_exact(data: bytes) -> Json:
         raise Damaged(f"an event is not JSON: {error}") from None
 
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|$)', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|$)', re.DOTALL)
 _NOT_BRACKETS = re.compile(rb"[^\[\]{}]+")
 
 
@@ -59,6 +59,8 @@ def shallow(data: bytes, limit: int = MAX_DEPTH) -> bool:
     """Is the JSON text nested at most `limit` deep? Without recursion, for text that no parser has seen yet."""
     if data.count(b"[") + data.count(b"{") <= limit:
         return True
+    if len(data) > _WINDOW:
+        return _shallow_in_steps(data, limit)
     depth = 0
     for bracket in _NOT_BRACKETS.sub(b"", _STRINGS.sub(b"", data)):
         if bracket in b"[{":
@@ -68,6 +70,37 @@ def shallow(data: bytes, limit: int = MAX_DEPTH) -> bool:
         else:
             depth -= 1
     return True
+
+
+_WINDOW = 1 << 20
+"""Bytes that are looked at in one step: between steps other threads can run."""
+
+
+def _shallow_in_steps(data: bytes, limit: int) -> bool:
+    """The same for a long text."""
+    depth = at = 0
+    while at < len(data):
+        quote = data.find(b'"', at)
+        end = len(data) if quote < 0 else quote
+        for begin in range(at, end, _WINDOW):
+            for bracket in _NOT_BRACKETS.sub(b"", data[begin : min(end, begin + _WINDOW)]):
+                depth += 1 if bracket in b"[{" else -1
+                if depth > limit:
+                    return False
+        at = after_string(data, quote) if quote >= 0 else end
+    return True
+
+
+def after_string(data: bytes, quote: int) -> int:
+    """Where the text continues after the string that begins with this quote."""
+    end = quote
+    while (end := data.find(b'"', end + 1)) >= 0:
+        escapes = 0
+        while data[end - 1 - escapes] == 92:  # a backslash: an even number of them escape each other
+            escapes += 1
+        if escapes % 2 == 0:
+            return end + 1
+    return len(data)
 
 
 def too_deep() -> TooDeep:
@@ -110,14 +143,23 @@ def dumps(value: Json) -> bytes:
         return orjson.dumps(value)
     except TypeError:
         try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError, RecursionError) as error:
             raise CannotEncode(f"a request or response cannot be written as JSON: {error}") from None
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
+def join_surrogates(text: str) -> tuple[str, str]:
+    """Joins surrogate pairs; a character that is split over two events arrives as two halves. A half at the end is
+    returned apart, for the next piece; any other lone half becomes U+FFFD."""
+    half = ""
+    if text and "\ud800" <= text[-1] <= "\udbff":
+        text, half = text[:-1], text[-1]
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
+
+
 def dump_arguments(arguments: Json) -> str | None:
-    """The text of arguments that came as an object; None when JSON cannot say it (NaN, Infinity, too deep)."""
+    """The text of arguments that came as an object; None when JSON cannot express it (NaN, Infinity, too deep)."""
     try:
         return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ Not a place for anything that only one wire does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ def own_extra(request: Request, wire: str) -> Mapping[str, Json]:
 
 
 def with_extra(body: Object, extra: Mapping[str, Json]) -> Object:
-    """`extra` last, as it is; only its `tools` (those that the provider runs, which no field of ours can say) are added
+    """`extra` last, as it is; only its `tools` (those that the provider runs, which have no field of ours) are added
     to ours instead of replacing them."""
     if not extra:
         return body
@@ -36,7 +37,7 @@ def own_native(thing: Media | ToolSpec | ToolResult, wire: str) -> Json:
 
 
 def says_more(theirs: Object, ours: Object) -> bool:
-    """Is there anything in what a client sent that is not in what we would write for it? What is null says nothing.
+    """Does the client's object have anything that ours does not? A null counts as nothing.
 
     Goes only as deep as ours does, whatever a client nests.
     """
@@ -53,15 +54,18 @@ def says_more(theirs: Object, ours: Object) -> bool:
 
 
 def is_foreign(media: Media) -> bool:
-    """A part that only another wire understands; say `FOREIGN` in its place, so that its absence shows."""
+    """A part that only another wire understands; write `FOREIGN` in its place, so that its absence shows."""
     return not (media.data or media.url)
 
+
+MEDIA_OF = "Images of the result of"
+"""Begins a user message with the media of a result, on wires whose results are text alone."""
 
 FOREIGN = "[an attachment that cannot be passed on to this provider]"
 
 
 def foreign_text(media: Media) -> str:
-    """What to say in place of a part that a wire cannot carry: where it is, if it is anywhere."""
+    """The text in place of a part that a wire cannot carry, with its URL if it has one."""
     if media.url.startswith(("http://", "https://")):
         return f"[an attachment that cannot be passed on to this provider: {media.url}]"
     return FOREIGN
@@ -139,6 +143,15 @@ def outgoing_arguments(call: ToolCall) -> str:
         return "{}"
     raw = call.raw.strip()
     return call.raw if raw.startswith("{") else (dump_arguments(call.arguments) or "{}")
+
+
+def object_from_text(text: str) -> Object | None:
+    """The object that the text of arguments holds; None if the text is cut, or is no object."""
+    try:
+        value: Json = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("Object", value) if isinstance(value, dict) else None
 
 
 def call_from_text(id: str, name: str, arguments: Json, index: int) -> ToolCall:

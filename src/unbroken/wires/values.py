@@ -11,6 +11,9 @@ from unbroken.messages import Json
 
 Object: TypeAlias = dict[str, Any]
 
+MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
+"""What reading a value of an unexpected type may raise."""
+
 
 def as_dict(value: Json) -> Object:
     return cast("Object", value) if isinstance(value, dict) else {}

@@ -1,31 +1,39 @@
-"""What a wire is: a provider's protocol as four corners, and what its decoder tells while it reads.
+"""What a wire is: `Wire` lists its parts, the protocols here are what some of the parts have to provide.
 
-Only shapes stand here. A wire reads and writes JSON and never decides whether a call is complete, which call a piece
-belongs to, or whether a response is whole: it tells a `Receiver` (the assembler, one layer up) what it sees.
+A wire reads and writes JSON. It never decides whether a call is complete, which call a fragment belongs to, or whether
+a response is complete: it reports to a `Receiver` (the assembler, one layer up) what it finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from unbroken.deltas import Delta
 from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
 from unbroken.verdicts import Meaning
+from unbroken.wires.http_api import HttpApi
+from unbroken.wires.ids import IdRule
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.raw_history import RawHistory
+from unbroken.wires.relay import Relay
+from unbroken.wires.values import MISSHAPEN, Object
+
+if TYPE_CHECKING:
+    from unbroken.wires.event_shapes import ForTests
 
 
 class Receiver(Protocol):
-    """Told by a `ResponseDecoder`, in the order of the bytes."""
+    """Called by a `ResponseDecoder`, in the order of the bytes."""
 
     def text(self, text: str) -> None: ...
 
     def reasoning(self, text: str) -> None: ...
 
     def piece(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
-        """A loose piece of a call as openai-chat sends it: any of the fields may be missing, repeated or wrong."""
+        """A loose fragment of a call: any of the fields may be missing, repeated or wrong."""
         ...
 
     def more(self, index: Json, arguments: str) -> bool:
@@ -33,33 +41,33 @@ class Receiver(Protocol):
         ...
 
     def entry(self, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
-        """A call that stands whole in a list of calls, apart from all others there."""
+        """A complete call in a list of calls, apart from all others in it."""
         ...
 
     def again(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
-        """A second piece with a name, and with the same index and id, in one list of pieces."""
+        """A second fragment with a name, and with the same index and id, in one list of fragments."""
         ...
 
     def loose(self, position: int, arguments: Json) -> None:
-        """A piece that has neither index, id nor name, at this position in a list of several."""
+        """A fragment that has neither index, id nor name, at this position in a list of several."""
         ...
 
     def open(self, key: Json, id: str, name: str, kind: str = "function") -> None:
-        """A call begins, on a wire that also says where it ends. `key` is the wire's own handle until `close`."""
+        """A call begins, on a wire that also marks where it ends. `key` is the wire's own handle until `close`."""
         ...
 
     def arguments(self, key: Json, text: str) -> None: ...
 
     def close(self, key: Json, whole: str | dict[str, Json] | None = None) -> None:
-        """The wire's own end of a call. `whole` replaces what came in pieces: the text, or the object itself."""
+        """The wire's own end of a call. `whole` replaces what came in fragments: the text, or the object itself."""
         ...
 
     def withdraw(self, key: Json) -> None:
-        """What was opened under `key` is no call of the client's: the provider ran it itself."""
+        """What was opened under `key` is not a call for the client: the provider ran it itself."""
         ...
 
     def other(self) -> None:
-        """Something was said that has no field of ours: an image, a sound. The response is not empty."""
+        """Output that has no field of ours: an image, a sound. The response is not empty."""
         ...
 
     def server_call(self, call: ServerCall) -> None: ...
@@ -71,7 +79,7 @@ class Receiver(Protocol):
         ...
 
     def ended(self, last: bool = False) -> None:
-        """A terminal sign that carries no reason (`[DONE]`, a whole body). `last`: nothing may follow it."""
+        """A terminal sign without a reason (`[DONE]`, the end of a body). `last`: nothing may follow it."""
         ...
 
     def error(self, error: Json) -> None: ...
@@ -90,7 +98,7 @@ class ResponseDecoder(Protocol):
         ...
 
     def native(self) -> Json:
-        """The assistant message in the wire's request form, as far as our own fields do not say it; None if they do."""
+        """The assistant message in the wire's request form, if our own fields do not cover it; None if they do."""
         ...
 
 
@@ -100,13 +108,39 @@ class ResponseEncoder(Protocol):
     def feed(self, delta: Delta) -> bytes: ...
 
     def follow(self, data: bytes) -> None:
-        """Whole events of this wire that were passed on to the client as they came: what is written from now on goes
-        on from there, in the same response, and a call of which only a part has passed is written from that part on.
-        One that does not go on so makes the end that of a cut answer. Cheap: it may be told of every read."""
+        """Complete events of this wire that the client has received unchanged. Everything written from now on continues
+        the same response, and a call that the client has in part is continued from there; if that is impossible, the
+        response ends as one that was cut. Cheap enough to be called for every read."""
         ...
 
     def body(self) -> bytes:
-        """After the last delta: the same response as one whole body. Not after `follow`."""
+        """After the last delta: the same response as one non-streaming body. Not after `follow`."""
+        ...
+
+
+class ProviderWriter(ResponseEncoder, Protocol):
+    """An encoder that also writes what only a provider sends: a call in fragments, perhaps cut, and errors of any
+    status. Scripted models and servers use it. Text, reasoning and usage go through `feed`."""
+
+    call_prefix: str
+    """How the ids of calls begin at the providers of this wire."""
+
+    def begin(self) -> bytes:
+        """What comes before the first text or call."""
+        ...
+
+    def open_call(self, id: str, name: str) -> bytes:
+        """Without an id if `id` is empty."""
+        ...
+
+    def grow_call(self, text: str) -> bytes: ...
+
+    def close_call(self, complete: bool) -> bytes: ...
+
+    def end(self, told: Meaning) -> bytes: ...
+
+    def fail(self, status: int, message: str, kind: str = "") -> bytes:
+        """An error inside of a stream that has begun."""
         ...
 
 
@@ -119,7 +153,7 @@ class MakeEncoder(Protocol):
 
 @dataclass(slots=True)
 class Plain:
-    """What is in a whole body that leaves nothing to doubt. The calls are read when somebody asks for them."""
+    """The content of a non-streaming body that is exactly as documented. Calls are read on demand."""
 
     text: str
     calls: Sequence[dict[str, Json]]
@@ -132,35 +166,85 @@ class Plain:
         return Assistant(self.text, self.read(self.calls) if self.calls else ())
 
 
-@dataclass(frozen=True, slots=True)
+ReplaceReasoning: TypeAlias = Callable[[Object, Request], tuple[Object, str]]
+
+
+def _always(native: Json) -> bool:
+    return True
+
+
+class ErrorBody(Protocol):
+    """`kind` is one of `Verdict`, or a code that the wire has a field for."""
+
+    def __call__(self, status: int, message: str, kind: str = "") -> Object: ...
+
+
+class ErrorEvent(Protocol):
+    def __call__(self, status: int, message: str, kind: str = "") -> bytes: ...
+
+
+class KeepFirstCall(Protocol):
+    def __call__(self, body: Object, new_id: str = "") -> Object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
+    """A provider's protocol: everything that the rest of the library needs to know about it."""
+
     name: str
+    http: HttpApi
+
+    # Requests
+    encode_request: Callable[[Request], dict[str, Json]]
+    decode_request: Callable[[dict[str, Json]], Request]
+    id_rule: IdRule | None
+    """What the ids of calls have to look like; None: any text will do."""
+    history: RawHistory
+    """Takes raw messages of this wire apart, for repair."""
+
+    # Responses
     decoder: Callable[[Receiver], ResponseDecoder]
     encoder: MakeEncoder
     """Made with the model's name and an id for the response."""
-    encode_request: Callable[[Request], dict[str, Json]]
-    decode_request: Callable[[dict[str, Json]], Request]
+    provider_writer: Callable[[str, str], ProviderWriter]
+    """Made with the model's name and an id for the response."""
+    error_body: ErrorBody
+    error_event: ErrorEvent
+    keep_first_call: KeepFirstCall
+    """A non-streaming body with only its first call, for a client that takes one call at a time."""
+    relay: Relay
+    recognises: Callable[[Object], bool]
+    """Is it an event or a body of this wire?"""
+    marks: tuple[bytes, ...]
+    """One of these is near the beginning of a response, where it is too short to have an event."""
+
+    for_tests: Callable[[], ForTests]
+    """The strict checker, and what faults need to know. Loaded on demand: no other program needs it."""
+
     done_ends: bool = False
-    """Is `[DONE]` a terminal sign of this wire? On others it is an ornament of some server."""
+    """Is `[DONE]` the end of a stream? On other wires some servers send it as well, and it means nothing."""
     sign_is_last: bool = False
-    """Does nothing worth waiting for follow its terminal sign? On others usage may."""
+    """Is the terminal event the last one? On other wires usage may follow it."""
+    calls_leak: bool = False
+    """Do servers of this wire let calls through that a model wrote as text? Then the text is searched for them."""
+    takes_back: Callable[[Json], bool] = _always
+    """Does the provider take this native message of an assistant back? It refuses what it has not signed itself."""
+    lost_reasoning: Mapping[str, ReplaceReasoning] = field(default_factory=dict[str, ReplaceReasoning])
+    """Ways to ask a provider that demands its own reasoning back when that is gone. Each takes the body and returns it
+    changed, with what was done in words."""
     native_has_text: bool = True
-    """Does the native message hold the text too? Then it is void once a call was recovered from that text."""
+    """Does the native message contain the text too? Then it is void once a call was recovered from that text."""
     plain: Callable[[dict[str, Json]], Plain | None] | None = None
-    """Reads a whole body that is exactly as documented, much quicker than the decoder; None for any other."""
+    """Reads a non-streaming body that is exactly as documented, faster than the decoder; None for any other."""
 
     def __post_init__(self) -> None:
-        # Frozen, and still the place to say it once for all wires: nothing but our own errors leaves these corners.
+        # The one place for all wires where other exceptions become our own errors.
         object.__setattr__(self, "encode_request", _guard_encoding(self.name, self.encode_request))
         object.__setattr__(self, "decode_request", _guard_decoding(self.name, self.decode_request))
 
     def write_request(self, request: Request) -> bytes:
         """The body as it goes out: JSON that every parser takes, whatever stood in the messages."""
         return dumps(self.encode_request(request))
-
-
-MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
-"""What comes of a value that is not of the type it should be."""
 
 
 def _guard_encoding(name: str, encode: Callable[[Request], dict[str, Json]]) -> Callable[[Request], dict[str, Json]]:

@@ -15,7 +15,7 @@ from unbroken.wires.wire import ResponseEncoder, Wire
 
 class ResponseWriter:
     """`wire` is the client's; `id` names the response there, `created` (seconds since 1970) is its time. A client of
-    openai-chat that did not ask for usage gets none in a stream: `include_usage=False`."""
+    a stream that did not ask for usage gets none: `include_usage=False`."""
 
     def __init__(self, wire: Wire | str, model: str, id: str, *, created: int = 0, include_usage: bool = True) -> None:
         self._wire = find_wire(wire) if isinstance(wire, str) else wire
@@ -32,12 +32,12 @@ class ResponseWriter:
         """The calls that were written."""
 
     def follow(self, data: bytes) -> None:
-        """Whole events that were passed on to the client as they came: what is written from now on goes on from
-        there. What was in them is not fed; the body does not have it."""
+        """Complete events that the client has received unchanged: everything written from now on continues them. Their
+        content is not fed, and is not in the body."""
         self._encoder.follow(data)
 
     def feed(self, delta: Delta) -> bytes:
-        """What the client is sent for this delta. A call is written whole, and not before those that began earlier."""
+        """What the client is sent for this delta. A call is written when complete, after those that began earlier."""
         if isinstance(delta, TextDelta):
             self._said.append(delta)
             return self._encoder.feed(delta)
@@ -68,7 +68,7 @@ class ResponseWriter:
         return self._encoder.feed(delta)
 
     def body(self) -> bytes:
-        """After the last delta: the same response as one whole body. It can take back what a stream could not: calls
+        """After the last delta: the same response as one body. It leaves out what a stream could not: calls
         that were spoiled, withdrawn or dropped after they had been announced."""
         encoder = self._new_encoder()
         said, ends = self._said, [delta for delta in self._said if isinstance(delta, Ended)]

@@ -11,7 +11,7 @@ from typing import Any
 from unbroken import errors
 from unbroken.errors import ProviderError, StreamError
 from unbroken.events import CallFinished
-from unbroken.tools.calling import timed_out
+from unbroken.tools.caller import timed_out
 from unbroken.tools.execution import NOT_EXECUTED
 
 OTHER = "_OTHER"
@@ -63,7 +63,10 @@ class Asked:
 
 
 def error_type_of(finished: CallFinished, timeout: float | None) -> str:
-    """Of a call that was answered with an error: `timeout`, `cancelled`, `not_executed`, or else `tool_error`."""
+    """Of a call that was answered with an error: `timeout`, `cancelled`, `not_executed`, `outcome_unknown`,
+    or else `tool_error`."""
+    if finished.uncertain:
+        return "outcome_unknown"
     said = finished.text.removeprefix("Error: ")
     if not finished.executed or said.startswith(NOT_EXECUTED):
         return "not_executed"

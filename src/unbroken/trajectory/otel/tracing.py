@@ -9,11 +9,11 @@ from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.propagate import inject
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer, set_span_in_context
 
-from unbroken.trajectory.companion import RunHead
-from unbroken.trajectory.hiding import Hiding, secrets_in_environment
-from unbroken.trajectory.otel.content import json_text
-from unbroken.trajectory.otel.metrics import Instruments
+from unbroken.middleware import RunStart
+from unbroken.trajectory.otel.instruments import Instruments
+from unbroken.trajectory.otel.message_content import json_text
 from unbroken.trajectory.otel.names import nanoseconds
+from unbroken.trajectory.redaction import Hiding, secrets_in_environment
 
 SCOPE = "unbroken"
 
@@ -30,7 +30,7 @@ class Telemetry:
 
 
 class Tracing:
-    def __init__(self, telemetry: Telemetry, head: RunHead, outside: Context) -> None:
+    def __init__(self, telemetry: Telemetry, head: RunStart, outside: Context) -> None:
         self.instruments = telemetry.instruments
         self.content = telemetry.content
         self.clock = head.clock

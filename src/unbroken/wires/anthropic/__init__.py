@@ -1,14 +1,52 @@
-"""anthropic-messages: the Messages API, where an answer is a list of blocks, each with its own begin and end.
+"""anthropic-messages: the Messages API, where a response is a list of blocks, each with its own begin and end."""
 
-One room for the wire: `decoder` and `encoder` are the corners of responses, `requests` has both corners of requests.
-"""
+from __future__ import annotations
 
-from unbroken.wires.anthropic.decoder import MessagesDecoder
-from unbroken.wires.anthropic.encoder import MessagesEncoder
-from unbroken.wires.anthropic.parts import NAME
-from unbroken.wires.anthropic.requests import decode_request, encode_request
+from functools import cache
+from typing import TYPE_CHECKING
+
+from unbroken.wires.anthropic.messages_content import NAME, is_all_signed, turn_thinking_off
+from unbroken.wires.anthropic.messages_decoder import MARKS, MessagesDecoder, recognises
+from unbroken.wires.anthropic.messages_encoder import MessagesEncoder, MessagesProviderWriter, error_body, error_event
+from unbroken.wires.anthropic.messages_history import HISTORY, keep_first_call
+from unbroken.wires.anthropic.messages_http import MessagesHttp
+from unbroken.wires.anthropic.messages_relay import RELAY
+from unbroken.wires.anthropic.messages_requests import ID_RULE, decode_request, encode_request
 from unbroken.wires.wire import Wire
 
-WIRE = Wire(NAME, MessagesDecoder, MessagesEncoder, encode_request, decode_request, sign_is_last=True)
+if TYPE_CHECKING:
+    from unbroken.wires.event_shapes import ForTests
+
+
+@cache
+def _for_tests() -> ForTests:
+    from unbroken.wires.anthropic.messages_faults import MessagesEvents  # noqa: PLC0415 - start-up time
+    from unbroken.wires.anthropic.messages_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+    from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
+
+    return ForTests(check_shape, check_request, MessagesEvents())
+
+
+WIRE = Wire(
+    name=NAME,
+    http=MessagesHttp(),
+    encode_request=encode_request,
+    decode_request=decode_request,
+    id_rule=ID_RULE,
+    history=HISTORY,
+    decoder=MessagesDecoder,
+    encoder=MessagesEncoder,
+    provider_writer=MessagesProviderWriter,
+    error_body=error_body,
+    error_event=error_event,
+    keep_first_call=keep_first_call,
+    relay=RELAY,
+    recognises=recognises,
+    marks=MARKS,
+    for_tests=_for_tests,
+    lost_reasoning={"off": turn_thinking_off},
+    sign_is_last=True,
+    takes_back=is_all_signed,
+)
 
 __all__ = ["WIRE", "MessagesDecoder", "MessagesEncoder"]

@@ -1,14 +1,51 @@
-"""gemini: `generateContent` and `streamGenerateContent`, of the Gemini API and of Vertex AI.
+"""gemini: `generateContent` and `streamGenerateContent`, of the Gemini API and of Vertex AI."""
 
-One room for the wire: `decoder` and `encoder` are the corners of responses, `requests` has both corners of requests.
-"""
+from __future__ import annotations
 
-from unbroken.wires.gemini.decoder import GeminiDecoder
-from unbroken.wires.gemini.encoder import GeminiEncoder
-from unbroken.wires.gemini.media import NAME
-from unbroken.wires.gemini.requests import decode_request, encode_request
+from functools import cache
+from typing import TYPE_CHECKING
+
+from unbroken.wires.gemini.gemini_contents import sign_with_placeholder
+from unbroken.wires.gemini.gemini_decoder import MARKS, GeminiDecoder, recognises
+from unbroken.wires.gemini.gemini_encoder import GeminiEncoder, GeminiProviderWriter, error_body, error_event
+from unbroken.wires.gemini.gemini_history import HISTORY, keep_first_call
+from unbroken.wires.gemini.gemini_http import GeminiHttp
+from unbroken.wires.gemini.gemini_parts import NAME
+from unbroken.wires.gemini.gemini_relay import RELAY
+from unbroken.wires.gemini.gemini_requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
-WIRE = Wire(NAME, GeminiDecoder, GeminiEncoder, encode_request, decode_request)
+if TYPE_CHECKING:
+    from unbroken.wires.event_shapes import ForTests
+
+
+@cache
+def _for_tests() -> ForTests:
+    from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
+    from unbroken.wires.gemini.gemini_faults import GeminiEvents  # noqa: PLC0415 - start-up time
+    from unbroken.wires.gemini.gemini_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+
+    return ForTests(check_shape, check_request, GeminiEvents())
+
+
+WIRE = Wire(
+    name=NAME,
+    http=GeminiHttp(),
+    encode_request=encode_request,
+    decode_request=decode_request,
+    id_rule=None,
+    history=HISTORY,
+    decoder=GeminiDecoder,
+    encoder=GeminiEncoder,
+    provider_writer=GeminiProviderWriter,
+    error_body=error_body,
+    error_event=error_event,
+    keep_first_call=keep_first_call,
+    relay=RELAY,
+    recognises=recognises,
+    marks=MARKS,
+    for_tests=_for_tests,
+    lost_reasoning={"placeholder": sign_with_placeholder},
+)
 
 __all__ = ["WIRE", "GeminiDecoder", "GeminiEncoder"]

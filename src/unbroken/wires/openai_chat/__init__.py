@@ -1,21 +1,53 @@
-"""openai-chat: Chat Completions, the protocol that most servers imitate and each bends in its own way.
+"""openai-chat: Chat Completions, the protocol that most servers imitate, each with deviations of its own."""
 
-One room for the wire: `decoder` and `encoder` are the corners of responses, `requests` has both corners of requests.
-"""
+from __future__ import annotations
 
-from unbroken.wires.openai_chat.decoder import ChatDecoder
-from unbroken.wires.openai_chat.encoder import ChatEncoder
-from unbroken.wires.openai_chat.plain import read_plain
-from unbroken.wires.openai_chat.requests import NAME, decode_request, encode_request
+from functools import cache
+from typing import TYPE_CHECKING
+
+from unbroken.wires.openai_chat.chat_bodies import read_plain
+from unbroken.wires.openai_chat.chat_decoder import MARKS, ChatDecoder, recognises
+from unbroken.wires.openai_chat.chat_encoder import ChatEncoder, ChatProviderWriter, error_body, error_event
+from unbroken.wires.openai_chat.chat_history import HISTORY, keep_first_call
+from unbroken.wires.openai_chat.chat_http import ChatHttp
+from unbroken.wires.openai_chat.chat_messages import ID_RULE, NAME, blank_reasoning
+from unbroken.wires.openai_chat.chat_relay import RELAY
+from unbroken.wires.openai_chat.chat_requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
+if TYPE_CHECKING:
+    from unbroken.wires.event_shapes import ForTests
+
+
+@cache
+def _for_tests() -> ForTests:
+    from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
+    from unbroken.wires.openai_chat.chat_faults import ChatEvents  # noqa: PLC0415 - start-up time
+    from unbroken.wires.openai_chat.chat_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+
+    return ForTests(check_shape, check_request, ChatEvents())
+
+
 WIRE = Wire(
-    NAME,
-    ChatDecoder,
-    ChatEncoder,
-    encode_request,
-    decode_request,
+    name=NAME,
+    http=ChatHttp(),
+    encode_request=encode_request,
+    decode_request=decode_request,
+    id_rule=ID_RULE,
+    history=HISTORY,
+    decoder=ChatDecoder,
+    encoder=ChatEncoder,
+    provider_writer=ChatProviderWriter,
+    error_body=error_body,
+    error_event=error_event,
+    keep_first_call=keep_first_call,
+    relay=RELAY,
+    recognises=recognises,
+    marks=MARKS,
+    for_tests=_for_tests,
+    lost_reasoning={"blank": blank_reasoning},
     done_ends=True,
+    calls_leak=True,
     native_has_text=False,
     plain=read_plain,
 )

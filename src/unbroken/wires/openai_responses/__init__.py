@@ -1,17 +1,57 @@
-"""openai-responses: OpenAI's Responses API, where an answer is a list of items.
+"""openai-responses: OpenAI's Responses API, where a response is a list of items."""
 
-One room for the wire: `decoder` (with `reports`) and `encoder` are the corners of responses, `requests` has both
-corners of requests, whose history `outgoing` writes and `incoming` reads; `items` and `parts` are known to all.
-"""
+from __future__ import annotations
 
-from unbroken.wires.openai_responses.decoder import ResponsesDecoder
-from unbroken.wires.openai_responses.encoder import ResponsesEncoder
-from unbroken.wires.openai_responses.items import NAME
-from unbroken.wires.openai_responses.requests import decode_request, encode_request
+from functools import cache
+from typing import TYPE_CHECKING
+
+from unbroken.wires.openai_responses.responses_decoder import MARKS, ResponsesDecoder, recognises
+from unbroken.wires.openai_responses.responses_encoder import (
+    ResponsesEncoder,
+    ResponsesProviderWriter,
+    error_body,
+    error_event,
+)
+from unbroken.wires.openai_responses.responses_history import HISTORY, keep_first_call
+from unbroken.wires.openai_responses.responses_http import ResponsesHttp
+from unbroken.wires.openai_responses.responses_items import NAME
+from unbroken.wires.openai_responses.responses_messages import ID_RULE
+from unbroken.wires.openai_responses.responses_relay import RELAY
+from unbroken.wires.openai_responses.responses_requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
+if TYPE_CHECKING:
+    from unbroken.wires.event_shapes import ForTests
+
+
+@cache
+def _for_tests() -> ForTests:
+    from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
+    from unbroken.wires.openai_responses.responses_faults import ResponsesEvents  # noqa: PLC0415 - start-up time
+    from unbroken.wires.openai_responses.responses_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+
+    return ForTests(check_shape, check_request, ResponsesEvents())
+
+
 WIRE = Wire(
-    NAME, ResponsesDecoder, ResponsesEncoder, encode_request, decode_request, native_has_text=False, sign_is_last=True
+    name=NAME,
+    http=ResponsesHttp(),
+    encode_request=encode_request,
+    decode_request=decode_request,
+    id_rule=ID_RULE,
+    history=HISTORY,
+    decoder=ResponsesDecoder,
+    encoder=ResponsesEncoder,
+    provider_writer=ResponsesProviderWriter,
+    error_body=error_body,
+    error_event=error_event,
+    keep_first_call=keep_first_call,
+    relay=RELAY,
+    recognises=recognises,
+    marks=MARKS,
+    for_tests=_for_tests,
+    native_has_text=False,
+    sign_is_last=True,
 )
 
 __all__ = ["WIRE", "ResponsesDecoder", "ResponsesEncoder"]

@@ -1,0 +1,183 @@
+"""Sends the events of a run to everybody who listens, and writes the log lines of `unbroken.tools`.
+
+It decides nothing. A listener that fails is logged and left out from then on: nobody who only listens may break a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from threading import get_ident
+from typing import Any
+
+from unbroken.agent.notes import Notes
+from unbroken.clock import Clock
+from unbroken.decoding.arguments import DOUBLE_ENCODED
+from unbroken.events import (
+    ApprovalAsked,
+    CallFinished,
+    CallStarted,
+    Event,
+    ReasoningAdded,
+    RoundFinished,
+    Sink,
+    TextAdded,
+    ToolCallsDetected,
+)
+from unbroken.messages import ToolCall, ToolResult
+from unbroken.middleware import Listener, Middleware, wraps
+from unbroken.tools.caller import QUOTED, Prepared, quote
+from unbroken.tools.schedule import Schedule
+
+LOG = logging.getLogger("unbroken.tools")
+
+
+class Emitter:
+    """`emit(kind, *fields)` sends one event. Called from another thread, it is sent by the loop, in its turn."""
+
+    def __init__(self, run: str, clock: Clock, seq: int = 0) -> None:
+        self.run = run
+        self.turn = 0
+        self.notes = Notes()
+        self._now = clock.now
+        self.next_seq = seq
+        self._thread = get_ident()
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Sink] = []
+        self._of_streams: list[Sink] = []
+        """Those of them that receive text as it streams."""
+
+    def listen(self, middleware: Sequence[Middleware]) -> None:
+        """These receive the events from now on."""
+        heard = [each for each in middleware if wraps(each, "on_event")]
+        self._listeners = [_sink(each) for each in heard]
+        self._of_streams = [_sink(each) for each in heard if not each.sees_deltas]
+
+    def end(self) -> None:
+        """The run is over: a thread that still works reports nothing any more."""
+        self._listeners, self._of_streams = [], []
+
+    @property
+    def has_listeners(self) -> bool:
+        return bool(self._listeners)
+
+    def emit(self, kind: type[Event], *fields: Any) -> None:
+        if not self._listeners:
+            return
+        if get_ident() != self._thread:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.emit, kind, *fields)
+            return
+        self._send(self._listeners, kind, *fields)
+
+    def emit_streamed(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
+        """Text as it streams. The event is numbered if anybody listens to the run, and built if anybody receives it."""
+        if self._of_streams:
+            self._send(self._of_streams, kind, text)
+        elif self._listeners:
+            self.next_seq += 1
+
+    def _send(self, listeners: Sequence[Sink], kind: type[Event], *fields: Any) -> None:
+        event = kind(self.run, self.turn, self.next_seq, self._now(), *fields)
+        self.next_seq += 1
+        for sink in listeners:
+            try:
+                sink(event)
+            except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
+                self._leave_out(sink, event, error)
+
+    def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+        LOG.error("A sink failed on %s and is left out from now on", type(event).__name__, exc_info=error)
+        self._listeners = [each for each in self._listeners if each != sink]
+        self._of_streams = [each for each in self._of_streams if each != sink]
+
+
+def _sink(middleware: Middleware) -> Sink:
+    return middleware.sink if isinstance(middleware, Listener) else middleware.on_event
+
+
+class RoundReporter:
+    """Reports what happens to the calls of one message: the `Observer` of its `Batch`."""
+
+    def __init__(self, emitter: Emitter, clock: Clock, schedule: Schedule, count: int = 0) -> None:
+        self._emitter = emitter
+        self._clock = clock
+        self._schedule = schedule
+        self._count = count
+        self._begun = 0
+        self._failed = 0
+        self._first_start: float | None = None
+        self._in_detail = LOG.isEnabledFor(logging.DEBUG)
+
+    def detected(self, calls: Sequence[ToolCall]) -> None:
+        self._count = len(calls)
+        self._emitter.notes.detected(self._emitter.turn, self._clock.now(), calls)
+        if self._emitter.has_listeners:
+            each = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+            self._emitter.emit(ToolCallsDetected, len(calls), [call.name for call in calls], each)
+        LOG.info("Detected %d tool calls in single response", len(calls))
+        for call in calls:
+            if call.problem:
+                LOG.warning(
+                    "Tool call %s (id=%s) skipped: Stream ended but JSON arguments incomplete or invalid. "
+                    "Raw arguments: '%s'",
+                    call.name,
+                    call.id,
+                    call.raw if len(call.raw) <= QUOTED else f"{call.raw[:QUOTED]}...",
+                )
+            if DOUBLE_ENCODED in call.notes:
+                LOG.debug("Double JSON encoding detected for tool call '%s', performing second parse.", call.name)
+
+    def asked(self, call: ToolCall, uncertain: bool) -> None:
+        self._emitter.emit(ApprovalAsked, call.id, call.name, call.arguments or {}, uncertain)
+
+    def started(self, prepared: Prepared, early: bool) -> int:
+        call, start = prepared.call, self._emitter.next_seq
+        self._begun += 1
+        if self._first_start is None:
+            self._first_start = self._clock.elapsed()
+        if early:
+            self._emitter.notes.started(self._emitter.turn, self._clock.now(), call)
+        self._emitter.emit(CallStarted, call.id, call.name, call.arguments or {}, early)
+        if self._in_detail:
+            count = max(self._count, self._begun)
+            LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
+        return start
+
+    def restarted(self) -> None:
+        """The message broke off: what is counted is counted anew."""
+        self._begun = self._failed = 0
+
+    def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None:
+        """It belongs to a message that broke off, and to no other."""
+        told = call.id, call.name, seconds, result.error, result.text, "", True, "", True
+        self._emitter.notes.finished(self._emitter.turn, call, result, seconds, True, "", dropped=True)
+        self._emitter.emit(CallFinished, *told)
+        LOG.debug("Tool call %s is of no message any more: %s", call.name, result.text)
+
+    def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str) -> None:
+        self._failed += result.error
+        self._emitter.notes.finished(self._emitter.turn, call, result, seconds, executed, adopted_from)
+        if self._emitter.has_listeners:
+            told = call.id, call.name, seconds, result.error, result.text, result.duplicate_of, executed, adopted_from
+            self._emitter.emit(CallFinished, *told, False, result.uncertain)
+        if result.uncertain:
+            pass  # it was logged where that was decided
+        elif not result.error:
+            if self._in_detail:
+                LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
+        elif executed:
+            error = result.text.removeprefix("Error: ")
+            LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)
+        else:
+            LOG.debug("Tool call %s was answered without its tool: %s", call.name, result.text)
+
+    def ended(self, waiting: bool) -> None:
+        if waiting:
+            return
+        seconds = 0.0 if self._first_start is None else round(self._clock.elapsed() - self._first_start, 9)
+        self._emitter.emit(RoundFinished, self._count, self._failed, seconds)
+        LOG.info("All %d tool calls completed in %.3fs (%s)", self._count, seconds, self._schedule.value)

@@ -1,0 +1,210 @@
+"""An agent as it stands in a recording: enough of it to play the run again without the code that it was made of, or to
+resume it with a model and tools.
+
+Recorded tools cannot run. What they promised (effect, time-out) counts; which calls did not fit, and which were asked
+about, is read off the recording. The functions that computed keys are gone: calls of such tools may start earlier than
+they did. With the code at hand, `agent.replay` of the real agent is the better way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, cast
+
+from unbroken.agent.agent import Agent
+from unbroken.agent.limits import limits_of
+from unbroken.agent.output import ANSWER, OutputType
+from unbroken.agent.plan import Trim
+from unbroken.agent.resume_state import reading
+from unbroken.deltas import Delta
+from unbroken.errors import UserError
+from unbroken.events import ApprovalAsked, CallFinished
+from unbroken.messages import Message, Request, System, ToolCall, ToolSpec
+from unbroken.models.model import Model
+from unbroken.tools.approval import Allow, Approval, OnApproval
+from unbroken.tools.caller import fingerprint
+from unbroken.tools.execution import NOBODY_APPROVES
+from unbroken.tools.schema import ArgumentsDoNotFit, Signature
+from unbroken.tools.tool import Tool
+from unbroken.tools.toolbox import Source
+from unbroken.trajectory.lines import Line, read_sampling
+from unbroken.trajectory.recording import Recording
+from unbroken.transcript import Transcript, from_json
+
+_DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
+
+
+class _Nobody:
+    """In its place stands the recording."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        raise UserError(f"model `{self.name}` is not here: there is only what it said when it was recorded")
+
+
+def agent_of(
+    recording: Recording,
+    tools: Sequence[Source] | None = None,
+    model: Model | None = None,
+    on_approval: OnApproval | None = None,
+) -> Agent:
+    """The agent that plays the run again; with a model, the one that resumes it. `tools`: the real ones, where they are
+    at hand."""
+    settings = recording.settings
+    if "schedule" not in settings:
+        what = "could be played again" if model is None else "could be resumed"
+        raise UserError(f"{recording.path} has no agent that {what}: it was made by a gateway, or by a test")
+    if model is not None and not recording.requests:
+        raise UserError(f"{recording.path} ends before the first request: there is nothing to resume, run it again")
+    with reading(recording):
+        if model is None and _had_approver(recording):
+            on_approval = _allow
+        return Agent(
+            model or _Nobody(recording.model),
+            _tools(recording) if tools is None else tools,
+            _system(recording),
+            name=recording.agent_name,
+            schedule=settings["schedule"],
+            limits=limits_of(recording),
+            several_calls=settings.get("several_calls", True),
+            on_error=settings.get("on_error", "continue"),
+            on_all_failed=settings.get("on_all_failed", "continue"),
+            final_answer=settings.get("final_answer", True),
+            on_approval=on_approval,
+            guidance=False,
+            choice=settings.get("choice"),
+            sampling=read_sampling(settings.get("sampling") or {}),
+            reasoning=settings.get("reasoning"),
+            cache=settings.get("cache", False),
+            result_limit=settings.get("result_limit", 50_000),
+            trim=_trim(recording) if model is None else None,
+            share_all=settings.get("share_all", False),
+            tool_errors=settings.get("tool_errors", "full"),
+            nudge=settings.get("nudge", False),
+            continue_prompt=settings.get("continue_prompt", ""),
+        )
+
+
+def _system(recording: Recording) -> str:
+    first = from_json(list(recording.requests[0].messages[:1])) if recording.requests else ()
+    return first[0].text if first and isinstance(first[0], System) else ""
+
+
+def _trim(recording: Recording) -> Trim | None:
+    """What was sent of the history, request by request, where that was not all of it."""
+    sent: list[tuple[Message, ...] | None] = []
+    history: list[Line] = []
+    known = False
+    for line in recording.lines:
+        if line["line"] == "history":
+            history, known = [*history[: line["keep"]], *line["messages"]], True
+        elif line["line"] == "request":
+            request = recording.requests[len(sent)]
+            messages = [message for message in request.messages if message.get("role") != "system"]
+            state: Line = line.get("state") or {}
+            if state.get("nudge"):
+                messages = messages[:-1]
+            sent.append(from_json(messages) if known and messages != history else None)
+            known = False
+    if not any(sent):
+        return None
+    coming = iter(sent)
+    return lambda messages: next(coming, None) or messages
+
+
+def output_of(recording: Recording) -> OutputType[Any] | None:
+    with reading(recording):
+        saved = cast("Line | None", recording.settings.get("output"))
+        refused = _refused(recording)
+        return None if saved is None else OutputType.of_schema(saved["schema"], lambda a: refused.get(_mark(ANSWER, a)))
+
+
+def _allow(call: ToolCall) -> Approval:
+    return Allow()  # in its place stands what was decided then
+
+
+def _had_approver(recording: Recording) -> bool:
+    """Decisions show it; so does a question that the run left before it was decided."""
+    if any(recording.of("approval")):
+        return True
+    ends = {(event.turn, event.call_id): event for event in recording.events if isinstance(event, CallFinished)}
+    asked = [ends.get((event.turn, event.call_id)) for event in recording.events if isinstance(event, ApprovalAsked)]
+    return any(end is not None and NOBODY_APPROVES not in end.text for end in asked)
+
+
+def _tools(recording: Recording) -> list[Tool] | Callable[[int, Transcript], Iterable[Tool]]:
+    refused, asked = _refused(recording), _asked(recording)
+    sets: dict[int, list[Tool]] = {
+        line["turn"]: [_stub(tool, refused, asked) for tool in line["tools"] if tool["name"] != ANSWER]
+        for line in recording.of("tools")
+    }
+    if len(sets) <= 1:
+        return [tool for tools in sets.values() for tool in tools]
+
+    def choose(turn: int, transcript: Transcript) -> Iterable[Tool]:
+        return sets[max((known for known in sets if known <= turn), default=min(sets))]
+
+    return choose
+
+
+def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:
+    name: str = saved["name"]
+
+    def bind(arguments: dict[str, Any]) -> dict[str, Any]:
+        why = refused.get(_mark(name, arguments))
+        if why is not None:
+            raise ArgumentsDoNotFit(why)
+        return dict(arguments)
+
+    def approve(arguments: dict[str, Any]) -> bool:
+        return _mark(name, arguments) in asked
+
+    async def run(**arguments: Any) -> str:
+        raise UserError(f"tool `{name}` is not here: the recording has only what it gave")
+
+    spec = ToolSpec(name, saved.get("description", ""), saved["parameters"], saved.get("strict"))
+    signature = Signature(name, spec.description, spec.parameters, bind, is_async=True)
+    return Tool(
+        spec,
+        None if saved.get("client") else run,
+        signature,
+        effect=saved.get("effect", "write"),
+        timeout=saved.get("timeout"),
+        key=(lambda arguments: _mark(name, arguments)) if saved.get("key") else None,
+        overlap=saved.get("overlap"),
+        dedupe=saved.get("dedupe"),
+        retries=saved.get("retries", 0),
+        repeat=saved.get("repeat", False),
+        approve=approve if saved.get("approve") == "sometimes" else bool(saved.get("approve")),
+    )
+
+
+def _mark(name: str, arguments: dict[str, Any]) -> str:
+    return fingerprint(ToolCall("", name, arguments))
+
+
+def _refused(recording: Recording) -> dict[str, str]:
+    """Calls whose arguments did not fit, and why."""
+    made = {
+        call["id"]: call
+        for line in recording.of("event")
+        if line.get("event") == "tool_calls_detected"
+        for call in line.get("calls", ())
+    }
+    found: dict[str, str] = {}
+    for line in recording.of("event"):
+        call = made.get(line.get("call_id", "")) if line.get("event") == "call_finished" else None
+        words = _DO_NOT_FIT.format(name=line.get("name"))
+        if call is not None and call["arguments"] is not None and line.get("text", "").startswith(words):
+            found[_mark(call["name"], call["arguments"])] = line["text"].removeprefix(words)
+    return found
+
+
+def _asked(recording: Recording) -> set[str]:
+    return {
+        _mark(line["name"], line["arguments"])
+        for line in recording.of("event")
+        if line.get("event") == "approval_asked"
+    }

@@ -1,0 +1,229 @@
+"""Reads one response to its end: emits its text, hands its calls to the batch as they become complete, and joins an
+answer that broke off with the one that came in its place. Rounds and limits are decided in `loop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from unbroken.agent.limits import StopReason
+from unbroken.agent.prompts import TIME_IS_UP
+from unbroken.agent.run import Run
+from unbroken.decoding.shown import Shown
+from unbroken.deltas import (
+    AttemptFailed,
+    CallOpened,
+    CallReady,
+    CallSpoiled,
+    CallWithdrawn,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    Restarted,
+    TextDelta,
+    UsageReported,
+)
+from unbroken.errors import ChainBroken, ProviderError, UnbrokenError
+from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
+from unbroken.messages import Assistant, Request, ToolCall, Usage
+from unbroken.models.model import close, refuse_single
+from unbroken.partial_response import PartialResponse
+from unbroken.tools.caller import Prepared, in_words, prepare
+from unbroken.tools.execution import Batch
+from unbroken.tools.toolbox import Toolbox
+from unbroken.verdicts import Verdict
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one request came to. `stop` says why no round may follow."""
+
+    message: Assistant
+    verdict: Verdict
+    stop: StopReason | None = None
+    announces: bool = False
+    """It announces a call that is not there."""
+
+
+async def listen(run: Run, request: Request, listener: Listener) -> Turn:
+    """The response to its end. Calls go to the batch as they become complete."""
+    plan = run.plan
+    limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
+    try:
+        if limit is None:
+            await listener.read(request)
+        else:
+            async with limit:
+                await listener.read(request)
+    except TimeoutError as error:
+        if limit is None or not limit.expired():
+            raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
+        run.emitter.emit(LimitReached, "time_limit", run.account.limits.seconds)
+        message = replace(listener.shown_message(), calls=())
+        run.spend_on(message, listener.usage)
+        return Turn(message, Verdict("unfinished", TIME_IS_UP), "time_limit")
+    except UnbrokenError as error:
+        error.verdicts = tuple(replace(verdict, turn=run.emitter.turn) for verdict in error.verdicts)
+        raise
+    except Exception as error:
+        raise ProviderError(f"model `{plan.model.name}` failed: {in_words(error)}") from error
+    verdict = listener.ended.verdict if listener.ended else Verdict("whole")
+    message = listener.message()
+    run.spend_on(message, listener.usage)
+    run.ended_with(verdict)
+    if verdict.failed:
+        raise ChainBroken(f"the answer of `{plan.model.name}` broke off: {verdict.reason}", tuple(run.verdicts))
+    listener.emit_rest(message)
+    if not plan.several_calls and len(message.calls) > 1:
+        run.emitter.emit(CallsIgnored, [call.name for call in message.calls[1:]])
+        message = replace(message, calls=message.calls[:1])
+    return Turn(message, verdict)
+
+
+class Listener:
+    """Acts on the deltas of one response, in their order."""
+
+    __slots__ = (
+        "_allowed",
+        "_batch",
+        "_closed",
+        "_response",
+        "_run",
+        "_shown",
+        "_toolbox",
+        "ended",
+        "prepared",
+        "usage",
+    )
+
+    def __init__(self, run: Run, toolbox: Toolbox, batch: Batch, closed: bool) -> None:
+        self._run = run
+        self._toolbox = toolbox
+        self._batch = batch
+        self._closed = closed
+        self._allowed = run.account.calls_left
+        self._response = PartialResponse()
+        self._shown: tuple[Shown, Shown] | None = None
+        """The text and the reasoning of a response that broke off. What comes in its place is emitted at its end, when
+        it is known how it differs."""
+        self.prepared: dict[int, Prepared] = {}
+        """Calls that are complete, by index."""
+        self.usage: Usage | None = None
+        self.ended: Ended | None = None
+
+    async def read(self, request: Request) -> None:
+        arriving, name = self._run.plan.ask(request), self._run.plan.model.name
+        try:
+            async for deltas in arriving:
+                if not isinstance(deltas, list | tuple):
+                    refuse_single(name, deltas)
+                self._take(deltas)
+        except BaseException:
+            await close(arriving)
+            raise
+
+    def _take(self, deltas: Sequence[Delta]) -> None:
+        texts: list[str] = []
+        """Text of one kind that arrived together is emitted together."""
+        kind: type[TextDelta | ReasoningDelta] = TextDelta
+        for delta in deltas:
+            if isinstance(delta, TextDelta | ReasoningDelta):
+                if texts and kind is not type(delta):
+                    self._take_text(kind, texts)
+                    texts = []
+                kind = type(delta)
+                texts.append(delta.text)
+                continue
+            if texts:
+                self._take_text(kind, texts)
+                texts = []
+            if isinstance(delta, CallReady):
+                self._take_call(delta.call)
+            elif isinstance(delta, CallOpened):
+                tool = self._toolbox.get(delta.name)
+                self._batch.open(delta.index, tool is not None and tool.effect == "read" and tool.key is None)
+            elif isinstance(delta, Ended):
+                self.ended = delta
+            else:
+                self._take_other(delta)
+        if texts:
+            self._take_text(kind, texts)
+
+    def _take_text(self, kind: type[TextDelta | ReasoningDelta], texts: list[str]) -> None:
+        is_text = kind is TextDelta
+        if is_text:
+            self._response.text += texts
+        else:
+            self._response.reasoning += texts
+        if self._shown is None:
+            text = texts[0] if len(texts) == 1 else "".join(texts)
+            self._run.emitter.emit_streamed(TextAdded if is_text else ReasoningAdded, text)
+
+    def _take_call(self, call: ToolCall) -> None:
+        run, index = self._run, call.index
+        self._response.calls[index] = call
+        if self._closed or (index and not run.plan.several_calls):
+            return
+        prepared = prepare(call, self._toolbox, run.plan.tool_errors)
+        if run.repetition.verdict(prepared) != "refuse" and (self._allowed is None or index < self._allowed):
+            self.prepared[index] = prepared
+            self._batch.submit(prepared)
+
+    def _take_other(self, delta: Delta) -> None:
+        run, batch, response = self._run, self._batch, self._response
+        match delta:
+            case UsageReported(reported):
+                self.usage = reported if reported.total_tokens else self.usage  # some report zeros: they do not know
+            case CallSpoiled(call):
+                self._forget(call.index)
+                batch.take_out(call.index, f"not executed: {call.problem}")
+            case CallWithdrawn(index):
+                self._forget(index)
+                batch.take_out(index, "it was no call of its own")
+            case AttemptFailed(verdict, wait, elsewhere):
+                if self.usage or not response.is_empty:
+                    run.spend_on(response.message, self.usage)
+                self.usage = None
+                run.attempt_failed(verdict, wait, elsewhere, len(response.calls))
+            case Restarted():
+                if self._shown is None:
+                    self._shown = Shown("".join(response.text)), Shown("".join(response.reasoning))
+                response.restart()
+                self.prepared = {}
+                batch.restart()
+            case _:
+                pass  # half a call, say: nobody may act on it
+
+    def _forget(self, index: int) -> None:
+        self._response.calls.pop(index, None)
+        self.prepared.pop(index, None)
+
+    def message(self) -> Assistant:
+        """The complete answer."""
+        message = self.ended.message if self.ended else None
+        return message or self._response.message
+
+    def shown_message(self) -> Assistant:
+        """What listeners have received so far: nothing yet of an answer that comes in place of a broken one."""
+        received = self._response.message
+        if not self._run.plan.several_calls:
+            received = replace(received, calls=received.calls[:1])
+        if self._shown is None:
+            return received
+        return Assistant(self._shown[0].text, received.calls, self._shown[1].text)
+
+    def emit_rest(self, message: Assistant) -> None:
+        """Of an answer that came in place of a broken one: what was not emitted yet, or all of it as a replacement."""
+        if self._shown is None:
+            return
+        run, (text, reasoning) = self._run, self._shown
+        run.fallback_used = True
+        run.voided = not message.text.strip()
+        for rest, added, replaced in (
+            (reasoning.compare(message.reasoning), ReasoningAdded, ReasoningReplaced),
+            (text.compare(message.text), TextAdded, TextReplaced),
+        ):
+            if rest.replaced or rest.text:
+                run.emitter.emit(replaced if rest.replaced else added, rest.text)

@@ -1,0 +1,223 @@
+"""One run from its start to its result: says that it started, plays it, says how it ended, whatever happens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unbroken.agent.emitter import Emitter
+from unbroken.agent.limits import Account
+from unbroken.agent.loop import Decisions, play
+from unbroken.agent.notes import Note, Notes
+from unbroken.agent.plan import Plan, settings_of
+from unbroken.agent.result import Result, verdict_to_json
+from unbroken.agent.run import BeganBefore, CallRecord, Ending, Run
+from unbroken.agent.toolset import ToolSet
+from unbroken.clock import Clock, current_clock
+from unbroken.errors import UnbrokenError
+from unbroken.events import RunFailed, RunFinished, RunStarted, Sink
+from unbroken.messages import Json, Message, User
+from unbroken.middleware import Middleware, RunStart, as_middleware
+from unbroken.tools.caller import in_words
+from unbroken.transcript import Transcript, repair, to_json
+from unbroken.verdicts import Verdict
+
+LOG = logging.getLogger("unbroken.chain")
+
+
+@dataclass(slots=True)
+class Performance:
+    """A run that is ready to start. Call it to run it."""
+
+    id: str
+    plan: Callable[[Clock], Plan]
+    clock: Clock | None
+    tools: ToolSet
+    transcript: Transcript
+    account: Account
+    middleware: tuple[Middleware, ...] = ()
+    name: str = "main"
+    """Of the agent."""
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What an earlier part of the run had noted, whose process died."""
+    records: tuple[CallRecord, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    """Its calls, and what was wrong with answers, up to then."""
+    notes: tuple[Note, ...] = ()
+    goes_on: bool = False
+    """It was begun by another process."""
+    next_seq: int = 0
+    """The number of its first event."""
+    decisions: Decisions | None = None
+    before: Result | None = None
+    """What an earlier part of the run came to."""
+    question: User | None = None
+    """What is asked once the calls have run in which the history ends."""
+    began_before: BeganBefore | None = None
+    """Had this call started when the process of an earlier part of the run died?"""
+
+    def messages(self) -> tuple[Message, ...]:
+        """The history as it is now, every call answered."""
+        messages = self.transcript.messages
+        return messages if self.transcript.closed else repair(messages)[0]
+
+    async def __call__(self, sinks: Sequence[Sink | Middleware] = ()) -> Result:
+        plan = self.plan(self.clock or current_clock())
+        emitter = Emitter(self.id, plan.clock, self.next_seq)
+        run = Run(
+            *(self.id, plan, self.transcript, self.account, emitter),
+            question=self.question,
+            began_before=self.began_before,
+        )
+        if self.state:
+            run.recall(self.state)
+        run.records.extend(self.records)
+        emitter.notes.taken.extend(self.notes)
+        run.verdicts.extend(self.verdicts)
+        if self.before is not None:
+            _recall(run, self.before)
+        middleware = self._start(run, (*self.middleware, *as_middleware(sinks)))
+        self.account.start(plan.clock)
+        emitter.emit(RunStarted, plan.model.name, plan.schedule.value)
+        try:
+            if self.tools.has_servers:
+                async with self.tools.opened():
+                    ending = await play(run, self.decisions)
+            else:
+                ending = await play(run, self.decisions)
+        except UnbrokenError as error:
+            error.messages = self.messages()
+            _emit_failed(run, error, str(error), [*map(verdict_to_json, error.verdicts)])
+            _log_chain(run, logging.INFO)
+            raise
+        except BaseException as error:
+            _emit_failed(run, error, in_words(error), [])
+            raise
+        else:
+            result = _result(run, ending)
+            _emit_end(run, result)
+            return result
+        finally:
+            emitter.end()
+            for each in middleware:
+                each.end()
+            plan.remove_middleware()
+
+    def _start(self, run: Run, middleware: Sequence[Middleware]) -> list[Middleware]:
+        """Starts all middleware for this run, and puts it between the run and the world."""
+        plan, started = run.plan, list[Middleware]()
+        if not middleware:
+            return started
+        about = RunStart(
+            self.id,
+            self.name,
+            plan.model.name,
+            plan.clock,
+            settings_of(plan, self.account.limits),
+            self.transcript.messages,
+            self.question,
+            resumed=self.goes_on or self.before is not None,
+            history=lambda: self.transcript.messages,
+            state=run.state,
+            decisions=self.decisions or {},
+            emit=run.emitter.emit,
+            secrets=lambda model=plan.model: getattr(model, "secrets", ()),
+            asks=plan.model,
+        )
+        try:
+            for each in middleware:
+                started.append(each.start(about))
+        except BaseException:
+            for each in started:
+                each.end()
+            raise
+        plan.install(started)
+        run.emitter.listen(started)
+        return started
+
+
+def _recall(run: Run, before: Result) -> None:
+    run.records.extend(before.calls)
+    run.emitter.notes = Notes((*run.emitter.notes.taken, *before.notes))
+    run.verdicts.extend(before.verdicts)
+    run.attempts, run.fallback_used = before.attempts, before.fallback_used
+    run.question = before.question
+
+
+def _result(run: Run, ending: Ending) -> Result:
+    account = run.account
+    return Result(
+        text=ending.text,
+        stop_reason=ending.stop_reason,
+        messages=run.transcript.messages,
+        calls=tuple(run.records),
+        rounds=account.rounds,
+        requests=account.requests,
+        usage=account.usage,
+        cost=account.cost,
+        seconds=account.elapsed(run.plan.clock),
+        output=run.output[0] if run.output else None,
+        pending=ending.pending,
+        uncertain=run.uncertain if ending.pending else (),
+        answered=run.transcript.answered,
+        decided=run.decided,
+        structured=run.plan.output is not None,
+        finish=ending.finish,
+        run=run.id,
+        call_count=account.calls,
+        attempts=run.attempts,
+        fallback_used=run.fallback_used,
+        verdicts=tuple(run.verdicts),
+        question=run.question if ending.stop_reason == "waiting" else None,
+        notes=tuple(run.emitter.notes.taken),
+    )
+
+
+def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict[str, Json]]) -> None:
+    account = run.account
+    run.emitter.emit(
+        RunFailed, type(error).__name__, words, verdicts, account.usage.to_json(), account.requests, run.attempts
+    )
+
+
+def _emit_end(run: Run, result: Result) -> None:
+    _log_chain(run, logging.INFO if result.fallback_used else logging.DEBUG)
+    if not run.emitter.has_listeners:
+        return
+    calls, returns = run.chain()
+    usage = result.usage.to_json()
+    pending: list[dict[str, Any]] = [
+        {"id": call.id, "name": call.name, "arguments": call.arguments}
+        | ({"uncertain": True} if call.id in result.uncertain else {})
+        for call in result.pending
+    ]
+    run.emitter.emit(
+        RunFinished,
+        result.text,
+        result.stop_reason,
+        result.rounds,
+        result.requests,
+        len(result.calls),
+        usage,
+        result.seconds,
+        pending,
+        calls == returns,
+        calls,
+        returns,
+        result.fallback_used,
+        result.attempts,
+        [verdict_to_json(verdict) for verdict in result.verdicts],
+        to_json(result.messages),
+    )
+
+
+def _log_chain(run: Run, level: int) -> None:
+    if LOG.isEnabledFor(level):
+        calls, returns = run.chain()
+        LOG.log(
+            level,
+            "tool_chain_status run=%s tool_calls=%d tool_returns=%d fallback_used=%s",
+            *(run.id, calls, returns, run.fallback_used),
+        )

@@ -1,0 +1,82 @@
+"""Log lines on standard error, for programs that serve or run agents: plain for people, or a JSON object each.
+
+The library itself never sets up logging. This is for processes: `unbroken serve` and each of its workers, the other
+commands, and applications such as those in `examples/`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from typing import Literal, TypeAlias, cast, get_args
+
+from unbroken.errors import UserError
+from unbroken.trajectory.redaction import Hiding, secrets_in_environment
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LEVELS = get_args(LogLevel)
+VARIABLE = "UNBROKEN_LOG"
+PLAIN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def chosen_level(given: str, default: LogLevel | None) -> LogLevel | None:
+    """The level that an option names, else the variable `UNBROKEN_LOG`, else the default of the program."""
+    for source, value in (("--log-level", given), (VARIABLE, os.environ.get(VARIABLE, ""))):
+        level = value.strip().lower()
+        if level in LEVELS:
+            return cast("LogLevel", level)
+        if level:
+            raise UserError(f"{source} {value!r}: expected {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+    return default
+
+
+def set_up_logs(as_json: bool = False, level: LogLevel = "info") -> None:
+    """Our own lines from this level on, those of other libraries from WARNING on. Values of environment variables that
+    are named like secrets are masked."""
+    others = max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
+    logging.basicConfig(handlers=[stderr_handler(as_json)], level=others, force=True)
+    logging.getLogger("unbroken").setLevel(level.upper())
+
+
+def stderr_handler(as_json: bool = False) -> logging.Handler:
+    """Writes each line to standard error, in the chosen form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else PlainLines(PLAIN))
+    return handler
+
+
+_HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+"""A provider's words may hold what steers a terminal."""
+
+
+class PlainLines(logging.Formatter):
+    """One line each, without secrets and without characters that steer a terminal."""
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self, form: str | None = None) -> None:
+        super().__init__(form)
+        self._hiding = Hiding(secrets_in_environment())
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._hiding.text(super().format(record)).translate(_HARMLESS)
+
+
+class JsonLines(PlainLines):
+    """The same as JSON objects, with time, level, logger and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._hiding.text(record.getMessage()),
+        }
+        if record.exc_info:
+            line["error"] = self._hiding.text(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)

@@ -1,0 +1,174 @@
+"""Middleware: code around the loop that sees each request to the model, each tool call and each event of a run.
+
+Recording, replay, OpenTelemetry and Prometheus are middleware, and so is what you write: redaction, a veto, a cache, a
+budget. The loop knows none of them. `Agent(…, middleware=[first, second])`: the first is the outermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeAlias
+
+from unbroken.clock import Clock
+from unbroken.deltas import Delta, Ended
+from unbroken.events import Event, Sink
+from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
+from unbroken.models.model import Model, closing
+from unbroken.partial_response import PartialResponse
+from unbroken.tools.approval import Approval, OnApproval
+from unbroken.tools.caller import Caller
+from unbroken.tools.context import CallContext
+from unbroken.tools.toolbox import Toolbox
+
+Ask: TypeAlias = Callable[[Request], AsyncIterator[Sequence[Delta]]]
+"""Asks the model: what `Model.stream` does."""
+
+
+def _ignore(kind: type[Event], *fields: object) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class RunStart:
+    """What is known of a run when it starts."""
+
+    run: str
+    """Its id, which all its events carry."""
+    agent: str
+    """The agent's name: `main` by default."""
+    model: str
+    """The model's name."""
+    clock: Clock
+    settings: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """The schedule, the limits and the other options of the agent, as JSON."""
+    messages: tuple[Message, ...] = ()
+    """The history at the start. Its last message is the prompt."""
+    question: User | None = None
+    """The prompt of a run whose history ends in open calls: it is asked once they have their results."""
+    resumed: bool = False
+    """The run started earlier: it was waiting, or its process died."""
+    decisions: Mapping[str, Approval | ToolResult] = field(default_factory=dict[str, "Approval | ToolResult"])
+    """The answers that `resume` was given, by call id."""
+    history: Callable[[], tuple[Message, ...]] = tuple
+    """Returns the history as it is now. A request may hold less of it, or more."""
+    state: Callable[[], dict[str, Json]] = dict
+    """Returns what the run has counted so far. With this and the history, another process can resume it."""
+    emit: Callable[..., None] = _ignore
+    """Sends an event of the run: its class, then its own fields."""
+    secrets: Callable[[], Iterable[str]] = tuple
+    """Returns the keys and tokens of the model, as far as they are known by now."""
+    asks: Model | None = None
+    """The model itself."""
+
+
+class Middleware:
+    """Base class for middleware. Every method passes through by default; override what you need.
+
+    One object serves any number of runs, also at the same time. To keep something for one run, return a new object from
+    `start`.
+    """
+
+    records: ClassVar[bool] = False
+    """It writes the run down, so that it can be resumed. A replay leaves it out, because it is no new run."""
+    sees_deltas: ClassVar[bool] = False
+    """It reads the answers in `ask_model`, so it receives no `TextAdded` and no `ReasoningAdded` for text that streams:
+    there is one for every few characters."""
+
+    edits_answers: ClassVar[bool] = True
+    """Its `ask_model` may change what the model said. If it never does, say so: that saves a comparison."""
+
+    def start(self, run: RunStart) -> Middleware:
+        """A run starts. Returns the middleware that serves it."""
+        return self
+
+    def end(self) -> None:
+        """The run is over, however it ended."""
+
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        """Around each request. Yields batches of deltas; the history, the result and the events of the run hold what
+        you yield."""
+        return call_next(request)
+
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        """Around each tool call that runs. `call_next` never raises because a tool failed: that is a result."""
+        return await call_next(call, context)
+
+    def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
+        """Returns the function that approves calls, in place of the one that was given."""
+        return on_approval
+
+    def on_event(self, event: Event) -> None:
+        """An event of the run. What this raises is logged, and the run continues without it."""
+
+    def on_tools(self, turn: int, toolbox: Toolbox) -> None:
+        """The tools of the turn that starts."""
+
+    def on_time_limit(self) -> None:
+        """The time limit of the run was reached: no call starts any more, and running ones are cancelled."""
+
+    def recordings_of(self, run: str) -> Sequence[Path]:
+        """The files in which it has recorded this run, the latest last."""
+        return ()
+
+    def resume(self, path: Path, run: str, size: int) -> Self:
+        """Returns what serves the rest of a run whose recording `path` had `size` bytes when it was read."""
+        return self
+
+
+class Listener(Middleware):
+    """A sink as middleware: a function that is called with each event."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def on_event(self, event: Event) -> None:
+        self.sink(event)
+
+
+def as_middleware(sinks: Iterable[Sink | Middleware]) -> tuple[Middleware, ...]:
+    return tuple(sink if isinstance(sink, Middleware) else Listener(sink) for sink in sinks)
+
+
+def wraps(middleware: Middleware, method: str) -> bool:
+    """Does it override this method? What it does not is not called."""
+    return getattr(type(middleware), method) is not getattr(Middleware, method)
+
+
+def wrap_model(middleware: Sequence[Middleware], model: Model) -> Ask:
+    ask: Ask = model.stream
+    for each in reversed(middleware):
+        if wraps(each, "ask_model"):
+            ask = partial(each.ask_model, call_next=ask)
+            if each.edits_answers:
+                ask = partial(_agreeing, ask)
+    return ask
+
+
+async def _agreeing(ask: Ask, request: Request) -> AsyncIterator[Sequence[Delta]]:
+    """The message at the end of an answer holds what its deltas say. If they were edited, it is written anew, without
+    what only the provider's own wire knows of the original."""
+    response = PartialResponse()
+    async with closing(ask(request)) as batches:
+        async for deltas in batches:
+            for delta in deltas:
+                response.feed(delta)
+            last = deltas[-1] if deltas else None
+            if isinstance(last, Ended) and last.message is not None and not response.matches(last.message):
+                deltas = [*deltas[:-1], Ended(last.verdict, response.message)]
+            yield deltas
+
+
+def wrap_caller(middleware: Sequence[Middleware], caller: Caller) -> Caller:
+    for each in reversed(middleware):
+        if wraps(each, "call_tool"):
+            caller = partial(each.call_tool, call_next=caller)
+    return caller
+
+
+def wrap_approver(middleware: Sequence[Middleware], on_approval: OnApproval | None) -> OnApproval | None:
+    for each in reversed(middleware):
+        on_approval = each.approver(on_approval)
+    return on_approval

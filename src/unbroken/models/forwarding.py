@@ -1,0 +1,58 @@
+"""Requests that are none of ours, sent to a provider as they are, with its key: lists of models, embeddings, files.
+
+No wire is read here and nothing is tried again. The address is the provider's own: only what follows its base may be
+chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from io import BytesIO
+
+from aiohttp import ClientError, ClientResponse, ClientTimeout
+from yarl import URL
+
+from unbroken.errors import TimedOut, Unreachable
+from unbroken.models.http import HTTPModel
+from unbroken.models.sessions import open_session
+from unbroken.wires import find_wire
+
+
+def base_of(model: HTTPModel) -> URL:
+    """What the paths of its wire are added to."""
+    endpoint = model.endpoint
+    path = find_wire(endpoint.wire).http.path.partition("{")[0]
+    whole = endpoint.whole_url.with_query(None)
+    return whole.with_path(whole.path[: whole.path.rindex(path)] or "/", encoded=False)
+
+
+@asynccontextmanager
+async def relayed(
+    model: HTTPModel, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+) -> AsyncGenerator[ClientResponse]:
+    """The provider's response, its body not read yet. Redirects are not followed: the key would go there too."""
+    base = base_of(model)
+    url = base.with_path(base.path.rstrip("/") + path)
+    if query:
+        url = URL(f"{url}?{query}", encoded=True)
+    session = await open_session()
+    timeouts = model.timeouts
+    limits = ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.first_byte)
+    name = model.endpoint.provider
+    try:
+        async with session.request(
+            method,
+            url,
+            data=BytesIO(body) if body else None,
+            headers={**await model.headers(), **headers},
+            allow_redirects=False,
+            timeout=limits,
+            proxy=model.proxy,  # also because what a proxy wants to know would else be told to the provider
+            proxy_headers=model.proxy_headers,
+        ) as response:
+            yield response
+    except TimeoutError:
+        raise TimedOut(f"provider `{name}` did not answer {method} {path} in time") from None
+    except (ClientError, OSError) as error:
+        raise Unreachable(f"provider `{name}` cannot be asked for {method} {path}: {type(error).__name__}") from None

@@ -1,0 +1,307 @@
+"""Provider rows that a user writes: a TOML file with a table `[providers.NAME]` for each, and the way back to TOML.
+
+Here a row is text that was checked, no more: what it starts from, and which fields of `Provider` and `Quirks` it sets.
+What becomes of it is decided in `providers`, which stands above. Values are not quoted in errors: somebody may have
+written a key where the name of its variable belongs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeAlias, cast, get_args
+
+from unbroken.errors import UserError
+from unbroken.messages import Effort
+from unbroken.models.addresses import read_base
+from unbroken.models.lost_reasoning import WAYS
+from unbroken.models.quirks import ALL_CHOICES
+from unbroken.wires import WIRES
+from unbroken.wires.ids import IdRule
+
+VARIABLE = "UNBROKEN_PROVIDERS"
+"""Where the file is. Set to nothing: no file is read."""
+
+KEY_HEADER_NAMES = ("bearer", "x-api-key", "x-goog-api-key", "api-key")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`like` is the row that it starts from; empty: the one of its own name, or `compatible`."""
+
+    name: str
+    like: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    quirks: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def own_file() -> Path | None:
+    """The user's file; None if there is none. One that is named has to be there."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return Path(named).expanduser() if named.strip() else None
+    config = os.environ.get("XDG_CONFIG_HOME", "").strip()
+    try:
+        path = (Path(config) if config else Path("~/.config").expanduser()) / "unbroken" / "providers.toml"
+    except RuntimeError:  # nobody's home is known
+        return None
+    return path if path.is_file() else None
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """In the order of the file."""
+    import tomllib  # noqa: PLC0415 - start-up time
+
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; correct {VARIABLE}, or unset it") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is no TOML: {error}; rows look like [providers.NAME]") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no UTF-8 text; TOML always is") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    for name in tables:
+        if name != "providers":
+            raise UserError(f"{path}: [{name}] is no table of this file; rows look like [providers.NAME]")
+    rows = tables.get("providers", {})
+    if not isinstance(rows, dict):
+        raise UserError(f"{path}: `providers` has to be a table; rows look like [providers.NAME]")
+    return tuple(_row(path, name, row) for name, row in cast("dict[str, object]", rows).items())
+
+
+class _Wrong(Exception):
+    """What a value has to be."""
+
+
+Reader: TypeAlias = Callable[[Any], Any]
+"""The value of TOML as the field has it; `_Wrong` in words if it cannot be."""
+
+
+def _row(path: Path, name: str, row: object) -> Row:
+    place = f"{path}: [providers.{name}]"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name in ("http", "https"):
+        raise UserError(f"{place} has no name that can stand in NAME:MODEL: use letters, digits, - and _")
+    if not isinstance(row, dict):
+        raise UserError(f"{place} has to be a table")
+    values = dict(cast("dict[str, Any]", row))
+    quirks: object = values.pop("quirks", {})
+    if not isinstance(quirks, dict):
+        raise UserError(f"{path}: [providers.{name}.quirks] has to be a table")
+    like = _value(place, "like", _text, values.pop("like")) if "like" in values else ""
+    for key in values:
+        if key not in FIELDS and key in QUIRKS:
+            raise UserError(f"{place} has no key `{key}`: it belongs into [providers.{name}.quirks]")
+    fields = _read(place, values, FIELDS, ["like", "quirks"])
+    return Row(name, like, fields, _read(f"{path}: [providers.{name}.quirks]", cast("dict[str, Any]", quirks), QUIRKS))
+
+
+def _read(
+    place: str, values: Mapping[str, Any], readers: Mapping[str, Reader], others: Sequence[str] = ()
+) -> dict[str, Any]:
+    for key in values:
+        if key not in readers:
+            near = get_close_matches(key, [*readers, *others], 1)
+            guess = f"did you mean `{near[0]}`? " if near else ""
+            way_out = "; a provider's key stands in a variable that `keys` names" if "key" in key.lower() else ""
+            raise UserError(f"{place} has no key `{key}`: {guess}There are: {', '.join([*others, *readers])}{way_out}")
+    return {key: _value(place, key, readers[key], value) for key, value in values.items()}
+
+
+def _value(place: str, key: str, reader: Reader, value: Any) -> Any:
+    try:
+        return reader(value)
+    except _Wrong as wrong:
+        raise UserError(f"{place}: `{key}` {wrong}") from None
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong("has to be true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise _Wrong("has to be a text of one line")
+    return value
+
+
+def _whole(low: int, high: int) -> Reader:
+    def read(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise _Wrong(f"has to be a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def _one_of(names: Sequence[str], what: str) -> Reader:
+    def read(value: Any) -> str:
+        if value not in names:
+            near = get_close_matches(value, names, 1) if isinstance(value, str) else []
+            guess = f"did you mean `{near[0]}`? " if near else ""
+            raise _Wrong(f"has to be {what}: {guess}There are: {', '.join(names)}")
+        return value
+
+    return read
+
+
+def _list(item: Reader, of: str) -> Reader:
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise _Wrong(f'has to be a list of {of}, like ["…"]')
+        return tuple(item(one) for one in cast("list[Any]", value))
+
+    return read
+
+
+def _set(item: Reader, of: str) -> Reader:
+    read = _list(item, of)
+    return lambda value: frozenset(read(value))
+
+
+def _table(key: Reader, item: Reader) -> Reader:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _Wrong("has to be a table, like { … = … }")
+        return {key(name): item(one) for name, one in cast("dict[str, Any]", value).items()}
+
+    return read
+
+
+def _variable(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise _Wrong("has to name variables of the environment, letters, digits and _ only")
+    return value
+
+
+def _address(value: Any) -> str:
+    text = _text(value)
+    if "{" not in text:  # else it has parts that only `connect` knows
+        try:
+            read_base(text, "")
+        except UserError:
+            raise _Wrong("has to be a web address, like https://host/v1") from None
+    return text
+
+
+def _path(value: Any) -> str:
+    text = _text(value)
+    try:
+        text.format(model="", method="")
+    except (LookupError, ValueError):
+        raise _Wrong("has to be a path in which only {model} and {method} are filled in") from None
+    return text
+
+
+def _json(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise _Wrong("holds what JSON cannot say, like a date") from None
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Wrong("has to be a table of what stands in the body")
+    return _json(value)
+
+
+def _id_rule(value: Any) -> IdRule:
+    rule = _table(_one_of(["longest", "shortest", "allowed"], "a rule for ids"), lambda one: one)(value)
+    read: dict[str, Any] = {key: (_text if key == "allowed" else _whole(1, 1000))(one) for key, one in rule.items()}
+    if read.get("longest", 0) < read.get("shortest", 1):
+        raise _Wrong("needs `longest`, which is not below `shortest`")
+    try:
+        re.compile(f"{read.get('allowed', '')}*")
+    except re.error:
+        raise _Wrong("has an `allowed` that is no regular expression for one character") from None
+    return IdRule(**read)
+
+
+_wire = _one_of(list(WIRES), "a wire")
+_names = _list(_text, "texts")
+_variables = _list(_variable, "variables")
+
+FIELDS: Mapping[str, Reader] = {
+    "title": _text,
+    "wire": _wire,
+    "base_url": _address,
+    "keys": _variables,
+    "several_calls": _flag,
+    "known_from": _one_of(["recorded", "documented, not tried"], "where that is known from"),
+    "needs_key": _flag,
+    "other_wires": _table(_wire, _address),
+    "elsewhere": _text,
+    "base_url_variables": _variables,
+    "parts": _table(_one_of(["project", "location"], "a table of parts"), _variables),
+    "port": _whole(1, 65535),
+    "prefix": _path,
+    "path": _path,
+    "dated_path": _path,
+    "version_variables": _variables,
+    "key_header": _one_of(KEY_HEADER_NAMES, "a way to send a key"),
+    "note": _text,
+    "aliases": _names,
+}
+"""The fields of `Provider`, but for its name and its quirks."""
+
+QUIRKS: Mapping[str, Reader] = {
+    "rename": _table(_text, _text),
+    "drop": _set(_text, "texts"),
+    "add": _object,
+    "reasoning": _table(_one_of([*get_args(Effort), "*"], "a table of efforts"), _object),
+    "choices": _set(_one_of(sorted(ALL_CHOICES), "a list of choices"), "choices"),
+    "asks_for_several": _flag,
+    "call_ids": _id_rule,
+    "no_call_ids": _flag,
+    "stream_with_tools": _flag,
+    "strict": _flag,
+    "lost_reasoning": _one_of(["", *WAYS], "a way to go on without reasoning"),
+    "prose": _flag,
+}
+"""The fields of `Quirks`."""
+
+
+def write_row(row: Row) -> str:
+    """The row as `read_rows` reads it."""
+    name = _key(row.name)
+    like = {"like": row.like} if row.like else {}
+    lines = [f"[providers.{name}]", *_lines({**like, **row.fields})]
+    if row.quirks:
+        lines += ["", f"[providers.{name}.quirks]", *_lines(row.quirks)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(values: Mapping[str, Any]) -> list[str]:
+    return [f"{_key(key)} = {_toml(value)}" for key, value in values.items()]
+
+
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _toml(text)
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case str():
+            # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case IdRule(longest, allowed, shortest):
+            return _toml({"longest": longest, "allowed": allowed, "shortest": shortest})
+        case frozenset():
+            return _toml(sorted(cast("frozenset[str]", value)))
+        case tuple() | list():
+            return f"[{', '.join(_toml(one) for one in cast('Sequence[Any]', value))}]"
+        case dict():
+            table = cast("dict[str, Any]", value)
+            return f"{{ {', '.join(_lines(table))} }}" if table else "{}"
+        case _:
+            return json.dumps(value)  # true, false and numbers are the same in both

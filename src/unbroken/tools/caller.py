@@ -1,0 +1,397 @@
+"""From a call to its result: find the tool, bind the arguments, run it within its time-out, put its value into words.
+
+A tool's failure is a result, never an exception. When and beside what a call runs is not decided here but in
+`execution`; both meet in the `Caller`, a signature that other things can have too (a recording, a durable step).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+import orjson
+
+from unbroken.clock import Clock
+from unbroken.deadlines import TimeLimit
+from unbroken.events import ToolLate
+from unbroken.messages import Json, Part, ToolCall, ToolResult
+from unbroken.tools.context import CallContext
+from unbroken.tools.exact_arguments import inexact
+from unbroken.tools.lazy import IterationFailed, collect
+from unbroken.tools.results import RESULT_LIMIT, ToolFailed, ToolOutput, is_plain, to_parts
+from unbroken.tools.schema import ArgumentsDoNotFit
+from unbroken.tools.threads import THREADS, Job
+from unbroken.tools.tool import Effect, Tool
+from unbroken.tools.toolbox import Toolbox
+
+T = TypeVar("T")
+
+Caller: TypeAlias = Callable[[ToolCall, CallContext[Any]], Awaitable[ToolResult]]
+
+LOG = logging.getLogger("unbroken.tools")
+
+ToolErrors: TypeAlias = Literal["full", "safe"]
+"""What a model is told of an exception: its text, or its type alone."""
+
+SAFE = "the tool failed ({kind}); the details are not shown here"
+
+PASSWORD = re.compile(r"(?P<before>://[^/@\s:]*:)(?P<password>[^/\s]+)(?=@)")
+"""Of an address, up to its last `@`."""
+
+QUOTED = 200
+"""How many characters of refused arguments are quoted."""
+
+CACHED = 1024
+"""Results that a caller keeps at most."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A call and all that has to be known before it runs. With a `refusal` it never runs: that is its answer."""
+
+    call: ToolCall
+    tool: Tool | None
+    arguments: dict[str, Any] | None = None
+    key: Any = None
+    fingerprint: str = ""
+    """Name and arguments: calls with the same one are identical."""
+    asks: bool = False
+    """It needs an approval."""
+    refusal: str = ""
+    nth: int = 1
+    """Its number among the identical calls of its message."""
+    uncertain: bool = False
+    """It had started when its process died, and its result is not recorded."""
+
+    @property
+    def effect(self) -> Effect:
+        return "read" if self.tool is None or self.refusal else self.tool.effect  # what cannot run changes nothing
+
+    @property
+    def overlap(self) -> bool:
+        """May it run beside calls of other tools that declare the same?"""
+        return self.tool is not None and bool(self.tool.overlap)
+
+    @property
+    def waits(self) -> bool:
+        """It may have taken effect, and a person has to say what becomes of it."""
+        return self.uncertain and self.tool is not None and self.tool.crash_policy == "wait"
+
+
+def prepare(call: ToolCall, toolbox: Toolbox, errors: ToolErrors = "full") -> Prepared:
+    tool = toolbox.get(call.name)
+    if call.arguments is None:
+        return Prepared(call, tool, fingerprint=f"{call.name}\n{call.raw}", refusal=_cut(call))
+    if tool is None:
+        return Prepared(call, None, fingerprint=fingerprint(call), refusal=_unknown(call, toolbox))
+    prepared = Prepared(call, tool, fingerprint=fingerprint(call))
+    if problem := inexact(call):
+        prepared.refusal = f"not executed: the arguments of `{call.name}` cannot be read in one way only: {problem}"
+        return prepared
+    try:
+        prepared.arguments = tool.signature.bind(call.arguments)
+        if tool.key is not None:
+            prepared.key = plain_key(tool.key(prepared.arguments))
+        prepared.asks = tool.needs_approval(prepared.arguments)
+    except ArgumentsDoNotFit as error:
+        prepared.refusal = f"the arguments of `{call.name}` do not fit: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign `key` or `approve` runs here
+        prepared.refusal = f"tool `{call.name}` could not be prepared: {_for_model(call.name, error, errors)}"
+    return prepared
+
+
+def number_identical(calls: Iterable[Prepared]) -> None:
+    """So that each has an idempotency key of its own, the same one after a break."""
+    made: dict[str, int] = {}
+    for prepared in calls:
+        prepared.nth = made[prepared.fingerprint] = made.get(prepared.fingerprint, 0) + 1
+
+
+def plain_key(key: Any) -> Any:
+    """A key that can be looked up whatever its type does; equal keys stay equal."""
+    if key is None or isinstance(key, str | int | bytes):
+        return key
+    if isinstance(key, list | tuple):
+        return tuple(map(plain_key, cast("Iterable[Any]", key)))
+    if isinstance(key, dict):
+        return frozenset((plain_key(name), plain_key(value)) for name, value in cast("dict[Any, Any]", key).items())
+    if isinstance(key, set | frozenset):
+        return frozenset(map(plain_key, cast("Iterable[Any]", key)))
+    try:
+        hash(key)
+        same = bool(key == key)
+    except Exception:  # noqa: BLE001 - a foreign type
+        same = False
+    return key if same else f"{type(key).__name__} {key!r}"
+
+
+def fingerprint(call: ToolCall) -> str:
+    try:
+        arguments = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONEncodeError, RecursionError):  # integers beyond 64 bits, half a surrogate pair
+        items = sorted((call.arguments or {}).items(), key=lambda item: str(item[0]))
+        arguments = repr(items).encode("utf-8", "backslashreplace")
+    return f"{call.name}\n{arguments.decode()}"
+
+
+def failure(call: ToolCall, message: str) -> ToolResult:
+    return ToolResult.of(call, f"Error: {message}", error=True)
+
+
+def timed_out(seconds: float) -> str:
+    return f"Execution timeout after {seconds:g}s"
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, for a model to read; without the passwords of addresses."""
+    return without_passwords(_words_of(error))
+
+
+def without_passwords(text: str) -> str:
+    """`postgres://user:secret@host` with its password masked."""
+    return PASSWORD.sub(r"\g<before>***", text) if "://" in text else text
+
+
+def _for_model(name: str, error: BaseException, errors: ToolErrors) -> str:
+    """What a model is told. With `safe` errors the rest goes into the log alone."""
+    if errors == "full" or isinstance(error, ToolFailed):
+        return in_words(error)
+    LOG.error("Tool %s raised %s: %s", name, type(error).__name__, in_words(error))
+    return SAFE.format(kind=type(error).__name__)
+
+
+def _words_of(error: BaseException) -> str:
+    if isinstance(error, KeyError):
+        return f"KeyError: {error}"
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return f"{group}: {_words_of(group.exceptions[0])}"
+    if isinstance(error, SystemExit):
+        return f"the tool tried to end the program (exit code {error.code})"
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - a foreign exception's own __str__ may fail
+        return type(error).__name__
+
+
+class ToolCaller:
+    """The `Caller` of a toolbox. It keeps what tools with `cache` gave."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        clock: Clock,
+        cache: ResultCache,
+        limit: int = RESULT_LIMIT,
+        errors: ToolErrors = "full",
+    ) -> None:
+        self._toolbox = toolbox
+        self._clock = clock
+        self._cache = cache
+        self._limit = limit
+        self._errors: ToolErrors = errors
+
+    async def __call__(self, call: ToolCall, context: CallContext[Any]) -> ToolResult:
+        tool = self._toolbox.get(call.name)
+        if tool is None:
+            return failure(call, _unknown(call, self._toolbox))
+        arguments = context.arguments
+        if arguments is None:
+            prepared = prepare(call, self._toolbox, self._errors)
+            if prepared.arguments is None:
+                return failure(call, prepared.refusal)
+            arguments = prepared.arguments
+        if tool.cache is None:
+            return await self._run(tool, call, arguments, context)
+        key, now = fingerprint(call), self._clock.elapsed()
+        # What a tool gives that looks at its context is meant for these deps and this conversation alone; another
+        # function under the same name (a closure over another user, say) never gets it.
+        whose = (tool.function, context.deps, context.store) if tool.signature.context else (tool.function,)
+        if kept := self._cache.get(key, now, whose):
+            return replace(kept, call_id=call.id)
+        result = await self._run(tool, call, arguments, context)
+        if not result.error:
+            self._cache.keep(key, now + tool.cache, result, whose)
+        return result
+
+    async def _run(
+        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], context: CallContext[Any]
+    ) -> ToolResult:
+        if tool.signature.context:
+            arguments = {**arguments, tool.signature.context: context}
+        result = await self._attempt(tool, call, arguments, context)
+        if isinstance(result, ToolResult):
+            return result
+        for _ in range(tool.retries):
+            if not isinstance(result, Exception):
+                break
+            context.attempt += 1
+            result = await self._attempt(tool, call, arguments, context)
+        if isinstance(result, ToolResult):
+            return result
+        return failure(call, _for_model(call.name, result, self._errors))
+
+    async def _attempt(
+        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], context: CallContext[Any]
+    ) -> ToolResult | BaseException:
+        """What it gave, or what it raised; a time-out is a result, because trying again would only take longer."""
+        assert tool.function is not None  # a tool of the client never comes here
+        attempt = Attempt(call, context, tool.timeout, self._limit)
+        return await attempt.outcome(partial(tool.function, **arguments), tool.signature.is_async)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One run of a tool's function within its time-out, up to its result. Foreign code runs in a thread (what a
+    synchronous tool does, what its value does when it is gone through or put into words), or is asynchronous."""
+
+    call: ToolCall
+    context: CallContext[Any]
+    timeout: float | None
+    limit: int
+    """Characters of the result."""
+    time: TimeLimit = field(default_factory=lambda: TimeLimit(None))
+    _job: Job | None = None
+
+    async def outcome(self, function: Callable[[], Any], is_async: bool) -> ToolResult | BaseException:
+        """What it gave, or what it raised. Out of time, it is a failure, and `time.expired` is true."""
+        try:
+            return await self._run(function, is_async)
+        except TimeoutError as error:
+            if not self.time.expired:
+                return error  # the tool's own
+            limit = self.timeout or 0.0
+            if (threads := self.leave_thread()) is not None:
+                self.context.say(ToolLate, self.context.call_id, self.call.name, limit, threads)
+            return failure(self.call, timed_out(limit))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                self.leave_thread()
+                raise
+            return RuntimeError(f"something that the tool waited for was cancelled: {in_words(error)}")
+        except KeyboardInterrupt:
+            raise  # on the loop it is the user's, whichever tool it hits
+        except IterationFailed as error:
+            return error.__cause__ or error
+        except Raised as error:
+            return error.error
+        except BaseException as error:  # noqa: BLE001 - a foreign tool runs here: SystemExit, a panic of foreign code
+            return error
+
+    async def _run(self, function: Callable[[], Any], is_async: bool) -> ToolResult:
+        waits = not is_async and THREADS.crowded
+        self.time = TimeLimit(None if waits else self.timeout)
+        with self.time:
+            value = function() if is_async else await self._in_thread(partial(self._call, function), waits)
+            if inspect.isawaitable(value):
+                value = await value
+            if isinstance(value, _Given):
+                return value.result
+            content = value.content if isinstance(value, ToolOutput) else value
+            if isinstance(content, AsyncIterator):
+                items = await collect(cast("AsyncIterator[Any]", content), self.context.report)
+                value = replace(value, content=items) if isinstance(value, ToolOutput) else items
+            if is_plain(value):
+                return self._result(value)
+            return await self._in_thread(partial(self._result, value), waits=False)
+
+    async def _in_thread(self, work: Callable[[], T], waits: bool) -> T:
+        job = self._job = Job(work)
+        loop = asyncio.get_running_loop()
+        if waits and self.timeout is not None:
+            # Its time begins when it has a thread, and not while it waits for one.
+            job.on_start = partial(loop.call_soon_threadsafe, partial(self.time.begin, self.timeout))
+        value, error = await loop.run_in_executor(THREADS, job)
+        if error is not None:
+            raise Raised(error) if isinstance(error, _CANNOT_PASS) else error
+        return value
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        value = function()
+        content = value.content if isinstance(value, ToolOutput) else value
+        waits = inspect.isawaitable(value) or isinstance(content, AsyncIterator)
+        return value if waits else _Given(self._result(value))
+
+    def _result(self, value: Any) -> ToolResult:
+        call = self.call
+        if isinstance(value, ToolResult):
+            content = value.content if isinstance(value.content, tuple) else self._parts(value.content)  # pyright: ignore[reportUnnecessaryIsInstance] - a tool's value
+            return replace(value, call_id=call.id, name=call.name, content=content)
+        data = value.data if isinstance(value, ToolOutput) else None
+        return ToolResult(call.id, self._parts(value), name=call.name, data=data)
+
+    def _parts(self, value: object) -> tuple[Part, ...]:
+        return to_parts(value, self.limit, self._is_late)
+
+    def _is_late(self) -> bool:
+        return self._job is not None and self._job.late
+
+    def leave_thread(self) -> int | None:
+        """Nobody waits for its thread any more. Gives how many threads are late now, or None if it has none."""
+        return THREADS.give_up(self._job) if self._job is not None and self._job.running else None
+
+
+@dataclass(slots=True)
+class _Given:
+    """What a tool gave in its thread, put into words there."""
+
+    result: ToolResult
+
+
+class Raised(Exception):
+    """A synchronous tool raised what means something else on the loop; `error` is that."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+_CANNOT_PASS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, StopAsyncIteration)
+
+
+class ResultCache:
+    """What tools with `cache` gave, by name and arguments, until it is too old."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, ToolResult, tuple[Any, ...]]] = {}
+
+    def get(self, key: str, now: float, whose: tuple[Any, ...] = ()) -> ToolResult | None:
+        until, result, theirs = self._kept.get(key, (now, None, ()))
+        return result if until > now and [*map(id, whose)] == [*map(id, theirs)] else None
+
+    def keep(self, key: str, until: float, result: ToolResult, whose: tuple[Any, ...] = ()) -> None:
+        self._kept.pop(key, None)
+        self._kept[key] = (until, result, whose)
+        while len(self._kept) > CACHED:
+            del self._kept[next(iter(self._kept))]
+
+
+def _cut(call: ToolCall) -> str:
+    if call.kind == "custom":
+        return f"`{call.name}` was called with free text; call it with arguments as a JSON object"
+    raw = call.raw[:QUOTED] + ("…" if len(call.raw) > QUOTED else "")
+    return f"not executed: {call.problem or 'the arguments are not complete'}. Received: {raw}"
+
+
+def _unknown(call: ToolCall, toolbox: Toolbox) -> str:
+    close = toolbox.close_to(call.name)
+    meant = f"; did you mean `{close[0]}`?" if close else ""
+    return f"unknown tool `{call.name}`; there are: {', '.join(toolbox.names) or 'none'}{meant}"
+
+
+def note(result: ToolResult, text: str) -> ToolResult:
+    """The same result with a remark for the model after it."""
+    return replace(result, content=(*result.content, *to_parts(f"\n\n{text}")))
+
+
+def quote(arguments: dict[str, Json]) -> str:
+    """Arguments for people, short."""
+    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"

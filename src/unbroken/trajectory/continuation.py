@@ -1,0 +1,313 @@
+"""Resumes a run from its recording: what the run had when it was cut off, and the middleware that gives it that again.
+
+The last request is answered from the recording if its answer was complete. Calls that had finished get their recorded
+results, by their idempotency keys. Of calls that had started and have no result nobody knows whether they took effect:
+their tools say what becomes of them (`tools/after_crash`). What was decided about a call holds for that very call. From
+there on the model and the tools are asked.
+
+Nothing runs with arguments that were masked when they were recorded: the model is asked to make such a call again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, cast
+
+from unbroken.deltas import Delta
+from unbroken.errors import RunTaken, UserError
+from unbroken.events import RunFinished
+from unbroken.messages import Message, Request, ToolCall, ToolResult, Usage, User
+from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.models.secrets import MASK
+from unbroken.partial_response import PartialResponse
+from unbroken.tools.after_crash import settle, unknown
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
+from unbroken.tools.caller import Caller, Prepared, failure, fingerprint
+from unbroken.tools.context import CallContext
+from unbroken.tools.results import RESULT_LIMIT
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.divergence import compare_requests
+from unbroken.trajectory.line_checks import is_state
+from unbroken.trajectory.lines import Line, encode, read_approval, read_delta, read_usage
+from unbroken.trajectory.recording import RecordedRequest, Recording
+from unbroken.transcript import from_json
+from unbroken.transcript.saved import read_result
+
+LOG = logging.getLogger("unbroken.trajectory")
+
+MASKED = "not executed: its arguments were masked when the run was recorded; make the call again"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a call gave, what it used itself, and how long it took."""
+
+    result: ToolResult
+    usage: Usage | None
+    seconds: float
+
+
+@dataclass(slots=True)
+class Interrupted:
+    """Where a run was cut off."""
+
+    recording: Recording
+    messages: tuple[Message, ...]
+    """The history when the model was asked last."""
+    question: User | None
+    """What was to be asked, if the model had not been asked yet."""
+    state: Line
+    """What the run had used and noted by then."""
+    seconds: float
+    """How long it had been going."""
+    next_seq: int
+    request: RecordedRequest | None = None
+    answer: list[Line] = field(default_factory=list[Line])
+    """The deltas that came, if the answer was whole."""
+    results: dict[str, Given] = field(default_factory=dict[str, "Given"])
+    """What calls gave, by their keys."""
+    by_id: dict[tuple[int, str], Given] = field(default_factory=dict[tuple[int, str], "Given"])
+    """The same, by their turns and ids."""
+    begun: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
+    """How often each call was begun, by its turn and its id."""
+    alike: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    """Calls that were begun, by their turn and what they are."""
+    started: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
+    """Calls of the last answer that were begun, by their ids."""
+    turn: int = 0
+    """Theirs."""
+    uncertain: set[str] = field(default_factory=set[str])
+    """Those of them that have no result, and of which nobody has said that they may run again."""
+    asked_about: set[str] = field(default_factory=set[str])
+    """Those of them that the run waits for since."""
+    decisions: dict[str, Approval | ToolResult] = field(default_factory=dict[str, "Approval | ToolResult"])
+    """What was decided about calls of the last answer, and what the client gave for them, by their ids."""
+
+
+def find_interruption(recording: Recording) -> Interrupted:
+    """Raises `RunTaken` for a run that came to its end."""
+    ending = recording.ending
+    if isinstance(ending, RunFinished) and ending.stop_reason != "waiting":
+        raise RunTaken(
+            f"{recording.path}: run `{recording.run}` has ended ({ending.stop_reason}): nothing is left to resume, and "
+            f"its answer is in the recording",
+            recording.run,
+        )
+    if recording.damaged:
+        raise UserError(
+            f"{recording.path} is damaged and cannot be resumed: line {recording.damaged} cannot be read, and what it "
+            f"reported could be done twice"
+        )
+    saved = recording.head.get("question")
+    question = from_json([saved])[0] if saved else None
+    found = Interrupted(
+        recording,
+        (),
+        question if isinstance(question, User) else None,
+        _state_of(recording),
+        _seconds(recording),
+        max((event.seq for event in recording.events), default=-1) + 1,
+    )
+    requests = iter(recording.requests)
+    history: list[Line] = recording.head.get("messages", [])
+    known: list[Line] | None = None
+    noted: list[Line] = []
+    coming: list[Line] = []
+    whole: dict[int, list[Line]] = {}
+    starts: dict[tuple[int, str], float] = {}
+    for line in recording.lines:
+        match line["line"]:
+            case "history":
+                noted = known = [*noted[: line["keep"]], *line["messages"]]
+            case "request":
+                before, found.request = found.request, next(requests)
+                found.state = line.get("state", {})
+                if not is_state(found.state):
+                    raise UserError(f"{recording.path} is damaged and cannot be resumed: its state is not readable")
+                sent = found.request.messages
+                is_system = bool(sent) and sent[0].get("role") == "system"
+                history = known if known is not None else list(sent[1:] if is_system else sent)
+                known, coming, found.question = None, [], None
+                if before is None or before.turn != found.request.turn:
+                    found.decisions = {}
+                    found.started, found.uncertain, found.asked_about = {}, set(), set()
+            case "delta":
+                coming.append(line)
+                if line["delta"] == "ended" and line["verdict"]["kind"] == "whole":
+                    whole[line["turn"]] = coming
+            case "event" if line["event"] == "tool_calls_detected":
+                whole.setdefault(line["turn"], coming)  # cut, and its complete calls ran
+            case "event" if line["event"] == "call_started":
+                call = ToolCall(line["call_id"], line["name"], line["arguments"])
+                found.begun[line["turn"], call.id] += 1
+                starts.setdefault((line["turn"], call.id), line["time"])
+                found.alike.add((line["turn"], fingerprint(call)))
+                found.started[call.id], found.turn = call, line["turn"]
+                found.uncertain.add(call.id)
+                found.asked_about.discard(call.id)
+            case "event" if line["event"] == "run_finished":
+                found.asked_about = {call["id"] for call in line["pending"] if call.get("uncertain")}
+            case "result" if not line["key"]:  # the client's own
+                found.decisions[line["call_id"]] = read_result(line["result"])
+                found.uncertain.discard(line["call_id"])
+            case "result":
+                found.uncertain.discard(line["call_id"])
+                took = recording.time_at(line["at"]) - starts.get((line["turn"], line["call_id"]), inf)
+                given = Given(read_result(line["result"]), read_usage(line.get("usage")), round(max(took, 0.0), 6))
+                found.results.setdefault(line["key"], given)  # the first ran, another would be only given again
+                found.by_id.setdefault((line["turn"], line["call_id"]), given)
+            case "approval" if line["decision"] != "wait":
+                id, decision = line["call_id"], read_approval(line)
+                found.decisions[id] = combine(found.decisions.get(id), decision)
+                if id in found.asked_about and not isinstance(decision, Deny):
+                    found.uncertain.discard(id)  # somebody knows that it may run
+            case _:
+                pass
+    found.messages = from_json(history)
+    if found.request is not None:
+        found.answer = whole.get(found.request.turn, [])
+    return found
+
+
+def combine(before: Approval | ToolResult | None, now: Approval | ToolResult) -> Approval | ToolResult:
+    """What was decided about a call twice: to allow what was edited leaves it edited."""
+    return before if isinstance(before, Edit) and isinstance(now, Allow) else now
+
+
+def _state_of(recording: Recording) -> Line:
+    """Of a run that was resumed before its recording began: it has calls to finish, and asks nothing before that."""
+    state: Line = recording.head.get("state", {})
+    return {**state, "requests": state["requests"] + 1, "attempts": state["attempts"] + 1} if state else {}
+
+
+def _seconds(recording: Recording) -> float:
+    """How long it has been going, without the time that nobody was there."""
+    total = began = last = 0.0
+    for line in recording.lines:
+        if line["line"] == "resumed":
+            total, began = total + last - began, line["at"]
+        last = max(line.get("at", 0.0), began) if line["line"] == "resumed" else max(line.get("at", 0.0), last)
+    return round(total + last - began, 9)
+
+
+class Continuation(Middleware):
+    """Gives the rest of a run what was recorded of it. `answers` are given now, about calls that the run waits for."""
+
+    edits_answers = False
+
+    def __init__(self, interrupted: Interrupted, answers: Mapping[str, object]) -> None:
+        self._interrupted = interrupted
+        self._answer = interrupted.answer
+        self._same = False
+        """The calls are those of the recording."""
+        self._toolbox: Toolbox | None = None
+        self._result_limit = RESULT_LIMIT
+        runs = {id for id, answer in answers.items() if isinstance(answer, Allow | Edit)}
+        self._uncertain = interrupted.uncertain - (runs & interrupted.asked_about)
+
+    def start(self, run: RunStart) -> Continuation:
+        self._result_limit = int(cast("int", run.settings.get("result_limit", RESULT_LIMIT)))
+        return self
+
+    def on_tools(self, turn: int, toolbox: Toolbox) -> None:
+        self._toolbox = toolbox
+
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        answer = self.recorded_answer(request)
+        return _play(answer) if answer else call_next(request)
+
+    def recorded_answer(self, request: Request) -> list[Line]:
+        """The answer that came to this very request, once."""
+        answer, self._answer = self._answer, []
+        recorded = self._interrupted.request
+        if answer and recorded is not None and (words := compare_requests(recorded, request, recorded.turn)):
+            if any(map(self._writes, self._interrupted.started.values())):
+                LOG.warning(
+                    "the last request is different now, and its recorded answer stays, as it has run: %s", words
+                )
+            else:
+                LOG.warning("the last request is different now, so the model is asked anew: %s", words)
+                answer = []
+        self._same = bool(answer)
+        return answer
+
+    def continue_with_same_calls(self) -> None:
+        """The calls are those of the recording, though no answer is played: the run waited in the middle of them."""
+        self._same, self._answer = True, []
+
+    def _writes(self, call: ToolCall) -> bool:
+        tool = self._toolbox.get(call.name) if self._toolbox is not None else None
+        return tool is None or tool.effect != "read"
+
+    def began_before(self, prepared: Prepared, turn: int) -> bool:
+        """Had this call started, without a result, and may it have changed something?"""
+        call = prepared.call
+        return self._is_uncertain(call, turn, prepared.fingerprint) and self._writes(call) and not self._is_masked(call)
+
+    def _is_uncertain(self, call: ToolCall, turn: int, mark: str) -> bool:
+        found = self._interrupted
+        if not self._uncertain or found.turn != turn:
+            return False
+        if self._same:
+            return call.id in self._uncertain
+        return mark in {fingerprint(found.started[id]) for id in self._uncertain}
+
+    def _is_masked(self, call: ToolCall) -> bool:
+        return self._same and self._interrupted.recording.masked and MASK.encode() in encode(call.arguments or {})
+
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        found = self._interrupted
+        given = found.results.get(context.key)
+        if given is None and self._same:  # its key was made of what is masked now
+            given = found.by_id.get((context.turn, call.id))
+        if given is not None and call.name not in self._live:
+            if given.usage is not None:
+                context.spend(given.usage)
+            context.ran_before = given.seconds
+            return replace(given.result, call_id=call.id)
+        uncertain = self._is_uncertain(call, context.turn, context.fingerprint) and self._writes(call)
+        if self._is_masked(call):
+            return unknown(call) if uncertain else failure(call, MASKED)
+        context.attempt += self._attempts(call, context)
+        tool = self._toolbox.get(call.name) if self._toolbox is not None else None
+        if uncertain and tool is not None:
+            settled = await settle(tool, call, context, self._result_limit)
+            if settled is not None:
+                return replace(settled, call_id=call.id, name=call.name)
+        return await call_next(call, context)
+
+    def _attempts(self, call: ToolCall, context: CallContext[Any]) -> int:
+        if self._same:
+            return self._interrupted.begun[context.turn, call.id]
+        return int((context.turn, context.fingerprint) in self._interrupted.alike)
+
+    @property
+    def _live(self) -> tuple[str, ...]:
+        """The tool that takes a typed answer has to take it again: it is in no message."""
+        output: Line = self._interrupted.recording.settings.get("output") or {}
+        return (output["tool"],) if output else ()
+
+    def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
+        decisions = self._interrupted.decisions
+        if not decisions:
+            return on_approval
+
+        async def resumed(call: ToolCall) -> Approval:
+            decision = decisions.pop(call.id, None) if self._same else None
+            if decision is not None and not isinstance(decision, ToolResult):
+                return decision
+            return Wait() if on_approval is None else await ask(on_approval, call)
+
+        return resumed
+
+
+async def _play(answer: list[Line]) -> AsyncIterator[Sequence[Delta]]:
+    hearing = PartialResponse()
+    for line in answer:
+        delta = read_delta(line, hearing)
+        hearing.feed(delta)
+        yield (delta,)

@@ -1,0 +1,236 @@
+"""Writes the lines of one recording: a few at a time, in their order, without secrets. What they say is `record`.
+
+What is put here is in the file after `DELAY` at the latest. A piece of a text that may be the beginning of a secret
+waits, and all that follows it, until that is known. If the file cannot be written, one warning says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import orjson
+
+from unbroken.deadlines import Deadline, deadline
+from unbroken.events import NAMES, Event, event_to_json
+from unbroken.trajectory.lines import Line, encode, exact
+from unbroken.trajectory.redaction import Hiding, Pieces
+
+LOG = logging.getLogger("unbroken.trajectory")
+
+NOWHERE = -1
+"""In place of a file that could not be opened."""
+DELAY = 0.05
+"""Seconds after which a line is in the file at the latest."""
+
+_EVENTS = {kind: b'{"line":"event","event":"%s",' % name.encode() for kind, name in NAMES.items()}
+"""How the line of each event begins. Its fields follow: there is no quicker way to have them all in one object."""
+
+
+class _Piece:
+    """Of a text that is streamed, and in which there may be a secret; `text` is None until its words are final."""
+
+    __slots__ = ("at", "joined", "masked", "name", "text", "turn")
+
+    def __init__(self, at: float, turn: int, name: str, joined: bool) -> None:
+        self.at = at
+        self.joined = joined
+        """It arrived together with the one before."""
+        self.turn = turn
+        self.name = name
+        self.text: str | None = None
+        self.masked = False
+
+    def follows(self, other: _Piece) -> bool:
+        """May they stand in one line?"""
+        return self.turn == other.turn and self.name == other.name and self.masked == other.masked
+
+
+class Scribe:
+    """`file` is open, and is closed at the end."""
+
+    def __init__(self, path: str, file: int, hiding: Hiding) -> None:
+        self.path = path
+        self.broken = file == NOWHERE
+        self.reason = ""
+        """Why it is broken."""
+        self.on_broken: Callable[[], None] | None = None
+        self.urgent = False
+        """Something is in it that must be in the file before the run goes on."""
+        self.exact = False
+        """A number is in it that the fast encoder would bend."""
+        self._file = file
+        self._hiding = hiding
+        self._lines: list[bytes | _Piece] = []
+        self._said: Line | None = None
+        """Pieces of a text that came last: what follows at once goes to the same line."""
+        self._guarded = False
+        """There are pieces among the lines."""
+        self._timer: Deadline | None = None
+        self._streams: dict[str, tuple[Pieces, deque[_Piece]]] = {}
+        """Texts in which there may be a secret."""
+
+    def hide(self, hiding: Hiding) -> None:
+        """From now on this must not be shown."""
+        self.settle()
+        self._hiding = hiding
+
+    def end_cut_line(self) -> None:
+        """Whoever wrote the file before was killed in the middle of a line."""
+        self._lines.append(b"")
+
+    def put(self, line: Line) -> None:
+        if self._said is not None:
+            self._end_said()
+        try:
+            self._lines.append(exact(line) if self.exact else orjson.dumps(line))
+        except Exception:  # noqa: BLE001 - what the fast encoder does not take, or a user's value that is no JSON
+            self._lines.append(_encoded(line))
+        if self._timer is None:
+            self._set_timer()
+
+    def put_event(self, event: Event) -> None:
+        if self._said is not None:
+            self._end_said()
+        if self.exact:
+            self.put({"line": "event", **event_to_json(event)})
+            return
+        try:
+            self._lines.append(_EVENTS[event.__class__] + orjson.dumps(event)[1:])
+        except Exception:  # noqa: BLE001 - as above
+            self._lines.append(_encoded({"line": "event", **event_to_json(event)}))
+        if self._timer is None:
+            self._set_timer()
+
+    def put_pieces(self, at: float, turn: int, name: str, texts: Sequence[str]) -> None:
+        """Pieces of one text that came together."""
+        said = self._said
+        if self._hiding.secrets and (self._streams or not self._hiding.is_clear("".join(texts))):
+            self._put_guarded(at, turn, name, texts)
+        elif said is not None and said["turn"] == turn and said["delta"] == name:
+            said["pieces"].append((at, *texts))
+        else:
+            if said is not None:
+                self._end_said()
+            self._said = {"line": "pieces", "turn": turn, "delta": name, "pieces": [(at, *texts)]}
+        if self._timer is None:
+            self._set_timer()
+
+    def _end_said(self) -> None:
+        said, self._said = self._said, None
+        if said is not None:
+            self._lines.append(_encoded(said))
+
+    def _put_guarded(self, at: float, turn: int, name: str, texts: Sequence[str]) -> None:
+        self._end_said()
+        self._guarded = True
+        if name not in self._streams:
+            self._streams[name] = (Pieces(self._hiding), deque())
+        pieces, waiting = self._streams[name]
+        for place, text in enumerate(texts):
+            piece = _Piece(at, turn, name, joined=place > 0)
+            waiting.append(piece)
+            _settle(waiting, pieces.feed(text))
+            self._lines.append(piece)
+
+    def settle(self) -> None:
+        """No more will come of the texts that are streamed: their words are final."""
+        if self._streams:
+            for pieces, waiting in self._streams.values():
+                _settle(waiting, pieces.end())
+            self._streams.clear()
+
+    def _set_timer(self) -> None:
+        self._timer = deadline(asyncio.get_running_loop(), DELAY, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._write()
+
+    def flush(self) -> None:
+        """Now, and all of it."""
+        if self._lines or self._said is not None:
+            self.settle()
+            self._write()
+
+    def end(self) -> None:
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self) -> None:
+        self._end_said()
+        lines, self._lines = self._lines, []
+        if self._guarded:
+            lines = self._settled(lines)
+        self.urgent = self.urgent and bool(self._lines)
+        if not lines or self.broken or self._file < 0:
+            return
+        lines.append(b"")
+        data = self._hiding.lines(b"\n".join(cast("list[bytes]", lines)))
+        try:
+            while data:  # at once, unless the disk is full
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self.broken, self.reason = True, error.strerror or str(error)
+            if self.on_broken is not None:
+                self.on_broken()
+            LOG.warning("the recording %s is not written any more: %s", self.path, error.strerror or error)
+
+    def _settled(self, lines: list[bytes | _Piece]) -> list[bytes | _Piece]:
+        """With pieces that came one after another in one line. What must wait is put back."""
+        settled: list[bytes | _Piece] = []
+        said: list[_Piece] = []
+        self._guarded = False
+        for place, line in enumerate(lines):
+            if isinstance(line, _Piece):
+                if line.text is None:
+                    self._lines, self._guarded = lines[place:], True
+                    break
+                if said and not line.follows(said[-1]):
+                    settled.append(_shared(said))
+                    said = []
+                said.append(line)
+            else:
+                if said:
+                    settled.append(_shared(said))
+                    said = []
+                settled.append(line)
+        if said:
+            settled.append(_shared(said))
+        return settled
+
+
+def _encoded(line: Line) -> bytes:
+    try:
+        return encode(line)
+    except Exception as error:  # noqa: BLE001 - a user's value that is no JSON
+        return encode({"line": "note", "text": f"a line `{line['line']}` could not be written: {error}"[:500]})
+
+
+def _shared(pieces: list[_Piece]) -> bytes:
+    first = pieces[0]
+    line: Line = {"line": "pieces", "turn": first.turn, "delta": first.name}
+    if first.masked:
+        line["masked"] = True
+    groups: list[list[object]] = []
+    for piece in pieces:
+        if piece.joined and groups:
+            groups[-1].append(piece.text)
+        else:
+            groups.append([piece.at, piece.text])
+    line["pieces"] = groups
+    return encode(line)
+
+
+def _settle(waiting: deque[_Piece], texts: list[tuple[str, bool]]) -> None:
+    for text, masked in texts:
+        piece = waiting.popleft()
+        piece.text, piece.masked = text, masked

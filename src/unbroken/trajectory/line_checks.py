@@ -1,0 +1,244 @@
+"""Is a line as the schema has it? Whoever reads on may rely on the types of what is checked here.
+
+A recording may come from anywhere, and may be damaged anywhere. What is not checked is not relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields
+from math import isfinite
+from typing import Any, cast
+
+from unbroken.events import KINDS, NAMES
+from unbroken.trajectory.lines import LARGEST, Line
+
+Check = Callable[[Any], bool]
+
+
+def number(value: object) -> float:
+    """A number that can be reckoned with; else 0."""
+    return float(cast("float", value)) if is_number(value) else 0.0
+
+
+def count(value: object) -> int:
+    return int(number(value))
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite_small(value)
+
+
+def isfinite_small(value: float) -> bool:
+    return -LARGEST < value < LARGEST and isfinite(value)
+
+
+def objects(value: object) -> list[Line]:
+    """The objects of a list; nothing if it is none."""
+    if not isinstance(value, list):
+        return []
+    return [cast("Line", each) for each in cast("list[object]", value) if isinstance(each, dict)]
+
+
+def texts(values: Iterable[object]) -> list[str]:
+    return [value for value in values if isinstance(value, str)]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+
+
+def _is_start(value: object) -> bool:
+    return value == -1 or _is_count(value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in cast("list[object]", value))
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in cast("list[object]", value))
+
+
+def _are_named(value: object) -> bool:
+    return _are_objects(value) and all(
+        isinstance(each.get("name"), str) and isinstance(each.get("parameters"), dict)
+        for each in cast("list[Line]", value)
+    )
+
+
+def _is_verdict(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(cast("Line", value).get("kind"), str)
+
+
+def _is_call(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    call = cast("Line", value)
+    return isinstance(call.get("name"), str) and (call.get("arguments") is None or _is_object(call["arguments"]))
+
+
+def _is_usage(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, bool) or _is_count(each) for name, each in cast("Line", value).items() if name != "raw"
+    )
+
+
+_COUNTED = frozenset({"rounds", "requests", "calls", "attempts", "nudges", "pauses", "corrections"})
+
+
+def is_state(value: object) -> bool:
+    """What a run had used and noted: it is reckoned with when the run continues."""
+    if not isinstance(value, dict):
+        return False
+    state = cast("Line", value)
+    streaks = state.get("streaks", {})
+    return (
+        all(_is_count(each) for name, each in state.items() if name in _COUNTED)
+        and _is_usage(state.get("usage", {}))
+        and isinstance(state.get("stop"), str | None)
+        and isinstance(streaks, dict)
+        and all(map(_is_count, cast("dict[str, object]", streaks).values()))
+    )
+
+
+def _is_duration(value: object) -> bool:
+    return is_number(value) and cast("float", value) >= 0
+
+
+def _maybe(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+_NEEDS: dict[str, dict[str, Check]] = {
+    "tools": {"tools": _are_named},
+    "history": {"keep": _is_count, "messages": _are_objects},
+    "request": {"keep": _is_count, "messages": _are_objects},
+    "delta": {"delta": _is_text},
+    "failed": {"error": _is_text, "message": _is_text},
+    "closed": {},
+    "cancelled": {"call_id": _is_text},
+    "result": {"call_id": _is_text, "key": _is_text, "result": _is_object},
+    "approval": {"call_id": _is_text, "decision": _is_text},
+    "stage": {"stage": _is_text, "status": _is_text},
+}
+_MAY_HAVE: dict[str, dict[str, Check]] = {
+    "request": {"system": _maybe(_is_object), "tools": _are_named, "state": _is_object},
+    "delta": {"text": _is_text, "index": _is_count, "call": _is_object, "usage": _is_usage, "verdict": _is_verdict},
+    "result": {"start": _is_start},
+    "cancelled": {"start": _is_start},
+    "event": {"keep": _is_count, "start": _is_start},
+}
+_DELTAS: dict[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "reasoning": ("text",),
+    "call_opened": ("index", "name", "id"),
+    "call_arguments": ("index", "text"),
+    "call_ready": ("call",),
+    "call_spoiled": ("call",),
+    "call_withdrawn": ("index",),
+    "server_call": ("call",),
+    "usage": ("usage",),
+    "ended": ("verdict",),
+    "attempt_failed": ("verdict", "wait", "elsewhere"),
+    "restarted": ("dropped",),
+}
+_BY_TYPE: dict[str, Check] = {
+    "str": _is_text,
+    "int": _is_count,
+    "float": is_number,
+    "bool": _is_flag,
+    "float | None": _maybe(is_number),
+    "list[str]": _are_texts,
+    "dict[str, Json]": _is_object,
+    "list[dict[str, Json]]": _are_objects,
+}
+
+
+_BY_NAME: dict[str, Check] = {"usage": _is_usage, "seconds": _is_duration, "wait": _is_duration}
+_EVENTS: dict[str, tuple[dict[str, Check], frozenset[str]]] = {
+    NAMES[kind]: (
+        {each.name: _BY_NAME.get(each.name) or _BY_TYPE[str(each.type)] for each in fields(kind)},
+        frozenset(each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING),
+    )
+    for kind in KINDS
+}
+
+
+def is_line(line: Line) -> bool:
+    kind = line.get("line")
+    if not isinstance(kind, str):
+        return False
+    if kind == "event":
+        return _is_event(line)
+    if kind == "pieces":
+        return _are_pieces(line)
+    if "at" in line and not is_number(line["at"]):
+        return False
+    if kind in _NEEDS and not (_is_count(line.get("turn")) and is_number(line.get("at"))):
+        return False
+    if not all(name in line and check(line[name]) for name, check in _NEEDS.get(kind, {}).items()):
+        return False
+    if not all(check(line[name]) for name, check in _MAY_HAVE.get(kind, {}).items() if name in line):
+        return False
+    if kind == "delta":
+        needed = _DELTAS.get(line["delta"])
+        # A delta of a later version is not played; it is left out.
+        return needed is not None and all(name in line for name in needed) and _fits(line)
+    return True
+
+
+def _are_pieces(line: Line) -> bool:
+    if not _is_count(line.get("turn")) or line.get("delta") not in ("text", "reasoning"):
+        return False
+    pieces = line.get("pieces")
+    return isinstance(pieces, list) and all(map(_is_piece, cast("list[object]", pieces)))
+
+
+def _is_piece(value: object) -> bool:
+    if not isinstance(value, list) or len(cast("list[object]", value)) < 2:
+        return False
+    at, *texts = cast("list[object]", value)
+    return is_number(at) and all(map(_is_text, texts))
+
+
+def _fits(line: Line) -> bool:
+    match line["delta"]:
+        case "call_ready" | "call_spoiled":
+            return _is_call(line["call"])
+        case "call_opened":
+            return _is_text(line["name"]) and _is_text(line["id"])
+        case "attempt_failed":
+            return is_number(line["wait"]) and _is_flag(line["elsewhere"])
+        case "restarted":
+            return _are_texts(line["dropped"])
+        case _:
+            return True
+
+
+def _is_event(line: Line) -> bool:
+    name = line.get("event")
+    if not isinstance(name, str):
+        return False
+    if name not in _EVENTS:
+        return True  # of a later version: whoever reads it will leave it out
+    if "at" in line and not is_number(line["at"]):
+        return False
+    checks, needed = _EVENTS[name]
+    if not all(check(line[field]) for field, check in checks.items() if field in line):
+        return False
+    return needed.issubset(line) and all(
+        check(line[each]) for each, check in _MAY_HAVE["event"].items() if each in line
+    )

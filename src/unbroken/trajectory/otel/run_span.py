@@ -1,0 +1,189 @@
+"""The span of one run, and below it those of its requests (`asking`) and of its calls (`calls`).
+
+Times are those of the run's own clock, so a run on virtual time, and one that is played again, have theirs. A call's
+span is current while its tool runs, so what that does hangs below it: another agent, an instrumented library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from opentelemetry.context import get_current
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Span, SpanKind, TracerProvider
+
+from unbroken.deltas import Delta
+from unbroken.events import (
+    NAMES,
+    ApprovalAsked,
+    CallFinished,
+    CallsIgnored,
+    CallStarted,
+    Event,
+    LimitReached,
+    ReasoningReplaced,
+    RequestRetried,
+    RunFailed,
+    RunFinished,
+    TextReplaced,
+    ToolCallsDetected,
+    ToolLate,
+)
+from unbroken.messages import Assistant, Request, ToolCall, ToolResult
+from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.tools.caller import Caller
+from unbroken.tools.context import CallContext
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.facts import NO_RESPONSE
+from unbroken.trajectory.otel.call_spans import CallSpans
+from unbroken.trajectory.otel.message_content import answer, history
+from unbroken.trajectory.otel.names import CANCELLED, Asked, is_foreign, nanoseconds
+from unbroken.trajectory.otel.request_spans import Asking, traced
+from unbroken.trajectory.otel.tracing import Telemetry, Tracing, fail
+
+
+def tracing(
+    tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
+) -> Callable[[RunStart], RunTrace]:
+    """Gives each run its trace; the tracer and the instruments are made once."""
+    return partial(RunTrace, Telemetry(tracer_provider, meter_provider, content))
+
+
+class RunTrace(Middleware):
+    """Begins where the run is awaited: the span that is current there is above its own."""
+
+    sees_deltas = True
+    edits_answers = False
+
+    def __init__(self, telemetry: Telemetry, head: RunStart) -> None:
+        self._tracing = tracing = Tracing(telemetry, head, get_current())
+        self._began = head.clock.elapsed()
+        about: dict[str, Any] = {**Asked.named(head.model).attributes()}
+        if head.resumed:
+            about["unbroken.run.goes_on"] = True
+        if tracing.content:
+            question = () if head.question is None else (head.question,)
+            about["gen_ai.input.messages"] = tracing.told_json(history((*head.messages, *question)))
+        self._span = tracing.start("invoke_agent", head.agent, SpanKind.INTERNAL, about, head.clock.now())
+        tracing.put_below(self._span)
+        self._calls = CallSpans(tracing)
+        self._asked = Asked.of(head.asks) if head.asks is not None else Asked.named(head.model)
+        self._asking: Asking | None = None
+        self._turn = 0
+        self._over = False
+
+    def on_tools(self, turn: int, toolbox: Toolbox) -> None:
+        self._turn = turn
+        self._calls.offered(toolbox)
+
+    def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        return traced(request, call_next, self._begin_asking, self._end_asking)
+
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        return await self._calls.traced(call, context, call_next)
+
+    def _begin_asking(self, request: Request) -> Asking:
+        self._tracing.look_for_secrets()
+        self._asking = Asking(self._tracing, self._asked, request, self._turn)
+        return self._asking
+
+    def _end_asking(self, asking: Asking) -> None:
+        asking.end()
+        self._asking = None
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case CallStarted():
+                self._calls.start(event)
+            case CallFinished():
+                self._calls.finish(event)
+            case ToolCallsDetected():
+                self._calls.response_ended(event.time)
+            case RequestRetried():
+                self._retried(event)
+            case TextReplaced() | ReasoningReplaced():
+                self._note(self._span, event, length=len(event.text))
+            case CallsIgnored():
+                self._note(self._span, event, names=[self._tracing.told(name) for name in event.names])
+            case LimitReached():
+                self._note(self._span, event, kind=event.kind, limit=event.limit)
+            case ApprovalAsked():
+                told = self._tracing.told
+                self._note(self._span, event, name=told(event.name), call_id=told(event.call_id))
+            case ToolLate():
+                span = self._calls.span_of(event.call_id) or self._span
+                name = self._tracing.told(event.name)
+                self._note(span, event, name=name, seconds=event.seconds, threads=event.threads)
+            case RunFinished():
+                self._finished(event)
+            case RunFailed():
+                self._failed(event)
+            case _:
+                pass
+
+    def _retried(self, event: RequestRetried) -> None:
+        self._calls.response_broke()
+        self._note(
+            self._asking.span if self._asking is not None else self._span,
+            event,
+            attempt=event.attempt,
+            kind=event.kind,
+            reason=self._tracing.told(event.reason),
+            wait=event.wait,
+            model=event.model,
+            elsewhere=event.elsewhere,
+        )
+        if event.kind not in NO_RESPONSE:
+            about = {**self._tracing.measured, "unbroken.restart.kind": event.kind}
+            self._tracing.instruments.restarted(about)
+
+    def _note(self, span: Span, event: Event, **fields: Any) -> None:
+        about = {"turn": event.turn, **fields}
+        attributes = {f"unbroken.{name}": value for name, value in about.items()}
+        span.add_event(f"unbroken.{NAMES[type(event)]}", attributes, nanoseconds(event.time))
+
+    def _finished(self, event: RunFinished) -> None:
+        usage = event.usage
+        about: dict[str, Any] = {
+            "unbroken.run.stop_reason": event.stop_reason,
+            "unbroken.run.rounds": event.rounds,
+            "unbroken.run.requests": event.requests,
+            "unbroken.run.attempts": event.attempts,
+            "unbroken.run.calls": event.calls,
+            "unbroken.run.complete": event.complete,
+            "gen_ai.usage.input_tokens": usage["input_tokens"],
+            "gen_ai.usage.output_tokens": usage["output_tokens"],
+        }
+        if usage.get("estimated"):
+            about["unbroken.usage.estimated"] = True
+        if self._tracing.content:
+            said = answer(Assistant(event.text), event.stop_reason)
+            about["gen_ai.output.messages"] = self._tracing.told_json(said)
+        self._span.set_attributes(about)
+        self._end(event.time)
+        if event.stop_reason != "waiting":  # then it goes on, and is counted when it has ended
+            how = {"unbroken.run.stop_reason": event.stop_reason}
+            self._tracing.instruments.run_ended(event.seconds, event.rounds, self._tracing.measured, how)
+
+    def _failed(self, event: RunFailed) -> None:
+        tells = self._tracing.content or is_foreign(event.error)
+        fail(self._span, event.error, self._tracing.told(event.message) if tells else "")
+        self._end(event.time)
+        seconds = round(self._tracing.clock.elapsed() - self._began, 9)
+        self._tracing.instruments.run_ended(seconds, None, self._tracing.measured, {"error.type": event.error})
+
+    def end(self) -> None:
+        self._end(self._tracing.clock.now())
+
+    def _end(self, time: float) -> None:
+        """Once. All that is still open ends with the run, before it."""
+        if self._over:
+            return
+        self._over = True
+        if self._asking is not None:
+            self._asking.fail(CANCELLED)
+            self._end_asking(self._asking)
+        self._calls.end(time)
+        self._span.end(nanoseconds(time))

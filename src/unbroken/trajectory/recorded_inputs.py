@@ -1,0 +1,313 @@
+"""The tape of a recording: what went into the run, in its order, and how it is given out again.
+
+An input is given when its time has come, when all before it were given, and when the run has said all that it had said
+by then; and then at once, before the run does anything else. So its place among what the run says is the recorded one,
+however many things happen in one instant.
+Nothing is known here of models and tools: `replay` stands between them and the tape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from unbroken.events import NAMES
+from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Line
+from unbroken.trajectory.recording import RecordedRequest, Recording
+from unbroken.virtual import VirtualLoop
+
+_CAUSED_BY_TOOLS = [NAMES[kind] for kind in CAUSED_BY_TOOLS]
+_NEAR = 1e-9
+AFTER = 60.0
+"""Seconds after its last input in which a run ends what it does not wait for any longer."""
+PATIENCE = 0.25
+"""Seconds of real time after which an input is given although less was said before it than then."""
+
+
+@dataclass(slots=True)
+class Input:
+    """Something that went into the run."""
+
+    at: float
+    line: Line
+    said_before: int
+    """How many events the run had said by then."""
+    place: int = 0
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request, and what came of it."""
+
+    request: RecordedRequest
+    inputs: list[Input]
+    whole: bool = False
+    """It came to its end: an end, or an error."""
+
+
+@dataclass(slots=True)
+class Execution:
+    """A tool that ran: what it reported, and what it gave."""
+
+    start: int
+    """The number of the event that reports its start."""
+    inputs: list[Input]
+
+
+class Tape:
+    """Gives inputs in their order, each at its time."""
+
+    def __init__(self, inputs: list[Input], speed: float) -> None:
+        self._inputs = sorted(inputs, key=lambda each: each.place)
+        for place, each in enumerate(self._inputs):
+            each.place = place
+        self._speed = speed
+        self._ordered = False
+        self._began = 0.0
+        self._next = 0
+        self._said = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._waking: asyncio.Future[None] | None = None
+        """Of whoever was given an input and has not continued yet: nobody overtakes it."""
+        self.over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def left(self) -> int:
+        return len(self._inputs) - self._next
+
+    def begin(self, ordered: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ordered = ordered
+        self._began = self._loop.time()
+        if self._ordered and isinstance(self._loop, VirtualLoop):
+            self._loop.when_idle = self._unblock
+            self._loop.enters_first = True
+
+    def end(self) -> None:
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(self._loop, VirtualLoop):
+            self._loop.when_idle = None
+            self._loop.enters_first = False
+
+    def said(self) -> None:
+        """The run has said something: what waited for it may come."""
+        self._said += 1
+        self._give()
+
+    async def take(self, each: Input) -> None:
+        assert self._loop is not None
+        if not self._ordered:
+            await self._wait_until(self._due(each))
+            self._next = max(self._next, each.place + 1)
+            return
+        if each.place < self._next:  # it was passed over
+            await self._wait_until(self._due(each))
+            return
+        at_once = each.place == self._next and not self._waking and self._may(each)
+        entering = isinstance(self._loop, VirtualLoop) and self._loop.entering
+        if at_once and not entering:
+            self._next += 1
+            self._give()
+            return
+        self._waiting[each.place] = future = self._loop.create_future()
+        if at_once and isinstance(self._loop, VirtualLoop):
+            self._loop.call_first(self._give)  # tools that the run has started were entered before this came
+        else:
+            self._give()
+        try:
+            await future
+        finally:
+            self._waiting.pop(each.place, None)
+            if future is self._waking:
+                self._waking = None
+                self._give()
+
+    async def take_despite_cancel(self, each: Input) -> None:
+        """The tool was cancelled and did more before it ended: what it did then comes now, too."""
+        while True:
+            try:
+                await self.take(each)
+                return
+            except asyncio.CancelledError:
+                if self.over:
+                    raise
+                if each.place < self._next:  # it was given just before the cancellation
+                    return
+
+    async def until_its_end(self) -> None:
+        """Until nothing more can come."""
+        assert self._loop is not None
+        last = max((each.at for each in self._inputs), default=0.0)
+        await self._wait_until(self._began + last / self._speed + AFTER)
+
+    def pass_by(self, each: Input) -> None:
+        """It is taken, and nobody waits for it."""
+        if each.place == self._next:
+            self._next += 1
+            self._give()
+
+    async def _wait_until(self, due: float) -> None:
+        assert self._loop is not None
+        # At once there is nothing to wait for, but others must get their turn between two pieces of a stream.
+        await asyncio.sleep(max(due - self._loop.time(), 0.0))
+
+    def _due(self, each: Input) -> float:
+        return round(self._began + each.at / self._speed, 9)
+
+    def _is_due(self, each: Input) -> bool:
+        assert self._loop is not None
+        return self._due(each) - self._loop.time() < _NEAR
+
+    def _may(self, each: Input) -> bool:
+        return self._said >= each.said_before and self._is_due(each)
+
+    def _give(self) -> None:
+        """Whoever waits for the next input continues with it before anything else happens. One at a time: the one
+        after it comes when this one has been taken."""
+        if self._waking is not None or not self._waiting:
+            return
+        future = self._waiting.get(self._next)
+        each = self._inputs[self._next if future is not None else min(self._waiting)]
+        if future is None or not self._may(each):
+            self._look_at(each)
+            return
+        if future.done():  # its taker was cancelled just now, and takes it when it continues, or never
+            return
+        self._next += 1
+        self._waking = future
+        if isinstance(self._loop, VirtualLoop):
+            self._loop.wake_first(future)
+        else:
+            future.set_result(None)
+
+    def _look_at(self, each: Input) -> None:
+        """Look again when its time has come."""
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._is_due(each):
+            self._timer = self._call_at(self._due(each))
+        elif not isinstance(self._loop, VirtualLoop):  # which says when nothing will happen any more
+            self._timer = self._loop.call_later(PATIENCE, self._unblock)
+
+    def _call_at(self, due: float) -> asyncio.TimerHandle:
+        """After the run's own timers of that instant, as then: whoever waits for a timer continues when all of them
+        have gone off."""
+        assert self._loop is not None
+        if isinstance(self._loop, VirtualLoop):
+            return self._loop.call_last_at(due, self._give)
+        return self._loop.call_at(due, self._give)
+
+    def _unblock(self) -> bool:
+        """Nothing else will happen now. Who waits for the next input gets it, though less was said than then; an input
+        that nobody wants is passed over."""
+        if not self._waiting:
+            return False
+        each = self._inputs[min(self._waiting)]
+        if not self._is_due(each):
+            self._look_at(each)
+            return False
+        self._next, self._said = each.place, max(self._said, each.said_before)
+        self._give()
+        return True
+
+
+def came_together(inputs: Sequence[Input]) -> Iterator[list[Input]]:
+    """The pieces of one answer, those in one list that were heard before the run acted on any of them: they have one
+    time, and nothing was said or came in between. An error comes alone."""
+    together: list[Input] = []
+    for each in inputs:
+        if together and not _came_with(each, together[-1]):
+            yield together
+            together = []
+        together.append(each)
+    if together:
+        yield together
+
+
+def _came_with(each: Input, last: Input) -> bool:
+    if each.line["line"] != "delta":
+        return False
+    name = each.line["delta"]
+    if name in ("text", "reasoning") and name == last.line.get("delta") and not each.line.get("joined"):
+        return False  # it arrived later, in the same instant
+    return (each.at, each.said_before, each.place) == (last.at, last.said_before, last.place + 1)
+
+
+@dataclass(slots=True)
+class Inputs:
+    """All that went into a run, by who asks for it."""
+
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    executions: dict[tuple[int, str], list[Execution]] = field(default_factory=dict[tuple[int, str], list[Execution]])
+    """By turn and id of the call, in the order of their starts."""
+    approvals: dict[str, list[Input]] = field(default_factory=dict[str, list[Input]])
+    """Decisions by the id of the call, in their order."""
+    by_start: dict[int, Execution] = field(default_factory=dict[int, Execution])
+    by_call_id: dict[str, Execution] = field(default_factory=dict[str, Execution])
+    """The execution that a line belongs to: older recordings name only the id of its call."""
+
+    def add(self, each: Input) -> None:
+        line = each.line
+        match line["line"]:
+            case "delta" | "failed" | "closed" if self.exchanges:
+                exchange = self.exchanges[-1]
+                exchange.inputs.append(each)
+                exchange.whole = exchange.whole or line["line"] == "failed" or line.get("delta") == "ended"
+            case "approval" | "cancelled" if line["line"] == "approval" or line.get("approval"):
+                self.approvals.setdefault(line["call_id"], []).append(each)
+            case "event" if line["event"] == "call_started":
+                execution = Execution(line["seq"], [])
+                self.by_start[line["seq"]] = self.by_call_id[line["call_id"]] = execution
+                self.executions.setdefault((line["turn"], line["call_id"]), []).append(execution)
+            case "event" | "result" | "cancelled":
+                is_input = line["line"] != "event" or line["event"] in _CAUSED_BY_TOOLS
+                execution = self._execution_of(line) if is_input else None
+                if execution is not None:
+                    execution.inputs.append(each)
+            case _:
+                pass
+
+    def _execution_of(self, line: Line) -> Execution | None:
+        found = self.by_start.get(line.get("start", -1))
+        return found or self.by_call_id.get(line.get("call_id", ""))
+
+    def begin_exchange(self, request: RecordedRequest, again: bool) -> None:
+        """`again`: the process died, and the last request came a second time, with all that came of it."""
+        if again and self.exchanges and self.exchanges[-1].request.turn == request.turn:
+            self.exchanges.pop()
+            self.executions = {key: some for key, some in self.executions.items() if key[0] != request.turn}
+        self.exchanges.append(Exchange(request, []))
+
+
+def read_tape(recording: Recording) -> Inputs:
+    inputs = Inputs()
+    requests = iter(recording.requests)
+    said, died = 0, False
+    last = nobody = 0.0
+    """When something was heard last; how long nobody was there in all: that is not waited for again."""
+    for place, line in enumerate(recording.lines):
+        at = line.get("at", last)
+        if line["line"] == "resumed":
+            if _ended_before(recording, place):
+                break  # it waited for somebody: what was answered then is another run of the loop
+            nobody += max(at - last, 0.0)
+            died = True
+        elif line["line"] == "request":
+            inputs.begin_exchange(next(requests), again=died)
+            died = False
+        last = max(last, at)
+        inputs.add(Input(round(at - nobody, 9), line, said, place))
+        said += line["line"] == "time_up" or (line["line"] == "event" and line["event"] not in _CAUSED_BY_TOOLS)
+    return inputs
+
+
+def _ended_before(recording: Recording, place: int) -> bool:
+    """Had the run ended in any way before this line?"""
+    ends = ("run_finished", "run_failed")
+    return any(line["line"] == "event" and line["event"] in ends for line in recording.lines[:place])

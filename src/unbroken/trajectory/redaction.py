@@ -1,0 +1,169 @@
+"""Secrets kept out of recordings, wherever they stand: in a text, in a line, in pieces over a stream.
+
+What is secret is given. It is looked for in the bytes of what is written; only where one is found is a line taken apart
+and its values masked, so that it stays a line. Words of the schema are no secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+
+from unbroken.messages import Json
+from unbroken.models.masking import is_secret, spellings
+from unbroken.models.secrets import MASK, collect
+from unbroken.tools.caller import PASSWORD
+from unbroken.wires.jsontext import loads_faithful
+
+_NAMES = re.compile(r"(?:KEYS?|TOKENS?|SECRETS?)(?:_|$)|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:PWD|PAT|PASS|AUTH)(?:_|$)")
+_SHORTEST = 8
+_SHORTEST_CUT = 6
+"""Characters of a secret that say something of it, where a text ends in the middle of one."""
+_OWN_FIELDS = frozenset({"line", "event", "delta", "schema", "at", "turn", "seq", "time", "kind"})
+
+
+def secrets_in_environment() -> tuple[str, ...]:
+    """The values of variables that are named like secrets, and passwords in addresses."""
+    found = [value.strip() for name, value in os.environ.items() if name != "PWD" and _NAMES.search(name.upper())]
+    found += [address["password"] for value in os.environ.values() for address in PASSWORD.finditer(value)]
+    return tuple(value for value in found if len(value) >= _SHORTEST)
+
+
+class Hiding:
+    """What may be shown of a text or a line. False if there is nothing to hide."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self.given = frozenset(secrets)
+        self.secrets = collect(secret for secret in map(str.strip, self.given) if is_secret(secret))
+        said = {each for secret in self.secrets for each in spellings(secret)}
+        written = said | {json.dumps(each, ensure_ascii=ascii)[1:-1] for each in said for ascii in (True, False)}
+        longest_first = sorted(written, key=lambda each: -len(each))
+        self._any = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._texts = tuple(_shortest(written))
+        self._bytes = tuple(each.encode("utf-8", "replace") for each in self._texts)
+        self._by_first: dict[str, list[str]] = {}
+        for each in said:
+            self._by_first.setdefault(each[0], []).append(each)
+        self._begins = re.compile("|".join(map(re.escape, self._by_first)) or "(?!)")
+        self._longest = max(map(len, said), default=0)
+
+    def __bool__(self) -> bool:
+        return bool(self.secrets)
+
+    def covers(self, secrets: Iterable[str]) -> bool:
+        return self.given.issuperset(secrets)
+
+    def text(self, text: str) -> str:
+        return self._any.sub(MASK, text) if self._in_text(text) else text
+
+    def _in_text(self, text: str) -> bool:
+        """Many searches for one text each are much quicker than one for any of them."""
+        return any(each in text for each in self._texts)
+
+    def _in_bytes(self, data: bytes) -> bool:
+        return any(each in data for each in self._bytes)
+
+    def lines(self, data: bytes) -> bytes:
+        """Whole lines, each with its end."""
+        if not self._in_bytes(data):
+            return data
+        return b"\n".join(map(self._line, data.split(b"\n")))
+
+    def _line(self, data: bytes) -> bytes:
+        if not self._in_bytes(data):
+            return data
+        try:
+            fields = cast("dict[str, Any]", loads_faithful(data))
+            shown = {name: value if name in _OWN_FIELDS else self._value(value) for name, value in fields.items()}
+            return json.dumps({**shown, "masked": True}, separators=(",", ":")).encode()
+        except RecursionError:
+            return b'{"line":"note","text":"a line with a secret in it is nested too deep to be masked","masked":true}'
+
+    def _value(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self._value(each) for each in cast("list[Json]", value)]
+        if isinstance(value, dict):
+            return {self.text(name): self._value(each) for name, each in cast("dict[str, Json]", value).items()}
+        if isinstance(value, int | float) and not isinstance(value, bool) and self._in_text(str(value)):
+            return MASK
+        return value
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where secrets stand in it."""
+        return [found.span() for found in self._any.finditer(text)] if self._in_text(text) else []
+
+    def is_clear(self, text: str) -> bool:
+        """No secret is in it, and none can begin at its end."""
+        return not self._in_text(text) and self.cut(text) == len(text)
+
+    def cut(self, text: str) -> int:
+        """Where the end of the text may be the beginning of a secret; its length, if it is not."""
+        for begin in self._begins.finditer(text, max(0, len(text) - self._longest + 1)):
+            tail = text[begin.start() :]
+            if any(len(tail) < len(each) and each.startswith(tail) for each in self._by_first[begin[0]]):
+                return begin.start()
+        return len(text)
+
+
+class Pieces:
+    """The pieces of one text, in which a secret may stand in parts. `feed` and `end` give those whose words are final,
+    in their order: as they came, but for a secret, which becomes *** in the piece in which it begins; and whether there
+    was one in the piece."""
+
+    __slots__ = ("_held", "_hiding")
+
+    def __init__(self, hiding: Hiding) -> None:
+        self._hiding = hiding
+        self._held: list[str] = []
+
+    def feed(self, piece: str) -> list[tuple[str, bool]]:
+        if not self._held and self._hiding.is_clear(piece):
+            return [(piece, False)]
+        self._held.append(piece)
+        text = "".join(self._held)
+        return self._settle(text, self._hiding.cut(text), ())
+
+    def end(self) -> list[tuple[str, bool]]:
+        """No more will come: what is left of a secret is shown, unless it is much of it."""
+        text = "".join(self._held)
+        cut = self._hiding.cut(text)
+        return self._settle(text, len(text), ((cut, len(text)),) if len(text) - cut >= _SHORTEST_CUT else ())
+
+    def _settle(self, text: str, sure: int, more: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
+        hidden = [*(span for span in self._hiding.spans(text) if span[0] < sure), *more]
+        settled: list[tuple[str, bool]] = []
+        at = 0
+        while self._held and at + len(self._held[0]) <= sure:
+            piece = self._held.pop(0)
+            end = at + len(piece)
+            shown, place, masked = "", at, False
+            for begin, stop in hidden:
+                if stop > at and begin < end:
+                    shown += text[place : max(begin, place)] + (MASK if begin >= at else "")
+                    place, masked = min(stop, end), True
+            settled.append((shown + text[place:end], masked))
+            at = end
+        for begin, stop in hidden:  # of a secret that reaches into what is held nothing more is shown
+            if begin < at < stop:
+                self._drop(stop - at)
+        return settled
+
+    def _drop(self, count: int) -> None:
+        for place, piece in enumerate(self._held):
+            taken = min(count, len(piece))
+            self._held[place] = piece[taken:]
+            count -= taken
+
+
+def _shortest(texts: Iterable[str]) -> Iterable[str]:
+    """Without those in which another one stands: where that one is not, they are not."""
+    kept: list[str] = []
+    for text in sorted(texts, key=len):
+        if not any(each in text for each in kept):
+            kept.append(text)
+    return kept

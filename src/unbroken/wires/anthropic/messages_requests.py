@@ -1,0 +1,405 @@
+"""anthropic-messages, requests: `encode_request` for what we send, `decode_request` for what a client sends to us.
+
+Follows the rules by which the API refuses a request (no empty text, no thinking without its signature, four cache marks
+at most), so that no caller has to know them. It does not repair a broken chain of calls: `transcript` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import count
+
+from unbroken.messages import (
+    Assistant,
+    CacheMark,
+    Choice,
+    Json,
+    Message,
+    Native,
+    OneTool,
+    Request,
+    Sampling,
+    System,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+    User,
+)
+from unbroken.wires.anthropic.messages_content import (
+    NAME,
+    THINKING,
+    blocks_of,
+    decode_effort,
+    decode_part,
+    decode_texts,
+    encode_part,
+    encode_thinking,
+    is_signed,
+    mark,
+    says_all,
+)
+from unbroken.wires.ids import IdRule, fit
+from unbroken.wires.parts import cache_mark, call_from_text, own_extra, own_native, says_more, with_extra
+from unbroken.wires.values import Object, as_dict, as_int, as_list, as_number, as_text, dicts
+
+ID_RULE = IdRule(128, "[A-Za-z0-9_-]")
+_MAX_TOKENS = 8192  # the API demands a limit; this one every model accepts
+_MAX_MARKS = 4
+
+
+# Outgoing
+
+
+def encode_request(request: Request) -> Object:
+    system: list[Object] = []
+    turns: list[Object] = []
+    for message in _with_unique_ids(request.messages):
+        if isinstance(message, System) and not turns:
+            system += [encode_part(part) for part in message.parts]
+            continue
+        # An empty message is left out: the API refuses it, a made-up word would be put into someone's
+        # mouth, and two neighbours of one role are joined by the API.
+        if blocks := _encode_message(message):
+            turns.append({"role": "assistant" if isinstance(message, Assistant) else "user", "content": blocks})
+    system = _sayable(system)
+    tools = [_encode_tool(tool) for tool in request.tools]
+    _set_marks(tools, system, turns, request.cache)
+    body: Object = {"model": request.model, "max_tokens": _MAX_TOKENS, "messages": turns}
+    for turn in turns:
+        if turn["role"] == "user":
+            turn["content"] = _short(turn["content"])
+    if system:
+        body["system"] = _short(system)
+    extra = own_extra(request, NAME)
+    if tools:
+        body["tools"] = tools
+    if (tools or extra.get("tools")) and (choice := _encode_choice(request)):
+        body["tool_choice"] = choice
+    _set_sampling(body, request)
+    if request.stream:
+        body["stream"] = True
+    body = with_extra(body, extra)
+    if request.final and body.get("tools"):
+        body["tool_choice"] = {"type": "none"}
+    return body
+
+
+def _with_unique_ids(messages: Iterable[Message]) -> Iterable[Message]:
+    """The API refuses an id that comes back in a later round, as those of providers that count from 0 each time do."""
+    used: set[str] = set()
+    renamed: dict[str, str] = {}
+    for number, message in enumerate(messages):
+        if isinstance(message, Assistant) and message.calls:
+            own = {call.id for call in message.calls}
+            renamed = {}
+            for id in sorted(own & used):
+                renamed[id] = next(f"{id}_{n}" for n in count(number) if f"{id}_{n}" not in used | own)
+                used.add(renamed[id])
+            used |= own
+            if renamed:
+                calls = tuple(replace(call, id=renamed.get(call.id, call.id)) for call in message.calls)
+                native = message.native
+                if native is not None:
+                    native = replace(native, ids=tuple(renamed.get(id, id) for id in native.ids))
+                message = replace(message, calls=calls, native=native)
+        elif isinstance(message, ToolMessage) and renamed:
+            results = tuple(replace(r, call_id=renamed.get(r.call_id, r.call_id)) for r in message.results)
+            message = ToolMessage(results)
+        yield message
+
+
+def _set_sampling(body: Object, request: Request) -> None:
+    extra = own_extra(request, NAME)
+    exactly = "thinking" in extra  # as it was said on this wire, which a budget of ours could only come near to
+    thinking = as_dict(extra["thinking"]) if exactly else encode_thinking(body, request.reasoning)
+    if thinking:
+        body["thinking"] = thinking
+    budget = as_int(thinking.get("budget_tokens"))
+    s = request.sampling
+    limit = _MAX_TOKENS if s.max_tokens is None else s.max_tokens
+    # Someone who said both exactly may mean it: with interleaved thinking the budget may exceed the limit.
+    grows = limit <= budget and not (exactly and s.max_tokens is not None)
+    body["max_tokens"] = budget + limit if grows else limit
+    if s.stop:
+        body["stop_sequences"] = list(s.stop)
+    # While it thinks, the API takes no temperature but 1 and no top_p below 0.95. On other wires temperatures go to 2.
+    thinks = thinking.get("type") in ("enabled", "adaptive")
+    if s.temperature is not None and (not thinks or s.temperature >= 1):
+        body["temperature"] = min(s.temperature, 1)
+    if s.top_p is not None and (not thinks or s.top_p >= 0.95):
+        body["top_p"] = s.top_p
+
+
+def _encode_tool(tool: ToolSpec) -> Object:
+    if own := as_dict(own_native(tool, NAME)):
+        return {**own}
+    encoded: Object = {"name": tool.name}
+    if tool.description:
+        encoded["description"] = tool.description
+    encoded["input_schema"] = dict(tool.parameters)
+    if tool.strict is not None:
+        encoded["strict"] = tool.strict
+    return mark(encoded, tool.cache)
+
+
+def _encode_choice(request: Request) -> Object | None:
+    choice = "none" if request.final else request.choice
+    match choice:
+        case None if request.parallel is None:
+            return None
+        case OneTool(name):
+            encoded: Object = {"type": "tool", "name": name}
+        case "required":
+            encoded = {"type": "any"}
+        case "none":
+            return {"type": "none"}  # has no other field
+        case _:
+            encoded = {"type": "auto"}
+    if request.parallel is not None:
+        encoded["disable_parallel_tool_use"] = not request.parallel
+    return encoded
+
+
+def _short(blocks: list[Object]) -> Json:
+    """One text without any mark is written as the text itself."""
+    match blocks:
+        case [{"type": "text", "text": str(text)}] if len(blocks[0]) == 2:
+            return text
+        case _:
+            return blocks
+
+
+def _encode_message(message: Message) -> list[Object]:
+    match message:
+        case System():
+            # This wire has system text only before the messages; what comes later keeps its place, marked as such.
+            text = message.text
+            return [{"type": "text", "text": f"<system>{text}</system>"}] if text.strip() else []
+        case User():
+            return _sayable([encode_part(part) for part in message.parts])
+        case ToolMessage():
+            return [_encode_result(result) for result in message.results]
+        case Assistant():
+            blocks = _sayable(_encode_assistant(message))
+            while blocks and blocks[-1].get("type") in THINKING:
+                blocks.pop()  # refused as the last block, for instance when the token limit cut the answer there
+            return blocks
+
+
+def _sayable(blocks: list[Object]) -> list[Object]:
+    """Without the texts that the API refuses: an empty one anywhere, a blank one where there is no other text."""
+    texts = [block.get("text") for block in blocks if block.get("type") == "text"]
+    blank_too = not any(isinstance(text, str) and text.strip() for text in texts)
+    return [
+        block for block in blocks if block.get("type") != "text" or not (blank_too or block.get("text") in ("", None))
+    ]
+
+
+def _encode_assistant(message: Assistant) -> list[Object]:
+    native = message.native
+    if native is not None and native.wire == NAME:
+        return _encode_native(message, native)
+    # Reasoning of another wire has no signature that this one would accept: it stays behind.
+    return [{"type": "text", "text": message.text}, *map(encode_call, message.calls)]
+
+
+def _encode_native(message: Assistant, native: Native) -> list[Object]:
+    """The blocks as they came, but for what happened to the calls since: dropped, cut, or given another id."""
+    blocks = dicts(native.value)
+    spoken = {as_text(block.get("id")) for block in blocks if block.get("type") == "tool_use"}
+    minted = iter([id for id in native.ids if id not in spoken])
+    left = set(native.ids)
+    calls = {call.id: call for call in message.calls}
+    encoded: list[Object] = []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            id = as_text(block.get("id"))
+            if id not in left:
+                id = next(minted, "")
+            left.discard(id)
+            if (call := calls.pop(id, None)) is not None:
+                encoded.append({**block, **encode_call(call)})
+        elif is_signed(block):
+            encoded.append({**block})
+    return [*encoded, *map(encode_call, calls.values())]
+
+
+def encode_call(call: ToolCall) -> Object:
+    arguments = {"input": call.raw} if call.kind == "custom" else (call.arguments or {})
+    return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": call.name, "input": arguments}
+
+
+def _encode_result(result: ToolResult) -> Object:
+    block: Object = {"type": "tool_result", "tool_use_id": fit(result.call_id, ID_RULE)}
+    if content := _sayable([encode_part(part) for part in result.content]):
+        block["content"] = _short(content)
+    if result.error:
+        block["is_error"] = True
+    return mark(block, result.cache)
+
+
+def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], automatic: bool) -> None:
+    """Never more marks than the API allows: of too many the last ones stand, for they cover what is before them."""
+    blocks = [*tools, *system]
+    for turn in turns:
+        for block in turn["content"]:
+            if block.get("type") == "tool_result":
+                blocks += dicts(block.get("content"))
+            blocks.append(block)
+    marked = [block for block in blocks if block.get("cache_control")]
+    for block in marked[:-_MAX_MARKS]:
+        del block["cache_control"]
+    if not automatic:
+        return
+    room = _MAX_MARKS - len(marked)
+    # A mark for an hour must not stand behind one for five minutes.
+    early: CacheMark = "1h" if any(cache_mark(block) == "1h" for block in marked) else "5m"
+    last: list[Object] = turns[-1]["content"] if turns else []
+    places: list[tuple[list[Object], CacheMark]] = [(last, "5m"), (system, early), (tools, early)]
+    for place, cache in places:
+        if place and room > 0 and not place[-1].get("cache_control"):
+            mark(place[-1], cache)
+            room -= 1
+
+
+# Incoming
+
+_SAMPLING = frozenset({"max_tokens", "temperature", "top_p", "stop_sequences"})
+_KNOWN = _SAMPLING | {"model", "messages", "system", "tools", "tool_choice", "stream", "thinking"}
+
+
+def decode_request(body: Object) -> Request:
+    system = decode_texts(body.get("system"))
+    choice = as_dict(body.get("tool_choice"))
+    alone = choice.get("disable_parallel_tool_use")
+    effort = decode_effort(body)
+    extra = {key: value for key, value in body.items() if key not in _KNOWN}
+    tools = dicts(body.get("tools"))
+    # A tool without a schema is one that the provider runs: no tool of ours, on no other wire.
+    if run_by_provider := [tool for tool in tools if "input_schema" not in tool]:
+        extra["tools"] = run_by_provider
+    if body.get("thinking") and not says_all(effort, body):
+        extra["thinking"] = body["thinking"]
+    return Request(
+        messages=((System(system),) if system else ()) + tuple(_decode_messages(body.get("messages"))),
+        tools=tuple(_decode_tool(tool) for tool in tools if "input_schema" in tool),
+        choice=_decode_choice(choice),
+        parallel=None if alone is None else not alone,
+        stream=bool(body.get("stream")),
+        reasoning=effort,
+        sampling=Sampling(
+            max_tokens=as_number(body.get("max_tokens")),
+            temperature=as_number(body.get("temperature")),
+            top_p=as_number(body.get("top_p")),
+            stop=tuple(stop for stop in as_list(body.get("stop_sequences")) if isinstance(stop, str)),
+        ),
+        extra=extra,
+        wire=NAME,
+        model=as_text(body.get("model")),
+    )
+
+
+def _decode_tool(tool: Object) -> ToolSpec:
+    strict = tool.get("strict")
+    spec = ToolSpec(
+        name=as_text(tool.get("name")),
+        description=as_text(tool.get("description")),
+        parameters=as_dict(tool.get("input_schema")),
+        strict=strict if isinstance(strict, bool) else None,
+        cache=cache_mark(tool),
+    )
+    return replace(spec, native=Native(NAME, tool)) if says_more(tool, _encode_tool(spec)) else spec
+
+
+def _decode_choice(choice: Object) -> Choice | None:
+    match choice:
+        case {"type": "auto" | "none" as kind}:
+            return kind
+        case {"type": "any"}:
+            return "required"
+        case {"type": "tool", "name": str(name)}:
+            return OneTool(name)
+        case _:
+            return None
+
+
+def _joined(messages: list[Object]) -> list[Object]:
+    """Neighbouring messages of the assistant are one to the API; some clients keep one for each block."""
+    joined: list[Object] = []
+    for message in messages:
+        last = joined[-1] if joined else {}
+        if message.get("role") == "assistant" and last.get("role") == "assistant":
+            joined[-1] = {**last, "content": [*blocks_of(last.get("content")), *blocks_of(message.get("content"))]}
+        else:
+            joined.append(message)
+    return joined
+
+
+def _decode_messages(messages: Json) -> Iterable[Message]:
+    results: list[ToolResult] = []  # of several messages: some clients send one message a result
+    names: dict[str, str] = {}
+    rounds = 0
+    for message in _joined(dicts(messages)):
+        blocks = blocks_of(message.get("content"))
+        role = message.get("role")
+        found = [] if role == "assistant" else [block for block in blocks if block.get("type") == "tool_result"]
+        results += [_decode_result(block, names) for block in found]
+        if found and len(found) == len(blocks):
+            continue
+        if results:
+            yield ToolMessage(tuple(results))
+            results.clear()
+        if role == "assistant":
+            assistant = _decode_assistant(blocks, rounds)
+            rounds += bool(assistant.calls)
+            names.update({call.id: call.name for call in assistant.calls})
+            yield assistant
+            continue
+        rest = [block for block in blocks if block.get("type") != "tool_result"]
+        yield System(decode_texts(rest)) if role == "system" else User(tuple(map(decode_part, rest)))
+    if results:
+        yield ToolMessage(tuple(results))
+
+
+def _decode_assistant(blocks: list[Object], rounds: int) -> Assistant:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for block in blocks:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(text)}:
+                thoughts.append(text)
+            case {"type": "tool_use"}:
+                id = as_text(block.get("id")) or f"call_{rounds}_{len(calls)}"
+                calls.append(call_from_text(id, as_text(block.get("name")), block.get("input"), len(calls)))
+            case _:
+                pass
+    native = None if plain(blocks) else Native(NAME, blocks, tuple(call.id for call in calls))
+    return Assistant("".join(texts), tuple(calls), "".join(thoughts), native)
+
+
+def plain(blocks: Iterable[Object]) -> bool:
+    """Do our own fields cover it: at most one text, then calls, and nothing in them that we have no field for?"""
+    for position, block in enumerate(blocks):
+        if block.get("type") == "text":
+            known = block.keys() == {"type", "text"} and position == 0
+        else:
+            known = block.get("type") == "tool_use" and block.keys() == {"type", "id", "name", "input"}
+        if not known:
+            return False
+    return True
+
+
+def _decode_result(block: Object, names: dict[str, str]) -> ToolResult:
+    id = as_text(block.get("tool_use_id"))
+    return ToolResult(
+        id,
+        tuple(map(decode_part, blocks_of(block.get("content")))),
+        error=bool(block.get("is_error")),
+        name=names.get(id, ""),
+        cache=cache_mark(block),
+    )

@@ -1,0 +1,270 @@
+"""gemini, reading responses: a chunk of a stream and a complete body have the same shape here.
+
+The wire has no switch for parallel calls and no cache marks; a limit of one call at a time has to be enforced above.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from unbroken.messages import Json, ServerCall, Usage
+from unbroken.verdicts import Meaning
+from unbroken.wires.gemini.gemini_parts import TEXT_KEYS, PartialArguments, Parts, camel, camel_part, plain
+from unbroken.wires.jsontext import dump_arguments, exact
+from unbroken.wires.values import Object, as_dict, as_int, as_text
+from unbroken.wires.wire import Receiver
+
+_INSIDE = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
+_SNAKE = frozenset(("prompt_feedback", "usage_metadata"))
+_OURS = _INSIDE | _SNAKE | {"error"}
+
+_SNAKE_PARTS = frozenset(
+    (
+        *("function_call", "function_response", "inline_data", "file_data", "executable_code"),
+        *("code_execution_result", "tool_call", "tool_response", "thought_signature"),
+    )
+)
+
+_NO_REASON = (None, "", 0, "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
+
+_REFUSALS = (
+    "SAFETY RECITATION LANGUAGE OTHER BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT "
+    "IMAGE_RECITATION IMAGE_OTHER NO_IMAGE MODEL_ARMOR"
+)
+_MEANINGS: dict[str, Meaning] = {
+    "STOP": "done",
+    "1": "done",
+    "MAX_TOKENS": "length",
+    "2": "length",  # Vertex has been seen to send the numbers of the enum; 3 to 9 all mean that it refused
+    **dict.fromkeys(_REFUSALS.split(), cast("Meaning", "refused")),
+    **dict.fromkeys("3456789", cast("Meaning", "refused")),
+}
+
+# The model wrote something that could not be read, so there is no answer to continue with.
+_FAILURES = {
+    "MALFORMED_FUNCTION_CALL",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+    "MALFORMED_RESPONSE",
+}
+
+# A `toolResponse` is the answer to a `toolCall` that was reported before: kept, but not a call.
+_SERVER_CALLS = ("executableCode", "codeExecutionResult", "toolCall")
+
+
+class _Streamed:
+    """A call whose arguments come in `partialArgs`, over many chunks. `arguments` is None once they cannot be read."""
+
+    __slots__ = ("arguments", "id", "key", "name", "nameless", "part")
+
+    def __init__(self, key: int, id: str, name: str, part: Object) -> None:
+        self.key = key
+        self.id = id
+        self.name = name
+        self.nameless = False
+        """It has gone on without its name: then a name is that of another call."""
+        self.arguments: PartialArguments | None = PartialArguments()
+        self.part = {**part, "functionCall": {"name": name, "args": self.arguments.value}}
+        if id:
+            self.part["functionCall"]["id"] = id
+
+    def goes_on_in(self, call: Object, id: str, name: str) -> bool:
+        if id and self.id and id != self.id:
+            return False
+        if name:
+            return name == self.name and not self.nameless and not call.get("args")
+        self.nameless = True
+        return True
+
+
+MARKS = (b'"candidates"',)
+"""Near the beginning of every response."""
+
+
+def recognises(event: Object) -> bool:
+    """Is it an event or a body of this wire? Code Assist wraps each in a `response`."""
+    if "candidates" in as_dict(event.get("response")) or "status" in as_dict(event.get("error")):
+        return True
+    return "candidates" in event or "usageMetadata" in event or "promptFeedback" in event
+
+
+class GeminiDecoder:
+    """Chunks and non-streaming bodies. Only the first candidate.
+
+    Names are the API's, in camelCase. Proxies that print a client library's objects write them in snake_case, and Code
+    Assist puts each chunk into `response`: both are read where the usual names are missing, and kept as usual ones.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.recognised = False
+        self._to = receiver
+        self._parts = Parts()
+        self._calls = 0
+        self._streamed: _Streamed | None = None
+        self._usage: Json = None
+
+    def feed(self, event: Object, data: bytes) -> None:
+        event = _unwrapped(event)
+        if not _OURS.isdisjoint(event):
+            self.recognised = True
+        candidates = event.get("candidates")
+        if isinstance(candidates, list):
+            for position, candidate in enumerate(cast("list[Json]", candidates)):
+                if isinstance(candidate, dict) and cast("Object", candidate).get("index") in (None, 0, "0"):
+                    self._candidate(cast("Object", candidate), position, event, data)
+                    break
+        feedback = event.get("promptFeedback") or event.get("prompt_feedback")
+        if feedback:
+            self._feedback(camel(as_dict(feedback)), answered=bool(event.get("candidates")))
+        usage = event.get("usageMetadata") or event.get("usage_metadata")
+        if usage and isinstance(usage, dict) and usage != self._usage:
+            self._usage = cast("Object", usage)
+            self._to.usage(_usage(self._usage))
+        if event.get("error"):
+            self._to.error(event["error"])
+
+    def native(self) -> Json:
+        parts = self._parts.whole()
+        return None if plain(parts) else parts
+
+    def _candidate(self, candidate: Object, position: int, event: Object, data: bytes) -> None:
+        parts = as_dict(candidate.get("content")).get("parts")
+        if parts and not isinstance(parts, list):
+            raise ValueError("the parts of the content are not a list")
+        if isinstance(parts, list):
+            parts = cast("list[Json]", parts)
+            if any("functionCall" in part or "function_call" in part for part in parts if isinstance(part, dict)):
+                again: Json = exact(event, data, parts)
+                if again is not event:
+                    if isinstance(again, list):
+                        (again,) = cast("list[Json]", again)
+                    parts = _unwrapped(again)["candidates"][position]["content"]["parts"]
+            for part in parts:
+                if isinstance(part, dict):
+                    self._part(cast("Object", part))
+        reason = candidate.get("finishReason") or candidate.get("finish_reason")
+        if isinstance(reason, str | int) and reason not in _NO_REASON:
+            reason = str(reason)
+            if reason in _FAILURES:
+                words = camel(candidate).get("finishMessage") or "the model's answer could not be used"
+                self._to.error({"status": reason, "message": f"{reason}: {words}"})
+            self._to.finish(reason, _MEANINGS.get(reason.upper(), "other"))
+
+    def _feedback(self, feedback: Object, answered: bool) -> None:
+        reason = feedback.get("blockReason")
+        if isinstance(reason, str | int) and reason not in _NO_REASON:
+            self._to.finish(str(reason), "refused")
+        elif feedback.get("blockReasonMessage") and not answered:
+            self._to.finish("", "refused")
+
+    def _part(self, part: Object) -> None:
+        text = part.get("text")
+        if isinstance(text, str):
+            thought = part.get("thought") is True
+            (self._to.reasoning if thought else self._to.text)(text)
+            if part.keys() <= TEXT_KEYS:
+                self._parts.text(text, thought)
+            else:
+                self._parts.add(camel(part) if "thought_signature" in part else part)
+            return
+        if not _SNAKE_PARTS.isdisjoint(part):
+            part = camel_part(part)
+        call = part.get("functionCall")
+        if isinstance(call, dict):
+            self._call(cast("Object", call), part)
+            return
+        if "inlineData" in part or "fileData" in part:
+            self._to.other()
+        for type in _SERVER_CALLS:
+            item = part.get(type)
+            if isinstance(item, dict):
+                self._server_call(type, cast("Object", item))
+        self._parts.add(part)
+
+    def _server_call(self, type: str, item: Object) -> None:
+        id, arguments = item.get("id"), item.get("args")
+        self._to.server_call(
+            ServerCall(
+                type,
+                # The id that newer models give to code ties it to its result; it is no call's and stays in `item`.
+                id=id if type == "toolCall" and isinstance(id, str) else None,
+                arguments=cast("Object", arguments) if isinstance(arguments, dict) else None,
+                status=as_text(item.get("outcome")) or None,
+                item=item,
+            )
+        )
+
+    def _call(self, call: Object, part: Object) -> None:
+        id, name, arguments = as_text(call.get("id")), as_text(call.get("name")), call.get("args")
+        if self._streamed is not None:
+            if self._streamed.goes_on_in(call, id, name):
+                self._go_on(self._streamed, call, part)
+                return
+            self._streamed = None  # it was to continue and did not: never closed, so never complete
+        if not (name or arguments or call.get("partialArgs") or call.get("willContinue")):
+            return  # an empty end of a call that has ended already
+        self._calls += 1
+        key = self._calls
+        self._to.open(key, id, name)
+        if call.get("willContinue") is True or call.get("partialArgs"):
+            self._streamed = _Streamed(key, id, name, part)
+            self._parts.add(self._streamed.part)
+            # Never blank from here on: at the end of the stream blank arguments mean that there are none.
+            self._to.arguments(key, "{")
+            self._go_on(self._streamed, call, part)
+            return
+        self._parts.add(part)
+        if not name:
+            self._to.arguments(key, "{")
+        elif isinstance(arguments, dict) or arguments in (None, "", []):
+            self._to.close(key, cast("Object", arguments or {}))
+        else:
+            # Not blank, even for what JSON cannot express: the assembler has to refuse it, not take it for none.
+            self._to.close(key, arguments if isinstance(arguments, str) else dump_arguments(arguments) or "{")
+
+    def _go_on(self, streamed: _Streamed, call: Object, part: Object) -> None:
+        if "thoughtSignature" in part:
+            streamed.part.setdefault("thoughtSignature", part["thoughtSignature"])
+        arguments = streamed.arguments
+        ended = call.get("willContinue") is not True
+        if ended:
+            self._streamed = None
+        if arguments is None:
+            return
+        try:
+            for partial in call.get("partialArgs") or ():
+                if isinstance(partial, dict) and "json_path" in partial:
+                    partial = camel(cast("Object", partial))
+                self._to.arguments(streamed.key, arguments.feed(partial))
+            whole = call.get("args")
+            if isinstance(whole, dict):
+                self._to.arguments(streamed.key, arguments.feed_object(cast("Object", whole)))
+        except (ValueError, TypeError):
+            streamed.arguments = None
+            raise
+        if ended and streamed.name:
+            closing = arguments.end()
+            if closing is not None:
+                self._to.arguments(streamed.key, closing)
+                self._to.close(streamed.key, arguments.text())
+
+
+def _unwrapped(event: Object) -> Object:
+    if "candidates" not in event:
+        inner = as_dict(event.get("response"))
+        if not _INSIDE.isdisjoint(inner):
+            return inner
+    return event
+
+
+def _usage(raw: Object) -> Usage:
+    said = raw if "promptTokenCount" in raw else camel(raw)
+    thoughts = as_int(said.get("thoughtsTokenCount"))
+    return Usage(
+        input_tokens=as_int(said.get("promptTokenCount")) + as_int(said.get("toolUsePromptTokenCount")),
+        output_tokens=as_int(said.get("candidatesTokenCount")) + thoughts,
+        cached_tokens=as_int(said.get("cachedContentTokenCount")),
+        reasoning_tokens=thoughts,
+        raw=raw,
+    )

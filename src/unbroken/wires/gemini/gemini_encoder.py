@@ -1,0 +1,188 @@
+"""gemini, writing responses: `GeminiEncoder` for a client, `GeminiProviderWriter` as a provider writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import ToolCall, Usage
+from unbroken.verdicts import Meaning
+from unbroken.wires.error_shapes import TOO_LONG, beginning_with, status_of
+from unbroken.wires.gemini.gemini_contents import encode_arguments
+from unbroken.wires.gemini.gemini_parts import Parts
+from unbroken.wires.gemini.gemini_relay import RelayedGemini
+from unbroken.wires.jsontext import dumps
+from unbroken.wires.parts import object_from_text
+from unbroken.wires.values import Object, as_dict
+
+_SILENT: Object = {"text": ""}
+"""An empty content: google-genai drops a turn from its history for one without parts."""
+
+
+_STATUS_NAMES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+    529: "UNAVAILABLE",
+}
+
+
+def error_body(status: int, message: str, kind: str = "") -> Object:
+    """A body for a response with this status. For the kind "too_long" clients shorten their history."""
+    name = _STATUS_NAMES.get(status) or ("INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+    if kind == TOO_LONG:
+        words = "The input token count exceeds the maximum number of tokens allowed"
+        name, message = "INVALID_ARGUMENT", beginning_with(words, message)
+    return {"error": {"code": status, "message": message, "status": name}}
+
+
+def error_event(status: int, message: str, kind: str = "") -> bytes:
+    """The last event of a stream that has begun."""
+    return b"data: " + dumps(error_body(status, message, kind)) + b"\n\n"
+
+
+class GeminiEncoder:
+    """A call is written when it is complete, with its id: a client never sees half of one.
+
+    This wire has no time of a response, and usage is not a client's choice: `created` and `include_usage` change
+    nothing.
+    """
+
+    def __init__(
+        self, model: str = "", id: str = "response-0", *, created: int = 0, include_usage: bool = True
+    ) -> None:
+        self._head: Object = {"modelVersion": model, "responseId": id}
+        self._around_text = b"", b""
+        """What stands before and after the text of a chunk; known after the first one."""
+        self._relayed = RelayedGemini()
+        self._torn = False
+        """A call is another than the one that the client was passed."""
+        self._parts = Parts()
+        self._usage: Usage | None = None
+        self._finish = "STOP"
+        self._error: Object | None = None
+
+    def follow(self, data: bytes) -> None:
+        self._around_text = b"", b""
+        self._relayed.add(data)
+
+    def feed(self, delta: Delta) -> bytes:
+        before, after = self._around_text
+        if before and isinstance(delta, TextDelta):
+            self._parts.text(delta.text)
+            return before + dumps(delta.text) + after
+        if self._relayed.catch_up():
+            self._head = {**self._head, **self._relayed.head}
+        match delta:
+            case TextDelta(text):
+                self._parts.text(text)
+                before, _, after = self._chunk([{"text": ""}]).partition(b'""')
+                self._around_text = before, after
+                return self._chunk([{"text": text}])
+            case ReasoningDelta(text):
+                self._parts.text(text, thought=True)
+                return self._chunk([{"text": text, "thought": True}])
+            case CallReady(call):
+                return self._call(call)
+            case UsageReported(usage):
+                self._usage = usage
+                return b""
+            case Ended(verdict) if verdict.failed:
+                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
+            case Ended(verdict):
+                return self.end(verdict.told)
+            case _:
+                return b""
+
+    def body(self) -> bytes:
+        if self._error is not None:
+            return dumps(self._error)
+        return dumps(self._response(self._parts.whole() or [_SILENT], self._finish))
+
+    def fail(self, status: int, message: str, kind: str = "") -> bytes:
+        self._error = error_body(status, message, kind)
+        return b"" if self._relayed.finished else error_event(status, message, kind)
+
+    def end(self, told: Meaning) -> bytes:
+        if told == "done" and (self._relayed.half or self._torn):
+            told = "length"
+        self._finish = {"length": "MAX_TOKENS", "refused": "SAFETY"}.get(told, "STOP")
+        return b"" if self._relayed.finished else self._chunk([_SILENT], self._finish)
+
+    def _call(self, call: ToolCall) -> bytes:
+        arguments = encode_arguments(call)
+        if (passed := self._relayed.find(call)) is not None:
+            self._torn = self._torn or ("args" in passed and as_dict(passed["args"]) != arguments)
+            return b""
+        part = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
+        self._parts.add(part)
+        return self._chunk([part])
+
+    def _chunk(self, parts: list[Object], finish: str = "") -> bytes:
+        return b"data: " + dumps(self._response(parts, finish)) + b"\n\n"
+
+    def _response(self, parts: list[Object], finish: str) -> Object:
+        candidate: Object = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        response: dict[str, Any] = {"candidates": [candidate]}
+        if finish:
+            candidate["finishReason"] = finish
+            if self._usage is not None:
+                response["usageMetadata"] = _encode_usage(self._usage)
+        return {**response, **self._head}
+
+
+class GeminiProviderWriter(GeminiEncoder):
+    """A call is one part, never in fragments. One that is cut is not sent: the provider then ends the response with its
+    finish reason for a call that it could not read itself."""
+
+    call_prefix = "call"
+
+    def __init__(self, model: str, id: str) -> None:
+        super().__init__(model, id)
+        self._open: Object = {}
+        self._fragments: list[str] = []
+        self._malformed = False
+
+    def begin(self) -> bytes:
+        return b""
+
+    def open_call(self, id: str, name: str) -> bytes:
+        self._open = {"id": id, "name": name} if id else {"name": name}
+        return b""
+
+    def grow_call(self, text: str) -> bytes:
+        self._fragments.append(text)
+        return b""
+
+    def close_call(self, complete: bool) -> bytes:
+        arguments = object_from_text("".join(self._fragments))
+        self._fragments.clear()
+        if arguments is None:
+            self._malformed = True
+            return b""
+        part: Object = {"functionCall": {**self._open, "args": arguments}}
+        self._parts.add(part)
+        return self._chunk([part])
+
+    def end(self, told: Meaning) -> bytes:
+        if not self._malformed:
+            return super().end(told)
+        self._finish = "MALFORMED_FUNCTION_CALL"
+        return self._chunk([_SILENT], self._finish)
+
+
+def _encode_usage(usage: Usage) -> Object:
+    return {
+        "promptTokenCount": usage.input_tokens,
+        "candidatesTokenCount": max(0, usage.output_tokens - usage.reasoning_tokens),
+        "totalTokenCount": usage.total_tokens,
+        "cachedContentTokenCount": usage.cached_tokens,
+        "thoughtsTokenCount": usage.reasoning_tokens,
+    }

@@ -1,0 +1,104 @@
+"""gemini: what `generateContent` refuses. Neighbouring turns of the user are allowed."""
+
+from __future__ import annotations
+
+import re
+
+from unbroken.wires.strict import (
+    LIST,
+    LIST_OR_OBJECT,
+    OBJECT,
+    TEXT,
+    TEXT_OR_OBJECT,
+    Fields,
+    check_names,
+    check_types,
+)
+from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+
+_FIELDS: Fields = {
+    "contents": LIST,
+    "tools": LIST_OR_OBJECT,
+    "toolConfig": OBJECT,
+    "generationConfig": OBJECT,
+    "systemInstruction": TEXT_OR_OBJECT,
+}
+_CONTENTS: Fields = {"role": TEXT, "parts": LIST_OR_OBJECT}
+
+
+def check_shape(body: Object) -> list[str]:
+    problems = check_types(body, _FIELDS, {"contents": _CONTENTS, "tools": {}})
+    if problems:
+        return problems
+    return [] if body.get("contents") else ["contents: none"]
+
+
+def check_request(body: Object) -> list[str]:
+    problems = _check_tools(body)
+    contents = dicts(body.get("contents"))
+    if contents[0].get("role") not in ("user", None):
+        problems.append("contents[0]: the first turn must be the user's")
+    calls: list[Object] = []
+    for n, content in enumerate(contents):
+        where, parts = f"contents[{n}]", dicts(content.get("parts"))
+        problems += _check_content(where, content)
+        responses = [as_dict(part["functionResponse"]) for part in parts if "functionResponse" in part]
+        problems += _check_responses(where, calls, responses)
+        calls = [as_dict(part["functionCall"]) for part in parts if "functionCall" in part]
+        if calls and n and contents[n - 1].get("role") == "model":
+            problems.append(f"{where}: a call must come right after a turn of the user or a function's response")
+    return problems + _check_responses("the end", calls, [])
+
+
+def _check_tools(body: Object) -> list[str]:
+    declared = [function for tool in dicts(body.get("tools")) for function in dicts(tool.get("functionDeclarations"))]
+    names = [as_text(function.get("name")) for function in declared]
+    calling = as_dict(as_dict(body.get("toolConfig")).get("functionCallingConfig"))
+    allowed = as_list(calling.get("allowedFunctionNames"))
+    problems = check_names("tools", names, _NAME)
+    if calling and not names:
+        problems.append("toolConfig: there are no functions")
+    if allowed and calling.get("mode") not in ("ANY", "VALIDATED"):
+        problems.append("toolConfig.allowedFunctionNames: only in the modes ANY and VALIDATED")
+    return problems + [f"toolConfig: there is no function {name!r}" for name in allowed if name not in names]
+
+
+def _check_content(where: str, content: Object) -> list[str]:
+    role, parts = content.get("role"), dicts(content.get("parts"))
+    problems = [] if role in ("user", "model", "function", None) else [f"{where}: there is no role {role!r}"]
+    if not parts:
+        problems.append(f"{where}: no parts")
+    for part in parts:
+        if not _says(part):
+            problems.append(f"{where}: an empty part")
+        if "functionCall" in part:
+            call = as_dict(part["functionCall"])
+            problems += check_names(where, [as_text(call.get("name"))], _NAME)
+            if role != "model":
+                problems.append(f"{where}: a call in a turn of the user")
+            if not isinstance(call.get("args", {}), dict):
+                problems.append(f"{where}: the args of a call are not an object")
+    return problems
+
+
+def _check_responses(where: str, calls: list[Object], responses: list[Object]) -> list[str]:
+    if len(calls) != len(responses):
+        return [f"{where}: {len(responses)} function responses to {len(calls)} function calls"]
+    problems: list[str] = []
+    for call, response in zip(calls, responses, strict=True):
+        if call.get("name") != response.get("name"):
+            problems.append(f"{where}: a response of {response.get('name')!r} where {call.get('name')!r} was called")
+        if call.get("id") != response.get("id"):
+            problems.append(f"{where}: a response with the id {response.get('id')!r} to the call {call.get('id')!r}")
+        if not isinstance(response.get("response"), dict):
+            problems.append(f"{where}: the response of {response.get('name')!r} is not an object")
+    return problems
+
+
+def _says(part: Object) -> bool:
+    """Has it a field of content? A text must not be empty, except to carry a signature."""
+    if "text" in part:
+        return bool(part["text"]) or "thoughtSignature" in part
+    return bool(part.keys() - {"thought", "thoughtSignature", "partMetadata"})

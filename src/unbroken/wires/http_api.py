@@ -1,0 +1,84 @@
+"""How a wire is used over HTTP: its paths, and what its clients and its provider expect beyond the body.
+
+Only data and pure functions: nothing is sent here. Each wire has a subclass in its `*_http` module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from unbroken.messages import Json
+from unbroken.wires.values import Object
+
+Wanted: TypeAlias = Literal["answer", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a path asks for."""
+
+    wanted: Wanted = "answer"
+    model: str = ""
+    """As in the path, where it may be percent-encoded. Empty: the body names it."""
+    stream: bool | None = None
+    """None: the body decides."""
+
+
+class HttpApi:
+    short_name: ClassVar[str]
+    """For columns of tables."""
+    provider: ClassVar[str]
+    """Whose protocol it is: the name of the provider for `connect`."""
+    base_url_variable: ClassVar[str]
+    """The environment variable from which clients take the base URL."""
+    base_path: ClassVar[str] = ""
+    """What clients expect in their base URL."""
+    path: ClassVar[str]
+    """What follows the base URL of the provider; may contain `{model}` and `{method}`."""
+    methods: ClassVar[tuple[str, str]] = ("", "")
+    """The `{method}` for one body, and for a stream."""
+    stream_query: ClassVar[Mapping[str, str]] = {}
+    key_header: ClassVar[str] = "bearer"
+    """How the provider takes the key: the name of a header, or `bearer` for `Authorization`."""
+    headers: ClassVar[Mapping[str, str]] = {}
+    """What the provider expects in each request."""
+    operations: ClassVar[Mapping[str, Operation]] = {}
+    endings: ClassVar[tuple[str, ...]]
+    """How the paths end on which a model is asked, whatever the base URL is."""
+    error_paths: ClassVar[tuple[str, ...]] = ()
+    """On paths that begin so, errors have the shape of this wire."""
+    messages_field: ClassVar[str] = "messages"
+    takes_texts: ClassVar[bool] = False
+    """May a message be a mere text?"""
+    response_id: ClassVar[str] = ""
+    """How the ids of responses begin."""
+    stores: ClassVar[bool] = False
+    """Does the provider keep each response, unless `store` is false, so that later requests can refer to it?"""
+    count_path: ClassVar[str] = ""
+    """Where the provider counts the tokens of a request, if that takes the same body."""
+    count_field: ClassVar[str] = "input_tokens"
+
+    def find(self, path: str) -> Operation | None:
+        """What this path asks for; None if it is of no use on this wire."""
+        return self.operations.get(path)
+
+    def messages_of(self, body: Mapping[str, Json]) -> Json:
+        return body.get(self.messages_field)
+
+    def body_to_count(self, body: Object) -> Object:
+        """The request inside a request to count its tokens."""
+        return body
+
+    def wants_usage(self, body: Mapping[str, Json]) -> bool:
+        """Does the client of a stream want to know its usage?"""
+        return True
+
+    def wants_array(self, query: str) -> bool:
+        """Does the client of a stream with this query string expect one JSON array instead of events?"""
+        return False
+
+    def held_by_provider(self, body: Mapping[str, Json]) -> str:
+        """The field of the request that refers to something that only the provider has; empty if there is none."""
+        return ""

@@ -1,0 +1,188 @@
+"""openai-chat, writing responses: `ChatEncoder` for a client, `ChatProviderWriter` as a provider writes them."""
+
+from __future__ import annotations
+
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import ToolCall, Usage
+from unbroken.verdicts import Meaning
+from unbroken.wires.error_shapes import openai_error, status_of
+from unbroken.wires.jsontext import dumps
+from unbroken.wires.openai_chat.chat_messages import encode_call
+from unbroken.wires.openai_chat.chat_relay import RelayedCall, RelayedChat
+from unbroken.wires.relay import same_input
+from unbroken.wires.values import Object
+
+_AFTER_TEXT = b'},"finish_reason":null}]}\n\n'
+
+
+def error_body(status: int, message: str, kind: str = "") -> Object:
+    """A body for a response with this status. For the kind "too_long" clients shorten their history."""
+    return openai_error(status, message, kind, "messages")
+
+
+def error_event(status: int, message: str, kind: str = "") -> bytes:
+    """The last event of a stream that has begun."""
+    return b"data: " + dumps(error_body(status, message, kind)) + b"\n\n"
+
+
+class ChatEncoder:
+    """A call is written when it is complete: a client never sees half of one.
+
+    `include_usage` is the client's choice in `stream_options`. One that did not ask for usage gets none in a stream,
+    as from OpenAI: the chunk that carries it has no choices, and such clients look at the first of them. A body always
+    has it.
+    """
+
+    def __init__(
+        self, model: str = "", id: str = "chatcmpl-0", *, created: int = 0, include_usage: bool = True
+    ) -> None:
+        self.include_usage = include_usage
+        self._begun = False
+        self._head: Object = {"id": id, "created": created, "model": model}
+        self._before_text = b""
+        """What stands before the text of a chunk, once nothing but the text changes."""
+        self._relayed = RelayedChat()
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[Object] = []
+        self._usage: Usage | None = None
+        self._finish = ""
+        self._error: Object | None = None
+
+    def follow(self, data: bytes) -> None:
+        self._before_text = b""
+        self._relayed.add(data)
+
+    def feed(self, delta: Delta) -> bytes:
+        if self._before_text and isinstance(delta, TextDelta):
+            self._text.append(delta.text)
+            return self._before_text + dumps(delta.text) + _AFTER_TEXT
+        if self._relayed.catch_up():
+            self._begun = self._begun or self._relayed.role
+            self._head = {**self._head, **self._relayed.head}
+        match delta:
+            case TextDelta(text):
+                self._text.append(text)
+                chunk = self._chunk({"content": text})
+                empty = self._event({"choices": [{"index": 0, "delta": {"content": ""}}]})
+                self._before_text = empty.removesuffix(b'""}}]}\n\n')
+                return chunk
+            case ReasoningDelta(text):
+                self._reasoning.append(text)
+                return self._chunk({"reasoning_content": text})
+            case CallReady(call):
+                return self._call(call)
+            case UsageReported(usage):
+                self._usage = usage
+                return b""
+            case Ended(verdict) if verdict.failed:
+                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
+            case Ended(verdict):
+                return self.end(verdict.told)
+            case _:
+                return b""
+
+    def body(self) -> bytes:
+        if self._error is not None:
+            return dumps(self._error)
+        message: Object = {"role": "assistant", "content": "".join(self._text) or None}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        body: Object = {**self._head, "object": "chat.completion"}
+        body["choices"] = [{"index": 0, "message": message, "finish_reason": self._finish or "stop"}]
+        if self._usage is not None:
+            body["usage"] = _encode_usage(self._usage)
+        return dumps(body)
+
+    def _call(self, call: ToolCall) -> bytes:
+        encoded = encode_call(call)
+        passed = self._relayed.find(call)
+        if passed is not None:
+            return self._rest_of(passed, encoded)
+        self._calls.append(encoded)
+        index = self._relayed.next_index + len(self._calls) - 1
+        return self._chunk({"tool_calls": [{"index": index, **encoded}]})
+
+    def _rest_of(self, passed: RelayedCall, encoded: Object) -> bytes:
+        kind, field = ("custom", "input") if passed.custom else ("function", "arguments")
+        said, whole = "".join(passed.pieces), encoded.get(kind, {}).get(field, "")
+        if passed.whole or same_input(said, whole):
+            return b""
+        passed.torn = not whole.startswith(said)
+        if passed.torn:
+            return b""
+        passed.pieces = [whole]
+        return self._chunk({"tool_calls": [{"index": passed.index, kind: {field: whole[len(said) :]}}]})
+
+    def fail(self, status: int, message: str, kind: str = "") -> bytes:
+        self._error = error_body(status, message, kind)
+        return b"" if self._relayed.done else error_event(status, message, kind)
+
+    def end(self, told: Meaning) -> bytes:
+        passed = self._relayed
+        if told == "done" and any(call.cut for call in passed.calls):
+            told = "length"  # nothing takes back what the client has seen of it
+        self._finish = _finish(told, bool(self._calls or passed.calls))
+        if passed.done:
+            return b""
+        last = b"" if passed.finished else self._chunk({}, self._finish)
+        if self._usage is not None and self.include_usage and not passed.usage:
+            last += self._event({"choices": [], "usage": _encode_usage(self._usage)})
+        return last + b"data: [DONE]\n\n"
+
+    def _chunk(self, delta: Object, finish: str | None = None) -> bytes:
+        if not self._begun:  # the clients of OpenAI take the role from the first chunk, and one of them insists on it
+            delta = {"role": "assistant", **delta}
+            self._begun = True
+        return self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    def _event(self, event: Object) -> bytes:
+        return b"data: " + dumps({**self._head, "object": "chat.completion.chunk", **event}) + b"\n\n"
+
+
+class ChatProviderWriter(ChatEncoder):
+    """Begins with an empty chunk that has the role, and writes the arguments of a call as they come."""
+
+    call_prefix = "call"
+
+    def __init__(self, model: str, id: str) -> None:
+        super().__init__(model, id)
+        self._fragments: list[str] = []
+
+    def begin(self) -> bytes:
+        return self._chunk({"content": ""})
+
+    def open_call(self, id: str, name: str) -> bytes:
+        call: Object = {"id": id} if id else {}
+        call |= {"type": "function", "function": {"name": name, "arguments": ""}}
+        self._calls.append(call)
+        return self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **call}]})
+
+    def grow_call(self, text: str) -> bytes:
+        self._fragments.append(text)
+        return self._chunk({"tool_calls": [{"index": len(self._calls) - 1, "function": {"arguments": text}}]})
+
+    def close_call(self, complete: bool) -> bytes:
+        self._calls[-1]["function"]["arguments"] = "".join(self._fragments)
+        self._fragments.clear()
+        return b""
+
+
+def _finish(meaning: Meaning, calls: bool) -> str:
+    if meaning == "length":
+        return "length"
+    if meaning == "refused":
+        return "content_filter"
+    return "tool_calls" if calls else "stop"
+
+
+def _encode_usage(usage: Usage) -> Object:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

@@ -1,0 +1,339 @@
+"""openai-responses, writing responses: `ResponsesEncoder` for a client, `ResponsesProviderWriter` as a provider does.
+
+Text and reasoning are written as they arrive. A call is written when it is complete, so a client never sees half of
+one. Tools that a provider ran itself and encrypted content are not made up here.
+"""
+
+from __future__ import annotations
+
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.messages import ToolCall, Usage
+from unbroken.verdicts import Meaning
+from unbroken.wires.error_shapes import openai_error, status_of
+from unbroken.wires.jsontext import dumps
+from unbroken.wires.openai_responses.responses_messages import encode_call
+from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
+from unbroken.wires.relay import same_input
+from unbroken.wires.values import Object, as_text
+
+_TEXT, _SUMMARY = KINDS["output_text"], KINDS["summary_text"]
+_PREFIXES = {"function_call": "fc", "custom_tool_call": "ctc"}
+_BEFORE_TEXT = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":'
+_AFTER_TEXT = b',"logprobs":[]}\n\n'
+
+
+def error_body(status: int, message: str, kind: str = "") -> Object:
+    """A body for a response with this status. For the kind "too_long" clients shorten their history."""
+    return openai_error(status, message, kind, "input")
+
+
+def error_event(status: int, message: str, kind: str = "") -> bytes:
+    """The last event of a stream that has begun. An encoder that has written some of the stream, or has followed it,
+    writes a better one: feed it `Ended`."""
+    response: Object = {"id": "", "object": "response", "created_at": 0, "status": "failed", "output": []}
+    response["error"] = _response_error(status, message, kind)
+    event = {"type": "response.failed", "sequence_number": 0, "response": response}  # Codex ignores the event `error`
+    return b"event: response.failed\ndata: " + dumps(event) + b"\n\n"
+
+
+def _response_error(status: int, message: str, kind: str) -> Object:
+    """The error of a response that has failed. It has few codes, and clients know them all."""
+    code = error_body(status, message, kind)["error"]["code"]
+    return {"code": code if code in _RESPONSE_CODES else "server_error", "message": message}
+
+
+_RESPONSE_CODES = ("context_length_exceeded", "rate_limit_exceeded", "server_is_overloaded")
+
+
+class ResponsesEncoder:
+    """`include_usage` changes nothing: on this wire it is not a client's to choose."""
+
+    def __init__(self, model: str = "", id: str = "resp_0", *, created: int = 0, include_usage: bool = True) -> None:
+        self._model = model
+        self._id = id
+        self._created = created
+        self._sequence = 0
+        self._items = 0
+        self._output: dict[int, Object] = {}
+        """By their place, which the items that have not ended have too."""
+        self._writing: Writing | None = None
+        self._place = b""
+        """Where the text stands that is being written, as it is said in each event about it; empty if none is."""
+        self._relayed = RelayedResponse()
+        self._torn = False
+        """A call is another than the one that the client was passed under its id."""
+        self._usage: Usage | None = None
+        self._told: Meaning = "done"
+        self._error: Object | None = None
+
+    def follow(self, data: bytes) -> None:
+        self._place = b""
+        self._relayed.add(data)
+
+    def feed(self, delta: Delta) -> bytes:
+        if self._place and isinstance(delta, TextDelta) and self._writing is not None:
+            text, number = delta.text, self._sequence
+            self._writing.texts.append(text)
+            self._sequence = number + 1
+            return b"%b%d%b%b%b" % (_BEFORE_TEXT, number, self._place, dumps(text), _AFTER_TEXT)
+        events = self._go_on() if self._relayed.catch_up() else b""
+        if self._relayed.done:
+            return b""
+        events += self.begin()
+        match delta:
+            case TextDelta(text):
+                return events + self._say("message", text)
+            case ReasoningDelta(text):
+                return events + self._say("reasoning", text)
+            case CallReady(call):
+                return events + self._call(call)
+            case UsageReported(usage):
+                self._usage = usage
+                return events
+            case Ended(verdict) if verdict.failed:
+                return events + self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
+            case Ended(verdict):
+                return events + self.end(verdict.told)
+            case _:
+                return events
+
+    def body(self) -> bytes:
+        self._end_item()
+        return dumps(self._response(self._status()))
+
+    def begin(self) -> bytes:
+        if self._sequence:
+            return b""
+        created = self._event("response.created", response=self._response("in_progress"))
+        return created + self._event("response.in_progress", response=self._response("in_progress"))
+
+    def _go_on(self) -> bytes:
+        passed = self._relayed
+        self._sequence = max(self._sequence, passed.sequence)
+        self._items = max(self._items, passed.items)
+        self._output |= passed.output
+        self._writing = passed.speech or self._writing
+        if passed.done:
+            return b""
+        # A call whose arguments have ended was reported already and will not come again: only its end is missing.
+        events = b""
+        for item in [item for item in passed.open.values() if item.type in CALLS and item.ended]:
+            stream, key = CALLS[item.type]
+            events += self._arguments(item, stream, key, {key: item.text})
+            passed.calls[as_text(item.value.get("call_id"))] = self._output[item.index]
+            del passed.open[item.index]
+        return events
+
+    def fail(self, status: int, message: str, kind: str = "") -> bytes:
+        self._error = _response_error(status, message, kind)
+        return self.end("done")
+
+    def end(self, told: Meaning) -> bytes:
+        self._told = told
+        status = self._status()
+        events = self._end_item("completed" if status == "completed" else "incomplete")
+        return events + self._event(f"response.{status}", response=self._response(status))
+
+    # Text and reasoning: one item, and one part in it, are open until something else is said
+
+    def _say(self, type: str, text: str) -> bytes:
+        events = b""
+        item = self._writing
+        if item is None or item.type != type:
+            events = self._end_item()
+            item, begun = self._begin_item(type)
+            events += begun
+        if item.kind is None or item.kind.type == "refusal" or item.ended:
+            events += self._end_part(item) + self._begin_part(item, _TEXT if type == "message" else _SUMMARY)
+        item.texts.append(text)
+        if type != "message":
+            return events + self._about(item, "delta", delta=text)
+        self._place = b',"item_id":%b,"output_index":%d,"content_index":%d,"delta":' % (
+            dumps(item.value.get("id")),
+            item.index,
+            item.number,
+        )
+        return events + self._about(item, "delta", delta=text, logprobs=[])
+
+    def _begin_item(self, type: str) -> tuple[Writing, bytes]:
+        index = self._next_index()
+        value: Object = {"id": self._item_id("rs", index), "type": type}
+        if type == "message":
+            value = {"id": self._item_id("msg", index), "type": type, "status": "in_progress", "role": "assistant"}
+        self._writing = item = Writing(index, value)
+        place = "content" if type == "message" else "summary"
+        return item, self._item("added", index, {**value, place: []})
+
+    def _begin_part(self, item: Writing, kind: PartKind) -> bytes:
+        more: Object = {"annotations": [], "logprobs": []} if kind is _TEXT else {}
+        item.begin(kind, {"type": kind.type, kind.field: "", **more})
+        return self._framed(item, kind, "added", item.part)
+
+    def _end_part(self, item: Writing) -> bytes:
+        kind = item.kind
+        if kind is None:
+            return b""
+        events, text = b"", item.text
+        if not item.ended:
+            more: Object = {"logprobs": []} if kind is _TEXT else {}
+            events = self._about(item, "done", **{kind.field: text}, **more)
+        part = {**item.part, kind.field: text}
+        events += self._framed(item, kind, "done", part)
+        item.finish(part)
+        return events
+
+    def _end_item(self, status: str = "completed") -> bytes:
+        item, self._writing, self._place = self._writing, None, b""
+        if item is None:
+            return b""
+        return self._end_part(item) + self._done(item.index, item.done(status))
+
+    def _about(self, item: Writing, moment: str, **fields: object) -> bytes:
+        kind = item.kind or _TEXT
+        place = {"item_id": item.value.get("id"), "output_index": item.index, kind.numbering: item.number}
+        return self._event(f"response.{kind.stream}.{moment}", **place, **fields)
+
+    def _framed(self, item: Writing, kind: PartKind, moment: str, part: Object) -> bytes:
+        place = {"item_id": item.value.get("id"), "output_index": item.index, kind.numbering: item.number}
+        return self._event(f"response.{kind.frame}.{moment}", **place, part=part)
+
+    # Calls
+
+    def _call(self, call: ToolCall) -> bytes:
+        item = encode_call(call)
+        if (done := self._relayed.calls.get(call.id)) is not None:
+            _, key = CALLS.get(item["type"], ("", ""))
+            self._torn = self._torn or (bool(key) and not same_input(as_text(done.get(key)), item[key]))
+            return b""
+        half = self._relayed.half(call.id)
+        if half is not None:
+            return self._end_item() + self._rest_of(half, item)
+        events, index = self._end_item(), self._next_index()
+        value: Object = {"id": self._item_id(_PREFIXES.get(item["type"], "call"), index), **item}
+        stream, key = CALLS.get(item["type"], ("", ""))
+        begun: Object = {**value, "status": "in_progress"}
+        if key:
+            begun[key] = ""
+        events += self._item("added", index, begun)
+        return events + self._arguments(Writing(index, value), stream, key, item)
+
+    def _rest_of(self, half: Writing, item: Object) -> bytes:
+        """Nothing, if the call turns out to differ from what the client has: it stays without an end."""
+        stream, key = CALLS.get(half.type, ("", ""))
+        if half.type != item["type"] or (key and not item[key].startswith(half.text)):
+            return b""
+        del self._relayed.open[half.index]
+        return self._arguments(half, stream, key, item)
+
+    def _arguments(self, begun: Writing, stream: str, key: str, item: Object) -> bytes:
+        events = b""
+        if key:
+            place: Object = {"item_id": begun.value.get("id"), "output_index": begun.index}
+            rest = item[key][len(begun.text) :]
+            if rest or not begun.texts:
+                events += self._event(f"response.{stream}.delta", **place, delta=rest)
+            if not begun.ended:
+                events += self._event(f"response.{stream}.done", **place, **{key: item[key]})
+        return events + self._done(begun.index, {**begun.value, **item, "status": "completed"})
+
+    # Events
+
+    def _next_index(self) -> int:
+        self._items += 1
+        return self._items - 1
+
+    def _item_id(self, prefix: str, index: int) -> str:
+        return f"{prefix}_{self._id.removeprefix('resp_')}_{index}"
+
+    def _item(self, moment: str, index: int, item: Object) -> bytes:
+        return self._event(f"response.output_item.{moment}", output_index=index, item=item)
+
+    def _done(self, index: int, item: Object) -> bytes:
+        self._output[index] = item
+        return self._item("done", index, item)
+
+    def _event(self, type: str, **fields: object) -> bytes:
+        event = {"type": type, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        return b"event: " + type.encode() + b"\ndata: " + dumps(event) + b"\n\n"
+
+    def _response(self, status: str) -> Object:
+        response: Object = {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "model": self._model,
+            "output": [],
+            "parallel_tool_calls": True,
+            "temperature": None,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": None,
+            "usage": None,
+            **self._relayed.response,
+        }
+        response["status"] = status
+        response["output"] = [item for _, item in sorted(self._output.items())]
+        response["usage"] = None if self._usage is None or status == "in_progress" else _encode_usage(self._usage)
+        if status == "failed":
+            response["error"] = self._error
+        if status == "incomplete":
+            reason = "content_filter" if self._told == "refused" else "max_output_tokens"
+            response["incomplete_details"] = {"reason": reason}
+        return response
+
+    def _status(self) -> str:
+        if self._error is not None:
+            return "failed"
+        # Nothing takes back a call that the client has seen half of: the response ends as one that was cut.
+        half = self._torn or any(item.value.get("call_id") for item in self._relayed.open.values())
+        return "incomplete" if half or self._told in ("length", "refused") else "completed"
+
+
+class ResponsesProviderWriter(ResponsesEncoder):
+    """Writes the arguments of a call as they come, and ends a cut call as incomplete."""
+
+    call_prefix = "call"
+
+    def __init__(self, model: str, id: str) -> None:
+        super().__init__(model, id)
+        self._open_call = Writing(0, {})
+
+    def open_call(self, id: str, name: str) -> bytes:
+        events, index = self._end_item(), self._next_index()
+        call: Object = {"call_id": id} if id else {}
+        value: Object = {"id": self._item_id("fc", index), "type": "function_call", **call, "name": name}
+        self._open_call = Writing(index, value)
+        return events + self._item("added", index, {**value, "status": "in_progress", "arguments": ""})
+
+    def grow_call(self, text: str) -> bytes:
+        self._open_call.texts.append(text)
+        return self._event("response.function_call_arguments.delta", **self._place_of_call(), delta=text)
+
+    def close_call(self, complete: bool) -> bytes:
+        call, arguments, events = self._open_call, self._open_call.text, b""
+        if complete:
+            events = self._event("response.function_call_arguments.done", **self._place_of_call(), arguments=arguments)
+        status = "completed" if complete else "incomplete"
+        return events + self._done(call.index, {**call.value, "status": status, "arguments": arguments})
+
+    def _place_of_call(self) -> Object:
+        return {"item_id": self._open_call.value["id"], "output_index": self._open_call.index}
+
+
+def _encode_usage(usage: Usage) -> Object:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
