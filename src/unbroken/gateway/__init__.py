@@ -1,6 +1,8 @@
-"""The gateway: a server between any client and any model, which hands out one call at a time to those who need it.
+"""The gateway: a server between any client and any model that releases one tool call at a time where a client needs it.
 
-Each name is fetched when it is first asked for: the command line reads settings without starting a server.
+A request passes `http` (server, key, route), then `relay` (answered by a model, with `turns` for held calls) or
+`passthrough` (forwarded unread). `upstreams` are the models, `stores` keep turns, `config` reads settings, `admin` has
+the status pages. Names are loaded on first use: the command line reads settings without starting a server.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from unbroken.errors import UserError
 if TYPE_CHECKING:
     from unbroken.gateway.app import Gateway
     from unbroken.gateway.config import read_config
-    from unbroken.gateway.server import running, serve
+    from unbroken.gateway.http.uvicorn_server import running, serve
+    from unbroken.gateway.keys import GatewayKey, create_key
     from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 
 _HOMES = {
     "Gateway": "unbroken.gateway.app",
     "read_config": "unbroken.gateway.config",
-    "running": "unbroken.gateway.server",
-    "serve": "unbroken.gateway.server",
+    "running": "unbroken.gateway.http.uvicorn_server",
+    "serve": "unbroken.gateway.http.uvicorn_server",
+    "GatewayKey": "unbroken.gateway.keys",
+    "create_key": "unbroken.gateway.keys",
     "ClientProfile": "unbroken.gateway.settings",
     "GatewaySettings": "unbroken.gateway.settings",
     "UpstreamSettings": "unbroken.gateway.settings",
@@ -49,8 +54,10 @@ def __dir__() -> list[str]:
 __all__ = [
     "ClientProfile",
     "Gateway",
+    "GatewayKey",
     "GatewaySettings",
     "UpstreamSettings",
+    "create_key",
     "read_config",
     "running",
     "serve",

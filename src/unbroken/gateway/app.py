@@ -1,61 +1,82 @@
-"""`Gateway`: the ASGI application. Which path is what, who may ask, and every failure in the client's own shape.
+"""`Gateway`, the ASGI application: finds the route, checks the key, reads the body, and reports every error in the
+client's wire.
 
-How a question is answered is in `answering`, what can be looked at in `pages`, what HTTP needs in `edge`. Nothing here
-knows a provider.
+`relay.responder` answers requests, `passthrough.forwarding` forwards the others, `admin.pages` serves the pages.
+Nothing here knows a provider.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from unbroken.errors import UnbrokenError
-from unbroken.gateway.answering import Account, Answering
-from unbroken.gateway.arrays import ArrayFrames
-from unbroken.gateway.asked import Asked
-from unbroken.gateway.book import Book
+from unbroken.gateway.admin.pages import Page, Pages, Viewer
+from unbroken.gateway.admin.stats import RecentRequest, Stats
 from unbroken.gateway.config import store_url
-from unbroken.gateway.counting import count_tokens
-from unbroken.gateway.doors import GEMINI, PASSED_ON, Door, find_door, model_of, read_body, wire_of
-from unbroken.gateway.edge import (
-    EVENTS,
-    JSON,
+from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, is_foreign, sent_key
+from unbroken.gateway.http.asgi import (
+    CancelOnDisconnect,
     ClientGone,
     Receive,
     Refused,
     Response,
     Scope,
     Send,
-    Watching,
     read_headers,
 )
-from unbroken.gateway.edge import read_body as receive_body
-from unbroken.gateway.failures import Failure, discreet, failure_of, whole_seconds
-from unbroken.gateway.kept import Kept
+from unbroken.gateway.http.asgi import read_body as receive_body
+from unbroken.gateway.http.client_request import Attempt, ClientRequest, find_profile, read_attempt
+from unbroken.gateway.http.client_response import ClientResponse
+from unbroken.gateway.http.error_responses import Failure, failure_from, whole_seconds, without_address
+from unbroken.gateway.http.large_bodies import (
+    LargeRequests,
+    MemoryBudget,
+    MemoryShare,
+    StoreOnMainLoop,
+    is_large,
+)
+from unbroken.gateway.http.routes import FORWARDED_HEADERS, Route, error_wire, find_route, model_of, read_body
 from unbroken.gateway.keys import GatewayKey, KeyRing
-from unbroken.gateway.limits import UNLIMITED, KeyLimits
-from unbroken.gateway.origins import is_foreign
-from unbroken.gateway.pages import Page, Pages, Visitor
-from unbroken.gateway.passing import choose, failed_by, pass_through
-from unbroken.gateway.profiles import find_profile
-from unbroken.gateway.recent import RecentRequest
+from unbroken.gateway.passthrough.forwarding import (
+    Permit,
+    choose,
+    count_tokens,
+    failed_by,
+    other_model_refused,
+    pass_through,
+    permit,
+)
+from unbroken.gateway.passthrough.pass_rules import read_rule
+from unbroken.gateway.passthrough.references import (
+    Claiming,
+    ProviderIds,
+    Reference,
+    gives_ids,
+    other_models,
+    provider_references,
+)
+from unbroken.gateway.relay.exchange import Outcome
+from unbroken.gateway.relay.responder import Responder
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store
-from unbroken.gateway.stores.patient import PatientStore
-from unbroken.gateway.upstreams import Upstream, open_upstreams
-from unbroken.models import close_session
+from unbroken.gateway.stores.circuit_breaker import CircuitBreakerStore
+from unbroken.gateway.turns.turn_store import TurnStore
+from unbroken.gateway.upstreams.upstream import Upstream, open_upstreams
+from unbroken.models.response_limit import RESPONSE_LIMIT, ResponseLimit
+from unbroken.models.sessions import close_session
+from unbroken.wires import find_wire
+from unbroken.wires.json_pieces import write_json
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.refusals import error_event, refusal
 
 if TYPE_CHECKING:
-    from unbroken.gateway.recording import Recordings
+    from unbroken.gateway.relay.request_recording import Recordings
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -73,7 +94,7 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.upstreams = open_upstreams(settings.upstreams)
-        self.store: Store = PatientStore(
+        self.store: Store = CircuitBreakerStore(
             store
             or open_store(
                 store_url(settings.store), max_bytes=settings.store_bytes, max_entry=settings.entry_bytes, now=now
@@ -82,14 +103,18 @@ class Gateway:
         self._now = now
         self._keys = KeyRing(settings.keys_file) if settings.keys else None
         self._limits = KeyLimits()
-        self._book = Book(self.upstreams.values(), settings.hold_timeout, now, settings.access_log)
-        kept = Kept(self.store, settings.ttl, settings.hold_timeout, now)
-        self._answering = Answering(settings, kept, self._book, now)
+        self._passes = tuple(map(read_rule, settings.passes))
+        self._stats = Stats(self.upstreams.values(), settings.hold_timeout, now, settings.access_log)
+        self._handlers = self._make_handlers(self.store)
+        self._large = LargeRequests()
+        self._large_handlers: _Handlers | None = None
+        self._room = MemoryBudget(settings.large_bodies)
         self._recordings = _recordings(settings)
-        self._pages = Pages(settings, self.upstreams, self.store, self._book, now)
+        self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
 
     async def aclose(self) -> None:
         """Closes the store and this loop's connections to models. A server that speaks ASGI's lifespan has it done."""
+        await self._large.aclose()
         await self.store.aclose()
         await close_session()
 
@@ -116,11 +141,11 @@ class Gateway:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         response = Response(send)
-        door = find_door(path)
-        wire = door.wire if door is not None else wire_of(path)
+        route = find_route(path)
+        wire = route.wire if route is not None else error_wire(path)
         try:
-            if door is not None:
-                await self._open(door, scope, receive, response)
+            if route is not None:
+                await self._open(route, scope, receive, response)
             elif (page := self._pages.find(path)) is not None:
                 await self._open_page(page, scope, response)
             elif path.startswith("/v1/"):
@@ -141,111 +166,191 @@ class Gateway:
         if page.private or self._keys is None:
             key = self._admit(headers, scope)
         else:
-            key = self._keys.find(_secret(headers, scope))
-        await page.show(response, Visitor(key, may_see=self._keys is None or key is not None))
+            key = self._keys.find(sent_key(headers, scope))
+        if page.operators and key is not None and not key.operator:
+            raise Refused(
+                403, f"{scope['path']} is about all keys: it needs one that `unbroken keys create --operator` made"
+            )
+        await page.show(response, Viewer(key, has_keys=self._keys is not None))
 
     # Questions
 
-    async def _open(self, door: Door, scope: Scope, receive: Receive, response: Response) -> None:
+    async def _open(self, route: Route, scope: Scope, receive: Receive, response: Response) -> None:
         if scope["method"] != "POST":
             raise Refused(405, f"{scope['path'][:200]} is asked with POST", {"allow": "POST"})
-        outlet = _Outlet(response, as_array=_wants_array(door, scope))
+        outlet = ClientResponse(response, as_array=_wants_array(route, scope))
 
-        async def answer(visit: _Visit, data: bytes) -> None:
-            body = read_body(data)
-            upstream = self._find(model_of(door, body), visit.key)
-            visit.alias, visit.upstream_wire = upstream.alias, upstream.wire
-            asked = self._asked(door, body, data, upstream, visit.key, visit.headers)
-            if door.wanted == "count":
-                await count_tokens(asked, response)
+        async def answer(state: _RequestState, data: bytes) -> None:
+            body = read_body(data, self._check_values(state, data))
+            upstream = self._find(model_of(route, body), state.key)
+            state.alias, state.upstream_wire = upstream.alias, upstream.wire
+            if state.key is not None:
+                owned = await self._check_body(state, route, body, state.key)
+                if gives_ids(upstream.wire, body):
+                    outlet.claiming = Claiming(state.handlers.ids, state.key.id, partial(write_json, body), owned)
+            attempt = read_attempt(state.headers, str((scope.get("client") or ("",))[0]))
+            incoming = self._read_request(route, body, data, upstream, state.key, state.headers, attempt)
+            if route.wanted == "count":
+                await count_tokens(incoming, response)
             else:
                 if self._recordings is not None:
-                    visit.account.recording = self._recordings.sample(_secret(visit.headers, scope))
-                await self._answering.answer(asked, outlet, visit.account)
+                    state.outcome.recording = self._recordings.sample(sent_key(state.headers, scope))
+                await state.handlers.responder.answer(incoming, outlet, state.outcome)
                 await outlet.end()
 
-        await self._handle(_Visit(door.wire, read_headers(scope), self._now()), scope, receive, outlet, answer)
+        state = _RequestState(route.wire, read_headers(scope), self._now(), self._handlers)
+        await self._handle(state, scope, receive, outlet, answer)
 
     async def _pass(self, scope: Scope, receive: Receive, response: Response) -> None:
-        """Whatever else a client of OpenAI asks for goes to a provider of its wire, and its answer back."""
+        """What else of OpenAI's is listed goes to a provider of its wires, and its answer back."""
+        permits: list[Permit] = []
 
-        async def answer(visit: _Visit, data: bytes) -> None:
-            alias, model, data = choose(scope["path"], visit.headers, data, self.upstreams.values(), visit.key)
-            visit.alias, visit.upstream_wire = alias, model.wire
-            await pass_through(scope, visit.headers, data, model, response)
-            visit.account.error_kind = failed_by(response.status)
-            if visit.account.error_kind:
-                visit.account.error = f"provider `{model.endpoint.provider}` answered {response.status}"
+        def admit(key: GatewayKey | None) -> None:
+            permits.append(permit(scope, key, self._passes))
 
-        visit = _Visit(PASSED, read_headers(scope), self._now())
-        await self._handle(visit, scope, receive, _Outlet(response), answer, wire_of(scope["path"]))
+        async def answer(state: _RequestState, data: bytes) -> None:
+            check = self._check_values(state, data)
+            passage = choose(permits[0], state.headers, data, self.upstreams.values(), state.key, check)
+            state.alias, state.upstream_wire = passage.alias, passage.model.wire
+            claiming = None
+            if state.key is not None:
+                owned = (*permits[0].references, *passage.references)
+                await self._check_ids(state, state.key, owned)
+                claiming = Claiming(state.handlers.ids, state.key.id, lambda: passage.data, owned).read
+            await pass_through(permits[0], passage, state.headers, response, claiming)
+            state.outcome.error_kind = failed_by(response.status)
+            if state.outcome.error_kind:
+                state.outcome.error = f"provider `{passage.model.endpoint.provider}` answered {response.status}"
+
+        state = _RequestState(PASSED, read_headers(scope), self._now(), self._handlers)
+        await self._handle(state, scope, receive, ClientResponse(response), answer, error_wire(scope["path"]), admit)
+
+    def _check_values(self, state: _RequestState, data: bytes) -> Callable[[int], None] | None:
+        """What a large body of JSON is checked by while it is read."""
+        if state.handlers is self._handlers:
+            return None
+        most, size = self.settings.max_values, len(data)
+
+        def check(values: int) -> None:
+            if values > most:
+                raise Refused(
+                    413, f"the body holds more than the {most:,} values that are allowed: send fewer messages"
+                )
+            state.share.holds(size, values)
+
+        check(0)
+        return check
+
+    async def _check_body(
+        self, state: _RequestState, route: Route, body: dict[str, object], key: GatewayKey
+    ) -> Sequence[Reference]:
+        """A key reaches its own models and its own things at the provider, and no others. Gives those things."""
+        if key.aliases and (route.wanted != "count" or route.http.count_path):  # else it is never sent on
+            for field in other_models(body):
+                raise other_model_refused(key, field)
+        references = [*provider_references(body)]
+        await self._check_ids(state, key, references)
+        return references
+
+    async def _check_ids(self, state: _RequestState, key: GatewayKey, references: Sequence[Reference]) -> None:
+        if not self.settings.shared_ids:
+            await state.handlers.ids.check(key.id, references)
 
     async def _handle(
         self,
-        visit: _Visit,
+        state: _RequestState,
         scope: Scope,
         receive: Receive,
-        outlet: _Outlet,
-        answer: Callable[[_Visit, bytes], Awaitable[None]],
+        outlet: ClientResponse,
+        answer: Callable[[_RequestState, bytes], Coroutine[Any, Any, None]],
         wire: str = "",
+        admit: Callable[[GatewayKey | None], None] | None = None,
     ) -> None:
-        """`wire`: in whose shape errors are told, if it is not the client's."""
+        """`wire`: the wire of errors, if not the client's. `admit` may refuse before the body is read."""
         failure: Failure | None = None
         cause: BaseException | None = None
-        self._book.begin()
+        self._stats.begin()
         try:
-            key = visit.key = self._admit(visit.headers, scope)
-            with self._limits.admit(key) if key is not None else UNLIMITED as refused:
+            key = state.key = self._admit(state.headers, scope)
+            RESPONSE_LIMIT.set(ResponseLimit(self.settings.max_response, self.settings.max_calls))
+            with self._limits.admit(key) if key is not None else UNLIMITED as refused, self._room.share() as share:
                 if refused is not None:
                     raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
+                if admit is not None:
+                    admit(key)
                 settings = self.settings
-                data = await receive_body(visit.headers, receive, settings.max_body, settings.body_timeout)
-                with Watching(scope, receive):
-                    await answer(visit, data)
-            if visit.account.error_kind:
-                _log_failed(visit, visit.account.error)
+                data = await receive_body(
+                    state.headers, receive, settings.max_body, settings.body_timeout, share.received
+                )
+                with CancelOnDisconnect(scope, receive):
+                    if is_large(data):
+                        state.share = share
+                        await self._answer_large(state, outlet, lambda: answer(state, data))
+                    else:
+                        await answer(state, data)
+            if state.outcome.error_kind:
+                _log_failed(state, state.outcome.error)
         except ClientGone as error:
             cause, failure = error, Failure(GONE, "the client went away")
         except asyncio.CancelledError as error:  # the time that a stop may take is over
             cause, failure = error, Failure(503, "the gateway was stopped")
-            await outlet.fail(wire or visit.client_wire, failure)
+            await outlet.fail(wire or state.client_wire, failure)
             raise
         except Exception as error:  # noqa: BLE001 - as in `_serve`
-            cause, failure = error, self._failure(error, visit)
-            await outlet.fail(wire or visit.client_wire, failure)
+            cause, failure = error, self._failure(error, state)
+            await outlet.fail(wire or state.client_wire, failure)
         finally:
-            if visit.account.recording is not None:
-                visit.account.recording.end(cause, failure.words if failure is not None else "")
-            failed = visit.account.error_kind or (failure.upstream if failure is not None else "")
-            self._book.end(visit.told(outlet.status, failure), failed)
+            if state.outcome.recording is not None:
+                state.outcome.recording.end(cause, failure.words if failure is not None else "")
+            failed = state.outcome.error_kind or (failure.upstream if failure is not None else "")
+            self._stats.end(state.summary(outlet.status, failure), failed, state.scope)
 
-    def _failure(self, error: Exception, visit: _Visit | None = None) -> Failure:
-        failure = failure_of(error)
+    async def _answer_large(
+        self, state: _RequestState, outlet: ClientResponse, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        home = asyncio.get_running_loop()
+        if self._large_handlers is None:
+            self._large_handlers = self._make_handlers(StoreOnMainLoop(self.store, home))
+        state.handlers = self._large_handlers
+        outlet.send_from_elsewhere(home)
+        await self._large.run(work)
+
+    def _make_handlers(self, store: Store) -> _Handlers:
+        turn_store = TurnStore(store, self.settings.ttl, self.settings.hold_timeout, self._now)
+        return _Handlers(
+            Responder(self.settings, turn_store, self._stats, self._now), ProviderIds(store, self.settings.ttl)
+        )
+
+    def _failure(self, error: Exception, state: _RequestState | None = None) -> Failure:
+        failure = failure_from(error)
         if not isinstance(error, UnbrokenError | Refused):
             log.error("answering a request failed", exc_info=error)
         elif failure.upstream:
-            _log_failed(visit, failure.words)
-        return failure if self._keys is None else discreet(error, failure)
+            _log_failed(state, failure.words)
+        return failure if self._keys is None else without_address(error, failure)
 
-    def _asked(
+    def _read_request(
         self,
-        door: Door,
+        route: Route,
         body: dict[str, object],
         data: bytes,
         upstream: Upstream,
         key: GatewayKey | None,
         headers: Mapping[str, str],
-    ) -> Asked:
+        attempt: Attempt,
+    ) -> ClientRequest:
         name = key.name if key is not None else ""
         profile = find_profile(self.settings.clients, name, headers)
-        return Asked(
-            door,
+        return ClientRequest(
+            route,
             body,
             data,
             upstream,
-            scope=name,
+            scope=key.id if key is not None else "",
+            key=name,
             serial=profile.serial if profile is not None else upstream.serial,
-            headers={name: headers[name] for name in PASSED_ON if name in headers},
+            headers={name: headers[name] for name in FORWARDED_HEADERS if name in headers},
+            attempt=attempt,
         )
 
     def _find(self, model: str, key: GatewayKey | None) -> Upstream:
@@ -260,7 +365,7 @@ class Gateway:
             if not self.settings.open_to_all and is_foreign(headers, self.settings.host):
                 raise Refused(403, "web pages of others may not use this gateway: turn keys on, and send one")
             return None
-        secret = _secret(headers, scope)
+        secret = sent_key(headers, scope)
         if not secret:
             raise Refused(401, "this gateway wants a key: send it as `Authorization: Bearer …` or as your client does")
         key = self._keys.find(secret)
@@ -271,23 +376,37 @@ class Gateway:
     async def _refuse(self, response: Response, wire: str, failure: Failure) -> None:
         if response.status:
             return  # a page that broke off; nothing more can be said
-        body = dumps(refusal(wire, failure.status, failure.words, failure.kind))
-        await response.whole(failure.status, body, failure.headers)
+        body = dumps(find_wire(wire).error_body(failure.status, failure.words, failure.kind))
+        await response.complete(failure.status, body, failure.headers)
 
 
 def _recordings(settings: GatewaySettings) -> Recordings | None:
-    """What only they need takes a tenth of a second to load, and ten megabytes."""
-    return importlib.import_module("unbroken.gateway.recording").Recordings(settings) if settings.record else None
+    if not settings.record:
+        return None
+    from unbroken.gateway.relay.request_recording import Recordings  # noqa: PLC0415 - start-up: 0.1 s and 10 MB
+
+    return Recordings(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handlers:
+    """Where requests are answered: small ones on the server's loop, large ones on a thread."""
+
+    responder: Responder
+    ids: ProviderIds
 
 
 @dataclass(slots=True)
-class _Visit:
+class _RequestState:
     """A request from its head to the end of its answer: what is known of it by now."""
 
     client_wire: str
     headers: Mapping[str, str]
     at: float
-    account: Account = field(default_factory=lambda: Account(time.perf_counter()))
+    handlers: _Handlers
+    share: MemoryShare = field(default_factory=lambda: MemoryBudget(0).share())
+    """Of the memory for large bodies."""
+    outcome: Outcome = field(default_factory=lambda: Outcome(time.perf_counter()))
     key: GatewayKey | None = None
     alias: str = ""
     upstream_wire: str = ""
@@ -296,87 +415,36 @@ class _Visit:
     def key_name(self) -> str:
         return self.key.name if self.key is not None else ""
 
-    def told(self, status: int, failure: Failure | None) -> RecentRequest:
-        account = self.account
+    @property
+    def scope(self) -> str:
+        return self.key.id if self.key is not None else ""
+
+    def summary(self, status: int, failure: Failure | None) -> RecentRequest:
+        outcome = self.outcome
         return RecentRequest(
             at=self.at,
             client_wire=self.client_wire,
             alias=self.alias,
             status=failure.status if failure is not None else status or GONE,
-            seconds=time.perf_counter() - account.began,
+            seconds=time.perf_counter() - outcome.began,
             key=self.key_name,
             upstream_wire=self.upstream_wire,
-            streamed=account.stream,
-            first_token=account.first_after,
-            calls=account.calls,
-            handed=account.handed,
-            repairs=account.repairs,
-            restarts=tuple(account.restarts),
-            error=failure.words if failure is not None else account.error,
-            input_tokens=account.usage.input_tokens if account.usage is not None else 0,
-            output_tokens=account.usage.output_tokens if account.usage is not None else 0,
+            streamed=outcome.stream,
+            first_token=outcome.first_after,
+            calls=outcome.calls,
+            handed=outcome.handed,
+            repairs=outcome.repairs,
+            restarts=tuple(outcome.restarts),
+            error=failure.words if failure is not None else outcome.error,
+            input_tokens=outcome.usage.input_tokens if outcome.usage is not None else 0,
+            output_tokens=outcome.usage.output_tokens if outcome.usage is not None else 0,
         )
 
 
-class _Outlet:
-    """An answer as HTTP: a stream as it comes, or one body with its length."""
-
-    def __init__(self, response: Response, as_array: bool = False) -> None:
-        self._response = response
-        self._stream = False
-        self._frames = ArrayFrames() if as_array else None
-        self._headers: Mapping[str, str] = {}
-        self._body = b""
-
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    async def begin(self, stream: bool, headers: Mapping[str, str]) -> None:
-        self._stream = stream
-        self._headers = headers
-        if stream:
-            await self._response.begin(200, JSON if self._frames is not None else EVENTS, headers, None)
-
-    async def send(self, data: bytes) -> None:
-        if not self._stream:
-            self._body += data
-            return
-        if self._frames is not None:
-            data = self._frames.feed(data)
-        await self._response.send(data)
-
-    async def end(self) -> None:
-        if self._stream:
-            await self._response.send(self._frames.end() if self._frames is not None else b"", more=False)
-        else:
-            await self._response.whole(200, self._body, self._headers)
-
-    async def fail(self, wire: str, failure: Failure) -> None:
-        """Before anything was sent: an HTTP error. After that: an error in the stream, as its wire has it."""
-        if not self._response.status:
-            body = dumps(refusal(wire, failure.status, failure.words, failure.kind))
-            await self._response.whole(failure.status, body, failure.headers)
-        elif self._stream:
-            await self.send(error_event(wire, failure.status, failure.words, failure.kind))
-            await self.end()
+def _wants_array(route: Route, scope: Scope) -> bool:
+    return bool(route.streams) and route.http.wants_array(scope.get("query_string", b"").decode("latin-1"))
 
 
-def _secret(headers: Mapping[str, str], scope: Scope) -> str:
-    kind, _, given = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer" and given.strip():
-        return given.strip()
-    if found := headers.get("x-api-key") or headers.get("x-goog-api-key") or headers.get("api-key"):
-        return found.strip()
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-    return query.get("key", [""])[0]
-
-
-def _wants_array(door: Door, scope: Scope) -> bool:
-    """Without `alt=sse`, Gemini streams one JSON array."""
-    return door.wire == GEMINI and bool(door.streams) and b"alt=sse" not in scope.get("query_string", b"")
-
-
-def _log_failed(visit: _Visit | None, words: str) -> None:
-    alias, key = (visit.alias, visit.key_name) if visit is not None else ("", "")
+def _log_failed(state: _RequestState | None, words: str) -> None:
+    alias, key = (state.alias, state.key_name) if state is not None else ("", "")
     log.warning("a model failed alias=%s key=%s: %s", alias or "-", key or "-", words)

@@ -21,11 +21,13 @@ from typing import Any, cast
 
 from unbroken.clock import Clock, RealClock
 from unbroken.errors import UserError
+from unbroken.gateway.passthrough.pass_rules import PassRule, read_rule
 
 LOG = logging.getLogger("unbroken.gateway")
 
 PREFIX = "ub-"
-VERSION = 1
+VERSION = 2
+"""1 had neither `pass` nor `operator`."""
 LOOKED_AFTER = 1.0
 """Seconds after which a running gateway looks at the file again."""
 PATIENCE = 5.0
@@ -47,8 +49,16 @@ class GatewayKey:
     in_flight: int | None = None
     """Requests at the same time."""
     created: float = 0.0
+    passes: tuple[PassRule, ...] | None = None
+    """The requests that it may pass through to a provider; None: those that the gateway's configuration lists."""
+    operator: bool = False
+    """May see the status and the metrics of all keys. Other keys see their own requests."""
+    id: str = ""
+    """What tells it from every other key, also from one of the same name that was revoked. From its hash, so all
+    gateways that share the file agree on it."""
 
     def allows(self, alias: str) -> bool:
+        """May this key ask for the model with this alias?"""
         return not self.aliases or alias in self.aliases
 
 
@@ -113,7 +123,8 @@ def create_key(
     with _changing(Path(path), patience) as keys:
         if any(other.name == key.name for other in keys.values()):
             raise UserError(f"there is a key `{key.name}` in {path} already: revoke it first, or choose another name")
-        keys[_hash(secret)] = replace(key, created=now())
+        digest = _hash(secret)
+        keys[digest] = replace(key, created=now(), id=_id(digest))
     return secret
 
 
@@ -133,6 +144,11 @@ def list_keys(path: str | Path) -> tuple[GatewayKey, ...]:
 
 def _hash(secret: str) -> str:
     return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _id(digest: str) -> str:
+    """Not the digest itself, which the file alone should hold."""
+    return sha256(f"unbroken gateway key {digest}".encode()).hexdigest()[:32]
 
 
 @contextmanager
@@ -192,6 +208,8 @@ def _as_json(digest: str, key: GatewayKey) -> dict[str, Any]:
         "requests_per_minute": key.requests_per_minute,
         "in_flight": key.in_flight,
         "created": key.created,
+        "pass": None if key.passes is None else list(map(str, key.passes)),
+        "operator": key.operator,
     }
 
 
@@ -212,7 +230,7 @@ def _read(path: Path) -> dict[str, GatewayKey]:
         raise UserError(
             f"the gateway keys in {path} were written by a newer Unbroken (version {version}): update this one"
         )
-    if version != VERSION or not isinstance(file.get("keys"), list):
+    if version not in (1, VERSION) or not isinstance(file.get("keys"), list):
         raise _damaged(path, "`version` or `keys` is missing")
     return dict(_read_keys(path, cast("list[Any]", file["keys"])))
 
@@ -232,9 +250,24 @@ def _read_keys(path: Path, items: Iterable[Any]) -> Generator[tuple[str, Gateway
                 and all(isinstance(alias, str) and alias for alias in aliases)
                 and all(limit is None or (limit is not True and limit >= 1) for limit in (per_minute, in_flight))
             ):
-                yield digest, GatewayKey(name, tuple(aliases), per_minute, in_flight, created)
+                passes, operator = _read_rules(path, at, item.get("pass")), item.get("operator", False)
+                if not isinstance(operator, bool):
+                    raise _damaged(path, f"key {at + 1} in it is not complete")
+                yield (
+                    digest,
+                    GatewayKey(name, tuple(aliases), per_minute, in_flight, created, passes, operator, _id(digest)),
+                )
             case _:
-                raise _damaged(path, f"key {at + 1} in it is not whole")
+                raise _damaged(path, f"key {at + 1} in it is not complete")
+
+
+def _read_rules(path: Path, at: int, value: Any) -> tuple[PassRule, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(map(read_rule, value))
+    except (UserError, TypeError):
+        raise _damaged(path, f"`pass` of key {at + 1} in it cannot be read") from None
 
 
 def _damaged(path: Path, what: str) -> UserError:

@@ -1,6 +1,6 @@
-"""What a gateway is told before it starts: plain frozen data, the same whether it came from a file or from options.
+"""The settings of a gateway: plain frozen data, the same whether they came from a file or from options.
 
-Nothing is read, opened or connected here; `config` reads the file, `upstreams` connects.
+Nothing is read, opened or connected here; `config` reads the file, `upstreams` connects the models.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-Diverging: TypeAlias = Literal["append", "error"]
+from unbroken.gateway.passthrough.pass_rules import MODEL_PATHS
+
+OnDiverge: TypeAlias = Literal["append", "error"]
 """What a client gets when an answer broke after text was sent and the second one says something else: the new text
 after a paragraph break, or an error."""
 
 OnToolError: TypeAlias = Literal["continue", "stop"]
-"""After a failed result of a call that was handed out: hand out the next, or answer the rest "not run" and ask."""
+"""After a failed result of a call that was released: release the next, or answer the rest "not run" and ask."""
 
 HOST, PORT = "127.0.0.1", 8400
 
@@ -70,18 +72,30 @@ class GatewaySettings:
     entry_bytes: int = 8 << 20
     """The most that one answer may take there."""
     hold_timeout: float = 3600.0
-    """Seconds that a call which was handed out is waited for; then the rest of its turn is let go."""
+    """Seconds that a call which was released is waited for; then the rest of its turn is let go."""
     retry_window: float = 60.0
-    """Seconds in which the very same request gets the very same held answer."""
+    """Seconds in which a retry of a turn's first request gets the same answer."""
     on_tool_error: OnToolError = "continue"
-    on_diverge: Diverging = "append"
+    on_diverge: OnDiverge = "append"
     strict: bool = False
-    """Refuse a broken history (400) instead of repairing it."""
+    """Refuse a broken history, or one whose held calls are lost (400), instead of continuing."""
     keys: bool = False
     keys_file: str = "unbroken-keys.json"
+    shared_ids: bool = False
+    """Every key may use whatever the provider holds: files, conversations, containers, whoever made them."""
+    passes: tuple[str, ...] = MODEL_PATHS
+    """The requests that are passed through to a provider, `METHOD /v1/path` each; a key may have a list of its own."""
     open_to_all: bool = False
     """Told twice: another address than this machine's own, without keys."""
     max_body: int = 32 << 20
+    max_values: int = 250_000
+    """The most values (texts, numbers, objects, lists) that the JSON of one request may have."""
+    large_bodies: int = 256 << 20
+    """The most memory that large bodies may take together while they are answered, as far as it can be told."""
+    max_response: int = 64 << 20
+    """The most bytes that a provider may send for one request, all tries together."""
+    max_calls: int = 1000
+    """The most calls that one answer of a model may have."""
     max_headers: int = 64 << 10
     head_timeout: float = 10.0
     """Seconds in which the head of a request has to come."""

@@ -1,7 +1,7 @@
-"""`unbroken.toml` and the options of `unbroken serve` become settings.
+"""Turns `unbroken.toml` and the options of `unbroken serve` into settings. The entry is `reading.read_config`.
 
-`tables` says which keys there are and `values` what they may be; `document` reads, `lines` knows where in the file each
-key stands, `mistakes` tells all that is wrong at once; `reading` is where it begins.
+`tables` lists the keys and `value_types` what they may be; `document` reads them, `toml_lines` finds the line of each
+key, `mistakes` collects all errors, `preflight` is `serve --check`.
 """
 
 from unbroken.gateway.config.reading import FILE, ServeOptions, read_config, settings_from_options, store_url

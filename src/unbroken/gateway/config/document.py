@@ -1,6 +1,6 @@
-"""What TOML gives becomes settings, and all that is wrong with it is noted on the way.
+"""Turns a parsed TOML document into settings, and collects everything that is wrong with it.
 
-Nothing is connected here: whether a provider's key is there is seen when its model is.
+Nothing is connected here: a missing provider key is reported when its model is opened.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 from unbroken.errors import UserError
-from unbroken.gateway.config import values
-from unbroken.gateway.config.lines import Where
+from unbroken.gateway.config import value_types as values
 from unbroken.gateway.config.mistakes import Mistakes
 from unbroken.gateway.config.tables import ARRAYS, CLIENT, CONNECT, MODEL, OF_PROVIDERS, PATHS, TABLES
-from unbroken.gateway.config.values import ELSEWHERE, Reader, Wrong
+from unbroken.gateway.config.toml_lines import Where
+from unbroken.gateway.config.value_types import ELSEWHERE, Reader, Wrong
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 from unbroken.models.providers import find_provider
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from unbroken.errors import UserError
-from unbroken.gateway.config.lines import Where
-from unbroken.gateway.config.values import ELSEWHERE
+from unbroken.gateway.config.toml_lines import Where
+from unbroken.gateway.config.value_types import ELSEWHERE
 
 
 class Mistakes:

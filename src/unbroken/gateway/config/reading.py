@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, cast
 
 from unbroken.errors import UserError
 from unbroken.gateway.config.document import read_document
-from unbroken.gateway.config.lines import Where, lines_of
 from unbroken.gateway.config.mistakes import Mistakes
+from unbroken.gateway.config.toml_lines import Where, lines_of
 from unbroken.gateway.settings import GatewaySettings
 
 Look: TypeAlias = Callable[[GatewaySettings, Mistakes], None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from unbroken.gateway.config import values
-from unbroken.gateway.config.values import Reader
-from unbroken.gateway.settings import Diverging, OnToolError
+from unbroken.gateway.config import value_types as values
+from unbroken.gateway.config.value_types import Reader
+from unbroken.gateway.settings import OnDiverge, OnToolError
 from unbroken.messages import Effort
 from unbroken.wires import WIRES
 
@@ -18,6 +18,10 @@ TABLES: Mapping[str, Mapping[str, tuple[str, Reader]]] = {
         "workers": ("workers", values.whole(1, 256)),
         "open_to_all": ("open_to_all", values.flag),
         "max_body": ("max_body", values.size(1024)),
+        "max_values": ("max_values", values.whole(1000)),
+        "large_bodies": ("large_bodies", values.size(1024)),
+        "max_response": ("max_response", values.size(1024)),
+        "max_calls": ("max_calls", values.whole(1)),
         "max_headers": ("max_headers", values.size(1024)),
         "head_timeout": ("head_timeout", values.seconds),
         "body_timeout": ("body_timeout", values.seconds),
@@ -37,8 +41,13 @@ TABLES: Mapping[str, Mapping[str, tuple[str, Reader]]] = {
         "on_tool_error": ("on_tool_error", values.one_of(get_args(OnToolError))),
     },
     "repair": {"strict": ("strict", values.flag)},
-    "chain": {"on_diverge": ("on_diverge", values.one_of(get_args(Diverging)))},
-    "keys": {"required": ("keys", values.flag), "file": ("keys_file", values.text)},
+    "chain": {"on_diverge": ("on_diverge", values.one_of(get_args(OnDiverge)))},
+    "keys": {
+        "required": ("keys", values.flag),
+        "file": ("keys_file", values.text),
+        "shared_ids": ("shared_ids", values.flag),
+    },
+    "passing": {"paths": ("passes", values.pass_rules)},
     "record": {
         "folder": ("record", values.text),
         "share": ("record_share", values.share),

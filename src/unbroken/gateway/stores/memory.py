@@ -1,7 +1,7 @@
-"""A store that dies with its process: for tests, for trying things, and for one worker that may forget.
+"""A store that dies with its process: for tests, for trials, and for one worker that may forget.
 
-Belongs to one loop, so nothing is locked. Each entry stands in a dict in the order of its writing, which says what goes
-first when there is no room, and in a heap, which says what expires first.
+It belongs to one loop, so nothing is locked. A dict holds the entries in the order in which they were written, which
+decides what is evicted first; a heap orders them by expiry.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from unbroken.gateway.stores.store import StoreStats, StoreUnavailable, refuse_too_large, wall_time
+from unbroken.gateway.stores.store import (
+    LIST_BYTES,
+    NOTHING,
+    StoreStats,
+    StoreUnavailable,
+    refuse_too_large,
+    wall_time,
+)
 
 OVERHEAD = 400
 """Bytes that Python takes for an entry beside its key and value."""
@@ -37,16 +44,17 @@ class MemoryStore:
         found = map(self._entries.get, keys)
         return [entry[1] if entry is not None and entry[0] > now else None for entry in found]
 
-    async def put(self, entries: Mapping[str, bytes], ttl: float) -> None:
+    async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
         self._refuse_closed()
         refuse_too_large(entries, self._max_entry)
         now = self._now()
         for key, value in entries.items():
-            self._remove(key)
-            self._entries[key] = (now + ttl, value)
-            self._bytes += _size(key, value)
-            heappush(self._expiring, (now + ttl, key))
-        self._expire(now, _PORTION + 2 * len(entries))
+            self._set(key, value, now + ttl)
+        for key, value in append.items():
+            expires, before = self._entries.get(key, (0.0, b""))
+            kept = before if expires > now else b""
+            self._set(key, kept if len(kept) >= LIST_BYTES else kept + value, now + ttl)
+        self._expire(now, _PORTION + 2 * (len(entries) + len(append)))
         while self._bytes > self._max_bytes:
             self._remove(next(iter(self._entries)))
         self._compact()
@@ -67,6 +75,12 @@ class MemoryStore:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StoreUnavailable("store `memory:` is closed")
+
+    def _set(self, key: str, value: bytes, expires: float) -> None:
+        self._remove(key)
+        self._entries[key] = (expires, value)
+        self._bytes += _size(key, value)
+        heappush(self._expiring, (expires, key))
 
     def _remove(self, key: str) -> None:
         if (entry := self._entries.pop(key, None)) is not None:

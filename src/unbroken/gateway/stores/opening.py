@@ -1,21 +1,16 @@
-"""Which store an address means. `redis` is an extra: what needs it is loaded when an address asks for it."""
+"""Opens the store that an address names. `redis` is an extra: it is loaded only if an address asks for it."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unbroken.errors import UserError
 from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.stores.sqlite import SQLiteStore
 from unbroken.gateway.stores.store import Store, wall_time
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive
 _SQLITE = b"SQLite format 3\0"
@@ -40,7 +35,7 @@ def open_store(
         case "sqlite":
             return SQLiteStore(_path(rest), max_bytes=max_bytes, max_entry=own_limit, now=now)
         case "redis" | "rediss" | "valkey" | "valkeys":
-            return _redis().RedisStore(f"{scheme.replace('valkey', 'redis')}:{rest}", max_entry=max_entry)
+            return _open_redis(f"{scheme.replace('valkey', 'redis')}:{rest}", max_entry)
         case _:  # the rest of it may hold a password
             raise UserError(f"store `{scheme}:` is of an unknown kind: give {_KNOWN}")
 
@@ -88,9 +83,9 @@ def _path(rest: str) -> str:
     return os.path.abspath(os.path.expanduser(rest))
 
 
-def _redis() -> ModuleType:
+def _open_redis(url: str, max_entry: int) -> Store:
     try:
-        return importlib.import_module("unbroken.gateway.stores.redis")
+        from unbroken.gateway.stores.redis import RedisStore  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "redis":
             raise
@@ -98,3 +93,4 @@ def _redis() -> ModuleType:
             "a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'"
             " (in a checkout: pip install '.[redis]')"
         ) from None
+    return RedisStore(url, max_entry=max_entry)

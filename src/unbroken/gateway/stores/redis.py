@@ -25,7 +25,14 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError
 
 from unbroken.errors import UserError
-from unbroken.gateway.stores.store import FORMAT, StoreStats, StoreUnavailable, refuse_too_large
+from unbroken.gateway.stores.store import (
+    FORMAT,
+    LIST_BYTES,
+    NOTHING,
+    StoreStats,
+    StoreUnavailable,
+    refuse_too_large,
+)
 
 PREFIX = f"unbroken:{FORMAT}:".encode()
 _CONNECTING = 2.0
@@ -34,6 +41,10 @@ _EXCHANGE = 3.0
 _TOGETHER = 256
 _BYTES_TOGETHER = 16 << 20
 """The most that goes out in one exchange."""
+_APPEND = """
+if redis.call('STRLEN', KEYS[1]) < tonumber(ARGV[2]) then redis.call('APPEND', KEYS[1], ARGV[1]) end
+return redis.call('PEXPIRE', KEYS[1], ARGV[3])
+"""
 _LONGEST = 100 * 365 * 24 * 3600.0
 """Seconds: more milliseconds than this, and a server may not be able to count them."""
 
@@ -41,6 +52,7 @@ _LONGEST = 100 * 365 * 24 * 3600.0
 @dataclass(slots=True, eq=False)
 class _Put:
     entries: list[tuple[bytes, bytes]]
+    appended: list[tuple[bytes, bytes]]
     milliseconds: int
     done: asyncio.Future[None]
 
@@ -80,13 +92,14 @@ class RedisStore:
         self._exchange()
         return await job.done
 
-    async def put(self, entries: Mapping[str, bytes], ttl: float) -> None:
+    async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
         self._refuse_closed()
         refuse_too_large(entries, self._max_entry)
-        if not entries:
+        if not entries and not append:
             return
         rows = [(_encoded(key), value) for key, value in entries.items()]
-        job = _Put(rows, max(1, int(min(ttl, _LONGEST) * 1000)), asyncio.get_running_loop().create_future())
+        added = [(_encoded(key), value) for key, value in append.items()]
+        job = _Put(rows, added, max(1, int(min(ttl, _LONGEST) * 1000)), asyncio.get_running_loop().create_future())
         self._puts.append(job)
         self._exchange()
         await job.done
@@ -151,13 +164,16 @@ class RedisStore:
 
     async def _put(self, puts: list[_Put]) -> list[None]:
         rows = [(key, value, job.milliseconds) for job in puts for key, value in job.entries]
-        if len(rows) == 1:  # half the price of a transaction
+        appended = [(key, value, job.milliseconds) for job in puts for key, value in job.appended]
+        if len(rows) == 1 and not appended:  # half the price of a transaction
             key, value, milliseconds = rows[0]
             await self._client.set(key, value, px=milliseconds)
         else:
             async with self._client.pipeline(transaction=True) as pipeline:
                 for key, value, milliseconds in rows:
                     pipeline.set(key, value, px=milliseconds)
+                for key, value, milliseconds in appended:
+                    pipeline.eval(_APPEND, 1, key, value, LIST_BYTES, milliseconds)
                 await pipeline.execute()
         return [None] * len(puts)
 
@@ -195,7 +211,7 @@ def _take_puts(waiting: deque[_Put]) -> list[_Put]:
     size = 0
     while waiting and len(taken) < _TOGETHER and size < _BYTES_TOGETHER:
         taken.append(waiting.popleft())
-        size += sum(len(value) for _, value in taken[-1].entries)
+        size += sum(len(value) for _, value in (*taken[-1].entries, *taken[-1].appended))
     return taken
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from unbroken.gateway.stores.handoff import Handoff
-from unbroken.gateway.stores.sqlite_file import SQLiteFile
-from unbroken.gateway.stores.store import StoreStats, StoreUnavailable, refuse_too_large, wall_time
+from unbroken.gateway.stores.sqlite_file import Row, SQLiteFile
+from unbroken.gateway.stores.store import NOTHING, StoreStats, StoreUnavailable, refuse_too_large, wall_time
 
 LOG = logging.getLogger("unbroken.gateway")
 
@@ -28,7 +28,8 @@ _BYTES_TOGETHER = 16 << 20
 
 @dataclass(slots=True, eq=False)
 class _Put:
-    rows: list[tuple[bytes, float, bytes]]
+    rows: list[Row]
+    appended: list[Row]
     now: float
     done: asyncio.Future[Any]
 
@@ -84,12 +85,13 @@ class SQLiteStore:
             return []
         return await self._do(_Get([_encoded(key) for key in keys], self._now(), _future()))
 
-    async def put(self, entries: Mapping[str, bytes], ttl: float) -> None:
+    async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
         refuse_too_large(entries, self._max_entry)
-        if entries:
+        if entries or append:
             now = self._now()
             rows = [(_encoded(key), now + ttl, value) for key, value in entries.items()]
-            await self._do(_Put(rows, now, _future()))
+            appended = [(_encoded(key), now + ttl, value) for key, value in append.items()]
+            await self._do(_Put(rows, appended, now, _future()))
 
     async def stats(self) -> StoreStats:
         now = self._now()
@@ -149,7 +151,8 @@ def _do_together(file: SQLiteFile, handoff: _Handoff, jobs: Sequence[_Job]) -> N
 
 
 def _put(file: SQLiteFile, puts: Sequence[_Put]) -> list[None]:
-    file.put([row for job in puts for row in job.rows])
+    appended = [(*row, job.now) for job in puts for row in job.appended]
+    file.put([row for job in puts for row in job.rows], appended)
     return [None] * len(puts)
 
 

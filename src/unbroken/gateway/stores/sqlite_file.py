@@ -15,9 +15,10 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TypeAlias
 
 from unbroken.errors import UserError
-from unbroken.gateway.stores.store import FORMAT, StoreStats
+from unbroken.gateway.stores.store import FORMAT, LIST_BYTES, StoreStats
 
 LOG = logging.getLogger("unbroken.gateway")
 
@@ -35,9 +36,18 @@ _SCHEMA = (
     "CREATE INDEX entries_by_expiry ON entries (expires)",
 )
 _PUT = "INSERT OR REPLACE INTO entries (key, expires, value) VALUES (?, ?, ?)"
+# Replaced rather than updated, so that its row is the newest: a list is never evicted before what it lists.
+_APPEND = (
+    "WITH old AS (SELECT coalesce((SELECT value FROM entries WHERE key = ?1 AND expires > ?4), x'') AS value)"
+    " INSERT OR REPLACE INTO entries (key, expires, value) SELECT ?1, ?2,"
+    f" CAST(CASE WHEN length(value) >= {LIST_BYTES} THEN value ELSE value || ?3 END AS BLOB) FROM old"
+)
 _GET = "SELECT value FROM entries WHERE key = ? AND expires > ?"
 _EXPIRE = "DELETE FROM entries WHERE id IN (SELECT id FROM entries WHERE expires <= ? LIMIT ?)"
 _OLDEST = "SELECT id, length(key) + length(value) FROM entries ORDER BY id LIMIT ?"
+
+
+Row: TypeAlias = tuple[bytes, float, bytes]
 
 
 class SQLiteFile:
@@ -57,12 +67,15 @@ class SQLiteFile:
     def close(self) -> None:
         self._connection.close()
 
-    def put(self, rows: Sequence[tuple[bytes, float, bytes]]) -> None:
-        """Key, time of its expiry, value: all of them, or none."""
+    def put(self, rows: Sequence[Row], appended: Sequence[tuple[bytes, float, bytes, float]] = ()) -> None:
+        """Key, time of its expiry, value: all of them, or none. What is `appended` has the present time as well."""
         with _Writing(self._connection):
             self._connection.executemany(_PUT, rows)
-        self._written += sum(2 * (len(key) + len(value)) + 100 for key, _, value in rows)  # pages are never full
-        self._rows_written += len(rows)
+            if appended:
+                self._connection.executemany(_APPEND, appended)
+        # Pages are never full.
+        self._written += sum(2 * (len(row[0]) + len(row[2])) + 100 for row in (*rows, *appended))
+        self._rows_written += len(rows) + len(appended)
 
     def get(self, keys: Sequence[bytes], now: float) -> list[bytes | None]:
         if len(keys) == 1:

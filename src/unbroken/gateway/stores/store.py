@@ -1,24 +1,35 @@
-"""What a store is to the gateway: small values under keys, for a time. Nothing is known here of what they mean."""
+"""The protocol of a store: small values under keys, for a limited time. What they mean is not known here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from unbroken.clock import current_clock
 from unbroken.errors import UnbrokenError
 
-FORMAT = 1
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
+
+FORMAT = 2
 """Of what is stored. Stores that outlive the process keep it with their entries, and never mix two."""
 
 
+LIST_BYTES = 768
+"""How long a value that `put` appends to may get. What is appended beyond it is left out."""
+
+
 class StoreUnavailable(UnbrokenError):
-    """The store cannot do this now. What it holds makes an answer better, none depends on it: go on without."""
+    """The store cannot do this now. `retry_after` is how many seconds to wait before the next attempt."""
+
+    retry_after = 1.0
 
 
 class EntryTooLarge(StoreUnavailable):
-    """A value beyond the limit of one entry. It is a `StoreUnavailable` because it means the same to who asked."""
+    """A value beyond the limit of one entry. Trying again does not help."""
+
+    retry_after = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +47,10 @@ class Store(Protocol):
         """The values in the order of the keys, in one round trip."""
         ...
 
-    async def put(self, entries: Mapping[str, bytes], ttl: float) -> None:
-        """Values for `ttl` seconds; what stood under these keys is replaced. Raises `EntryTooLarge` if one of them is,
-        and has put none of them then. Who is cancelled while waiting does not know whether it was done."""
+    async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
+        """Stores values for `ttl` seconds, replacing what these keys had. The values of `append` are added to the end
+        of what their keys have, atomically also between processes, up to `LIST_BYTES`. Raises `EntryTooLarge` if one
+        value is too large; then nothing is stored. A caller that is cancelled does not know whether it was done."""
         ...
 
     async def stats(self) -> StoreStats: ...

@@ -1,0 +1,186 @@
+"""The pages that operators and clients can read: health, models, metrics, OpenAPI, status. Read only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unbroken import __version__
+from unbroken.gateway.admin.openapi import openapi
+from unbroken.gateway.admin.stats import Stats
+from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page
+from unbroken.gateway.config import store_url
+from unbroken.gateway.http.admission import KeyLimits
+from unbroken.gateway.http.asgi import Refused, Response
+from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.stores import Store, StoreUnavailable
+from unbroken.gateway.upstreams.upstream import Upstream
+from unbroken.wires.jsontext import dumps
+
+_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
+_LISTS = ("/v1/models", "/v1beta/models")
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks. Without keys, everybody may see everything."""
+
+    key: GatewayKey | None
+    has_keys: bool
+    """The gateway asks for keys."""
+
+    @property
+    def may_see(self) -> bool:
+        """Whatever it sees of models and requests, it sees as its key's."""
+        return not self.has_keys or self.key is not None
+
+    @property
+    def is_operator(self) -> bool:
+        return not self.has_keys or (self.key is not None and self.key.operator)
+
+    def may_ask(self, alias: str) -> bool:
+        return self.key is None or self.key.allows(alias)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    show: Callable[[Response, Viewer], Awaitable[None]]
+    private: bool = True
+    """Where the gateway has keys, one is needed to see it at all."""
+    operators: bool = False
+    """And that has to be an operator's: it is about all keys."""
+
+
+class Pages:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        upstreams: Mapping[str, Upstream],
+        store: Store,
+        stats: Stats,
+        limits: KeyLimits,
+        now: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._upstreams = upstreams
+        self._store = store
+        self._stats = stats
+        self._limits = limits
+        self._now = now
+        self._pages = {
+            "/": Page(self._show_status, private=False),
+            "/healthz": Page(self._send_health, private=False),
+            "/readyz": Page(self._send_readiness, private=False),
+            "/openapi.json": Page(self._describe, private=False),
+            "/status.json": Page(self._send_status),
+            "/metrics": Page(self._send_metrics, operators=True),
+            **dict.fromkeys(_LISTS, Page(self._list_models)),
+        }
+
+    def find(self, path: str) -> Page | None:
+        if (page := self._pages.get(path)) is not None:
+            return page
+        for models in _LISTS:
+            if path.startswith(f"{models}/"):
+                return self._model_page(path[len(models) + 1 :], gemini="beta" in models)
+        return None
+
+    async def _send_health(self, response: Response, viewer: Viewer) -> None:
+        await response.complete(200, b'{"status":"ok"}')
+
+    async def _send_readiness(self, response: Response, viewer: Viewer) -> None:
+        """Ready means that turns can be kept; models are asked when somebody asks for them."""
+        try:
+            await self._store.ping()
+        except StoreUnavailable as error:
+            reason = str(error) if viewer.is_operator else "the store cannot be used"
+            await response.complete(503, dumps({"status": "not ready", "reason": reason}))
+            return
+        await response.complete(200, b'{"status":"ready"}')
+
+    async def _list_models(self, response: Response, viewer: Viewer) -> None:
+        """In the shapes of all wires at once: OpenAI and Anthropic read `data`, Gemini `models`."""
+        aliases = [alias for alias in self._upstreams if viewer.may_ask(alias)]
+        ends = {"first_id": aliases[0] if aliases else None, "last_id": aliases[-1] if aliases else None}
+        listed = {"data": list(map(self._model, aliases)), "models": list(map(_gemini_model, aliases))}
+        await response.complete(200, dumps({"object": "list", **listed, "has_more": False, **ends}))
+
+    def _model_page(self, alias: str, gemini: bool) -> Page:
+        async def show(response: Response, viewer: Viewer) -> None:
+            if alias not in self._upstreams or not viewer.may_ask(alias):
+                raise Refused(404, f"there is no model {alias[:100]!r} here: GET /v1/models lists those that there are")
+            await response.complete(200, dumps(_gemini_model(alias) if gemini else self._model(alias)))
+
+        return Page(show)
+
+    def _model(self, alias: str) -> dict[str, Any]:
+        began = self._stats.started
+        return {
+            "id": alias,
+            "object": "model",
+            "type": "model",
+            "display_name": alias,
+            "created": int(began),
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+            "owned_by": "unbroken",
+        }
+
+    async def _describe(self, response: Response, viewer: Viewer) -> None:
+        aliases = [alias for alias in self._upstreams if viewer.may_see and viewer.may_ask(alias)]
+        await response.complete(200, dumps(openapi(aliases)))
+
+    async def _show_status(self, response: Response, viewer: Viewer) -> None:
+        status = await self._status(viewer) if viewer.may_see else None
+        body, headers = status_page(status)
+        await response.complete(200, body, headers, b"text/html; charset=utf-8")
+
+    async def _send_status(self, response: Response, viewer: Viewer) -> None:
+        await response.complete(200, status_json(await self._status(viewer)), {"cache-control": "no-store"})
+
+    async def _send_metrics(self, response: Response, viewer: Viewer) -> None:
+        body, content_type = self._stats.counts()
+        await response.complete(200, body, content_type=content_type.encode())
+
+    async def _status(self, viewer: Viewer) -> GatewayStatus:
+        if viewer.key is not None and not viewer.is_operator:
+            return self._own_status(viewer.key)
+        kind = store_url(self._settings.store).partition(":")[0]
+        try:
+            stats = await self._store.stats()
+            store = StoreStatus(kind, stats.entries, stats.bytes)
+        except StoreUnavailable as error:
+            store = StoreStatus(kind, problem=str(error))
+        held, since = self._stats.held()
+        return GatewayStatus(
+            version=__version__,
+            now=self._now(),
+            started=self._stats.started,
+            upstreams=self._stats.upstreams(),
+            store=store,
+            in_flight=self._stats.in_flight,
+            held_turns=held,
+            held_since=since,
+            recent=self._stats.recent.latest(),
+            keys=self._settings.keys,
+            workers=self._settings.workers,
+        )
+
+    def _own_status(self, key: GatewayKey) -> GatewayStatus:
+        return GatewayStatus(
+            version=__version__,
+            now=self._now(),
+            started=self._stats.started,
+            upstreams=self._stats.upstreams_of(key),
+            in_flight=self._limits.in_flight(key),
+            recent=self._stats.recent.latest(key.id),
+            keys=True,
+            key=key.name,
+            workers=self._settings.workers,
+        )
+
+
+def _gemini_model(alias: str) -> dict[str, Any]:
+    return {"name": f"models/{alias}", "displayName": alias, "supportedGenerationMethods": list(_METHODS)}

@@ -1,0 +1,286 @@
+"""The status page and its data. Pure: `GatewayStatus` in, bytes out.
+
+What the page shows is built once, here, as facts and tables of plain text. `status_page` renders it first, also for
+browsers without scripts; status.html renders it again every two seconds. Both only ever produce text: names of models
+and tools, and error messages, are untrusted.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import orjson
+
+from unbroken.gateway.admin.stats import RecentRequest, UpstreamStatus
+
+_PAGE = Path(__file__).with_name("status.html").read_text("utf-8")
+_TOP, _, _REST = _PAGE.partition("<!--view-->")
+_MIDDLE, _, _BOTTOM = _REST.partition("null<!--data-->")
+State: TypeAlias = Literal["", "good", "warn", "bad", "quiet"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    kind: str
+    """`sqlite`, `memory`, `redis`."""
+    entries: int = 0
+    bytes: int = 0
+    problem: str = ""
+    """Why it cannot be used, without secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStatus:
+    version: str
+    now: float
+    started: float
+    upstreams: tuple[UpstreamStatus, ...]
+    store: StoreStatus | None = None
+    """None where only one key's own requests are shown."""
+    in_flight: int = 0
+    held_turns: int = 0
+    """Turns of which calls wait to be released."""
+    held_since: float | None = None
+    """When the oldest of them was."""
+    recent: tuple[RecentRequest, ...] = ()
+    keys: bool = False
+    key: str = ""
+    """The name of the key whose requests these are; empty: everybody's."""
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    note: str = ""
+    state: State = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    name: str
+    value: Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    empty: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the page says."""
+
+    headline: str
+    facts: tuple[Fact, ...]
+    tables: tuple[Table, ...]
+
+
+def status_json(status: GatewayStatus) -> bytes:
+    return _dumps({"status": status, "view": view(status)})
+
+
+def status_page(status: GatewayStatus | None) -> tuple[bytes, dict[str, str]]:
+    """The page and its headers. Without a status it is empty, and asks for a key."""
+    body, data = "", "null"
+    if status is not None:
+        shown = view(status)
+        # Within a script element nothing is escaped, so nothing may stand there that ends it.
+        body, data = _html(shown), _dumps(shown).decode().replace("<", "\\u003c")
+    return "".join((_TOP, body, _MIDDLE, data, _BOTTOM)).encode("utf-8", "replace"), PAGE_HEADERS
+
+
+def _dumps(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:  # half a surrogate pair, in a name that a client chose
+        return json.dumps(value, default=asdict).encode()
+
+
+def view(status: GatewayStatus) -> View:
+    uptime = f"up {_span(status.now - status.started)}"
+    workers = f", one of {status.workers} workers (its own numbers; /metrics has all)" if status.workers > 1 else ""
+    return View(
+        headline=f"version {status.version}, {uptime}{workers}",
+        facts=(*_facts(status),),
+        tables=(_upstreams(status), _requests(status)),
+    )
+
+
+def _facts(status: GatewayStatus) -> Sequence[Fact]:
+    requests = sum(upstream.requests for upstream in status.upstreams)
+    errors = sum(upstream.errors for upstream in status.upstreams)
+    asked = Fact("Requests", Cell(f"{requests:,}", f"{status.in_flight:,} in work"))
+    failed = Fact("Errors of models", Cell(f"{errors:,}", _share(errors, requests), "warn" if errors else ""))
+    store = status.store
+    if store is None:
+        return asked, failed, Fact("Key", Cell(status.key, "its own requests only"))
+    since = f"the oldest for {_span(status.now - status.held_since)}" if status.held_since is not None else ""
+    kept = f"{_number(store.entries, 'entry', 'entries')}, {_size(store.bytes)}"
+    return (
+        asked,
+        failed,
+        Fact("Held turns", Cell(f"{status.held_turns:,}", since or "calls that wait for others")),
+        Fact("Store", Cell(store.kind, store.problem or kept, "bad" if store.problem else "")),
+        Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "whoever reaches it may ask")),
+    )
+
+
+def _upstreams(status: GatewayStatus) -> Table:
+    def row(upstream: UpstreamStatus) -> tuple[Cell, ...]:
+        fallback = f"then {', '.join(upstream.fallback)}" if upstream.fallback else ""
+        when = "" if upstream.last_error_at is None else _ago(status.now - upstream.last_error_at)
+        return (
+            Cell(upstream.alias, fallback),
+            Cell(upstream.model),
+            Cell(upstream.wire or "in this process", state="quiet"),
+            Cell(
+                "one at a time" if upstream.serial else "as the client asks", state="" if upstream.serial else "quiet"
+            ),
+            Cell(f"{upstream.requests:,}"),
+            Cell(f"{upstream.errors:,}", state="warn" if upstream.errors else "quiet"),
+            Cell(upstream.last_error, when) if upstream.last_error else Cell("none", state="quiet"),
+        )
+
+    return Table(
+        "Models",
+        ("Alias", "Model", "Wire", "Calls", "Requests", "Errors", "Last error"),
+        tuple(row(upstream) for upstream in status.upstreams),
+        "No model is set up.",
+    )
+
+
+def _requests(status: GatewayStatus) -> Table:
+    return Table(
+        "Recent requests",
+        ("When", "Client", "Model", "Status", "Time", "Tokens", "Calls", "Notes"),
+        tuple(_request(request, status.now) for request in status.recent),
+        "None yet. Point a client at this address.",
+    )
+
+
+def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
+    how = "streamed" if request.streamed else "whole"
+    first = "" if request.first_token is None else f"first after {_seconds(request.first_token)}"
+    held = bool(request.handed) and not request.handed.startswith("1/")
+    tokens = f"{request.input_tokens:,} in", f"{request.output_tokens:,} out"
+    handed = f"{request.handed} handed out" if request.handed else ""
+    notes = [*request.repairs, *(f"asked again: {what}" for what in request.restarts)]
+    return (
+        Cell(_ago(now - request.at), _clock(request.at)),
+        Cell(request.key or request.client_wire, f"{request.client_wire}, {how}" if request.key else how),
+        Cell(request.alias or "unknown", "held call, model not asked" if held else request.upstream_wire),
+        Cell(str(request.status), state="good" if request.status < 400 else "warn" if request.status < 500 else "bad"),
+        Cell(_seconds(request.seconds), first),
+        Cell(*tokens) if request.input_tokens or request.output_tokens else Cell(""),
+        Cell(", ".join(request.calls), handed),
+        Cell(", ".join(notes), request.error) if notes else Cell(request.error, state="bad" if request.error else ""),
+    )
+
+
+def _html(shown: View) -> str:
+    facts = "".join(
+        f"<div><dt>{escape(fact.name)}</dt><dd{_state(fact.value)}>{_words(fact.value)}</dd></div>"
+        for fact in shown.facts
+    )
+    tables = "".join(_table(table) for table in shown.tables)
+    return f'<p class="headline">{escape(shown.headline)}</p><dl class="facts">{facts}</dl>{tables}'
+
+
+def _table(table: Table) -> str:
+    title = f"<h2>{escape(table.title)}</h2>"
+    if not table.rows:
+        return f'<section>{title}<p class="empty">{escape(table.empty)}</p></section>'
+    head = "".join(f'<th role="columnheader" scope="col">{escape(column)}</th>' for column in table.columns)
+    rows = "".join(
+        '<tr role="row">'
+        + "".join(
+            f'<td role="cell" data-label="{escape(column)}"{_state(cell)}>{_words(cell)}</td>'
+            for column, cell in zip(table.columns, row, strict=True)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f'<section>{title}<table role="table"><thead role="rowgroup"><tr role="row">{head}</tr></thead>'
+        f'<tbody role="rowgroup">{rows}</tbody></table></section>'
+    )
+
+
+def _words(cell: Cell) -> str:
+    note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
+    return f"<span>{escape(cell.text)}</span>{note}"
+
+
+def _state(cell: Cell) -> str:
+    return f' class="{cell.state}"' if cell.state else ""
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0, int(seconds))
+    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            rest = seconds % size // below
+            return f"{seconds // size} {unit} {rest} {small}" if rest else f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 1:
+        return "now"
+    count, unit, *_ = _span(seconds).split()
+    return f"{count} {unit} ago"
+
+
+def _clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else _span(seconds)
+
+
+def _size(size: int) -> str:
+    amount = float(size)
+    for unit in ("bytes", "KB", "MB"):
+        if amount < 1024:
+            return f"{size} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GB"
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} % of all" if part and whole else ""
+
+
+def _hash(tag: str) -> str:
+    """Of the one inline element of this kind, as a browser takes it."""
+    inner = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
+
+
+PAGE_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        f"default-src 'none'; script-src {_hash('script')}; style-src {_hash('style')}; img-src data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""Nothing runs on the page, and nothing is drawn, that is not in status.html."""

@@ -1,0 +1,150 @@
+"""Who may send a request, and how many: the key of a request, the limits of a key, and web pages that are kept out.
+
+Limits are counted in this process: with several workers, a key may get its limit once in each of them. Nothing waits,
+and a refused request counts for nothing.
+
+Without keys, a web page in a browser on this machine must not get in. A page can post to any address on the loopback,
+and with a host name of its own that leads there (DNS rebinding) it can read the answer too. Clients that are not
+browsers send no `Origin`, and ask for `localhost` or an address.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_address
+from types import TracebackType
+from urllib.parse import parse_qs, urlsplit
+
+from unbroken.clock import Clock, RealClock
+from unbroken.gateway.http.asgi import Scope
+from unbroken.gateway.keys import GatewayKey
+
+MINUTE = 60.0
+SOON = 1.0
+"""`Retry-After` for a key with too many requests in flight: it is not known when one of them ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverLimit:
+    """Not now: `words` for the client, and the seconds that it should wait (Retry-After)."""
+
+    words: str
+    retry_after: float
+
+
+@dataclass(slots=True)
+class _Count:
+    times: deque[float] = field(default_factory=deque[float])
+    """When each request of the last minute began."""
+    in_flight: int = 0
+
+
+class KeyLimits:
+    """`with limits.admit(key) as refused:` counts the request as in flight until the block is left, unless it gives a
+    `OverLimit`. No more than the key's requests begin in any 60 seconds."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or RealClock()
+        self._counts: dict[str, _Count] = {}
+
+    def admit(self, key: GatewayKey) -> _Slot:
+        count = self._counts.get(key.name)
+        if count is None:
+            count = self._counts[key.name] = _Count()
+        if key.in_flight is not None and count.in_flight >= key.in_flight:
+            words = f"key `{key.name}` has {count.in_flight} requests in flight and may have {key.in_flight}"
+            return _Slot(None, OverLimit(f"{words}: wait until one has ended", SOON))
+        if (wait := self._begin(key, count)) > 0:
+            words = f"key `{key.name}` may begin {key.requests_per_minute} requests a minute"
+            return _Slot(
+                None, OverLimit(f"{words}: wait {wait:.0f} s" if wait >= 1 else f"{words}: wait a second", wait)
+            )
+        return _Slot(count, None)
+
+    def in_flight(self, key: GatewayKey) -> int:
+        count = self._counts.get(key.name)
+        return 0 if count is None else count.in_flight
+
+    def _begin(self, key: GatewayKey, count: _Count) -> float:
+        """0.0, and it has begun; or the seconds until it may."""
+        if key.requests_per_minute is None:
+            return 0.0
+        now, times = self._clock.elapsed(), count.times
+        while times and times[0] <= now - MINUTE:
+            times.popleft()
+        if len(times) >= key.requests_per_minute:
+            return times[len(times) - key.requests_per_minute] + MINUTE - now
+        times.append(now)
+        return 0.0
+
+
+class _Slot:
+    """Not a generator: it is made for each request."""
+
+    __slots__ = ("_count", "refused")
+
+    def __init__(self, count: _Count | None, refused: OverLimit | None) -> None:
+        self._count = count
+        self.refused = refused
+
+    def __enter__(self) -> OverLimit | None:
+        if self._count is not None:
+            self._count.in_flight += 1
+        return self.refused
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._count is not None:
+            self._count.in_flight -= 1
+
+
+UNLIMITED = _Slot(None, None)
+"""Of somebody without a key: it counts nothing."""
+
+
+def sent_key(headers: Mapping[str, str], scope: Scope) -> str:
+    """The gateway key of a request, in any of the places where clients send theirs; empty if there is none."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and given.strip():
+        return given.strip()
+    if found := headers.get("x-api-key") or headers.get("x-goog-api-key") or headers.get("api-key"):
+        return found.strip()
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    return query.get("key", [""])[0]
+
+
+def is_foreign(headers: Mapping[str, str], host: str) -> bool:
+    """Does this request come from somebody else's web page? `headers` by their names in lower case; `host` is the name
+    that the gateway listens on."""
+    return _is_foreign(
+        headers.get("host", ""), headers.get("origin", ""), headers.get("sec-fetch-site", ""), host.lower()
+    )
+
+
+@lru_cache(maxsize=256)
+def _is_foreign(host: str, origin: str, site: str, own_name: str) -> bool:
+    asked = _name(f"//{host}")
+    # A name without a dot is one of this network: nobody outside can make it lead here.
+    own = "." not in asked or asked == own_name or asked.endswith(".localhost") or _is_address(asked)
+    if not own:
+        return True
+    if site == "cross-site":
+        return True
+    return bool(origin) and _name(origin) != asked
+
+
+def _name(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return "no.name"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,263 @@
+"""HTTP with limits. Uvicorn's httptools protocol accepts a head of any size, for any time; this subclass does not.
+
+Limited are the bytes and the seconds of a head, the bytes after it that are not a body (trailers), the requests that
+wait behind another, the rest of a body whose answer is complete, and the seconds that a client takes to read. The wire
+is not known yet at this point, so errors have the shape of OpenAI's, which most clients print.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from unbroken.deadlines import Deadline, deadline
+from unbroken.gateway.http.asgi import DisconnectSignal
+from unbroken.gateway.settings import GatewaySettings
+
+MOST_WAITING = 8
+"""Requests that a client may send ahead. None is known that sends any."""
+LINGER = 2.0
+"""Seconds in which a client that was refused may read why, before the connection goes."""
+
+
+class BoundedConfig(Config):
+    """uvicorn's configuration, and with it, through to each worker, the bounds."""
+
+    settings: GatewaySettings
+
+
+class _Refused(Exception):
+    """Raised within the parser, to stop it."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    def __init__(
+        self,
+        config: BoundedConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._settings = config.settings
+        self._loose = 0
+        """Bytes since the last that was of some use: of a head that is not whole, of trailers, of noise."""
+        self._useful = False
+        """Something was, in the bytes that are read now."""
+        self._head_begun = False
+        self._in_body = False
+        self._coming = 0
+        """Bytes that are read now."""
+        self._refused = False
+        self._head_due: Deadline | None = None
+        self._read_due: Deadline | None = None
+        self._rest = 0
+        self._rest_due: Deadline | None = None
+        self._earlier: list[RequestResponseCycle] = []
+        """Those that others wait behind: uvicorn tells only the last one that the client has gone."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for due in (self._head_due, self._read_due, self._rest_due):
+            if due is not None:
+                due.cancel()
+        for cycle in self._earlier:
+            _tell_gone(cycle)
+        self._earlier.clear()
+        super().connection_lost(exc)
+        if self.cycle and not self.cycle.response_complete:  # None until the first request
+            _tell_gone(self.cycle)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        self._coming = len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            if not isinstance(error.__context__, _Refused):
+                self.send_400_response("this is not a request of HTTP/1.1")
+            return
+        if self._useful:
+            self._useful = False
+            self._loose = 0
+            if self._head_begun and self._head_due is None:
+                self._expect_head()
+            return
+        self._loose += len(data)
+        if self._loose > self._settings.max_headers:
+            self._refuse_head()
+        elif not self._in_body and self._head_due is None:
+            self._expect_head()
+
+    def _feed(self, data: bytes) -> None:
+        offset = -1
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            offset = upgrade.args[0]
+        if offset >= 0:
+            # We follow no upgrade, and are free to (RFC 9110, 7.8). But the parser has stopped at the head, and what
+            # comes after it would be lost: the body of each first request of a Java client (uvicorn#2722). So the head
+            # is read once more, without the header.
+            version = self.parser.get_http_version().encode()
+            head = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
+            for name, value in self.headers:
+                if name != b"upgrade":
+                    head += (name, b": ", value, b"\r\n")
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self.parser.feed_data(b"".join(head) + b"\r\n")
+            self._coming = len(data) - offset
+            if self._coming:
+                self._feed(data[offset:])
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {DisconnectSignal.NAME: DisconnectSignal()}  # pyright: ignore[reportGeneralTypeIssues] - any may be there
+        self._head_begun = True
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self.send_400_response("CONNECT is for proxies, and this is none")
+                raise _Refused
+            return
+        if self._loose + self._coming > self._settings.max_headers and self._size() > self._settings.max_headers:
+            self._refuse_head()
+            raise _Refused
+        self._head_begun = False
+        self._in_body = self._useful = True
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+        before = self.cycle
+        super().on_headers_complete()
+        if self.pipeline:
+            self._earlier = [cycle for cycle in self._earlier if not cycle.response_complete]
+            self._earlier.append(before)
+            if len(self.pipeline) > MOST_WAITING:
+                self.send_400_response(f"more than {MOST_WAITING} others wait for the answer to an earlier one")
+                raise _Refused
+
+    def on_body(self, body: bytes) -> None:
+        self._useful = True
+        super().on_body(body)
+        if self._rest_due is not None:
+            self._rest += len(body)
+            if self._rest > self._settings.max_body:
+                self._hang_up()
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._useful = True
+        self._in_body = False
+        if self._rest_due is not None:
+            self._rest_due.cancel()
+            self._rest_due = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._expect_end()
+        elif self._in_body and self.cycle.response_complete:
+            # A client that was answered before it had sent everything reads the answer only when it has. So the rest
+            # is taken and thrown away, within bounds.
+            self._unset_keepalive_if_required()
+            self._rest = 0
+            self._rest_due = deadline(self.loop, self._settings.body_timeout, self._hang_up)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_end()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._read_due is not None and not self.transport.is_closing():
+            self._read_due.cancel()
+            self._read_due = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._expect_end()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, f"reading the request failed: {msg}")
+
+    def _size(self) -> int:
+        """Of the head, as it was sent, but for the spaces around values."""
+        lines = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        return len(b"POST  HTTP/1.1\r\n") + len(self.url) + lines
+
+    def _expect_head(self) -> None:
+        self._head_due = deadline(self.loop, self._settings.head_timeout, self._head_too_late)
+
+    def _expect_end(self) -> None:
+        """A client that has stopped reading holds what was written for it, and its connection, no longer than this."""
+        if self._read_due is None:
+            self._read_due = deadline(self.loop, self._settings.write_timeout, self.transport.abort)
+
+    def _head_too_late(self) -> None:
+        self._head_due = None
+        if self.cycle and not self.cycle.response_complete:
+            self._expect_head()  # one sent ahead
+        elif not self._loose and not self._head_begun:
+            self._hang_up()  # nothing was asked
+        else:
+            within = f"within {self._settings.head_timeout:g} s"
+            self._refuse(408, f"reading the request failed: its head did not come {within}; send it in one go")
+
+    def _refuse_head(self) -> None:
+        most = f"more than {self._settings.max_headers} bytes"
+        self._refuse(431, f"reading the request failed: its headers are {most}; send fewer, or raise `max_headers`")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """The answer goes out, and the connection goes a little later: at once would take the answer with it."""
+        if self.transport.is_closing() or not self._can_answer():
+            self._hang_up()
+            return
+        self._refused = True
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        body = json.dumps({"error": error}).encode()
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[status] + head + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._rest_due = deadline(self.loop, LINGER, self.transport.abort)
+
+    def _can_answer(self) -> bool:
+        """Nothing of another answer went out, or will: a request that is in work is told that its client has gone."""
+        cycle = self.cycle
+        if not cycle or cycle.response_complete:  # None until the first request
+            return True
+        if cycle.response_started or self.pipeline:
+            return False
+        _tell_gone(cycle)
+        return True
+
+    def _hang_up(self) -> None:
+        self._refused = True
+        self.transport.close()
+        self._expect_end()
+
+
+def _tell_gone(cycle: RequestResponseCycle) -> None:
+    """Whoever answers this request, and whoever reads its body, learns that nobody waits for it any more."""
+    cycle.disconnected = True
+    cycle.message_event.set()
+    then = cycle.scope["extensions"][DisconnectSignal.NAME].then  # pyright: ignore
+    if then is not None:
+        then()

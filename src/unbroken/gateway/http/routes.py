@@ -1,0 +1,146 @@
+"""Which path asks for what, in which wire, and what a body must look like. Data and small pure functions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+from urllib.parse import unquote
+
+from unbroken.errors import InvalidRequest, TooDeep
+from unbroken.messages import Json, Request
+from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
+from unbroken.wires.http_api import HttpApi, Wanted
+from unbroken.wires.json_pieces import loads_in_pieces
+from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow, strict, too_deep
+from unbroken.wires.values import Object, as_text
+
+FORWARDED_HEADERS = ("anthropic-beta", "anthropic-version", "openai-beta")
+"""Headers of a client that are meant for the provider of its wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a path asks for. On some wires the model and the choice of a stream are part of the path."""
+
+    wire: str
+    wanted: Wanted = "answer"
+    model: str = ""
+    streams: bool | None = None
+    """None: the body decides."""
+
+    @property
+    def http(self) -> HttpApi:
+        return find_wire(self.wire).http
+
+
+def find_route(path: str) -> Route | None:
+    for name, wire in WIRES.items():
+        if (operation := wire.http.find(path)) is not None:
+            return Route(name, operation.wanted, unquote(operation.model), operation.stream)
+    return None
+
+
+def error_wire(path: str) -> str:
+    """The wire in whose shape errors on this path are."""
+    return next((name for name, wire in WIRES.items() if path.startswith(wire.http.error_paths)), DEFAULT_WIRE)
+
+
+def _is_strict(data: bytes) -> bool:
+    try:
+        strict.decode(data.decode("utf-8"))
+    except ValueError:
+        return False
+    return True
+
+
+def read_body(data: bytes, check: Callable[[int], None] | None = None) -> Object:
+    """`check`: for a large body, which is read in pieces. It is called with the number of values so far."""
+    try:
+        if check is None and not shallow(data):
+            raise too_deep()
+        body: Json = loads_faithful(data) if check is None else loads_in_pieces(data, check)
+    except TooDeep:
+        raise InvalidRequest(f"the body is JSON nested deeper than {MAX_DEPTH} levels") from None
+    except Damaged:
+        raise InvalidRequest("the body is not JSON") from None
+    if check is None and (b"NaN" in data or b"Infinity" in data) and not _is_strict(data):
+        raise InvalidRequest("the body is not JSON: NaN and Infinity are no numbers there")
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body is not a JSON object")
+    return cast("Object", body)
+
+
+def read_request(route: Route, body: Object) -> Request:
+    """The request in our spelling."""
+    request = find_wire(route.wire).decode_request(body)
+    return request if route.streams is None else replace(request, stream=route.streams)
+
+
+def check_body(route: Route, body: Object) -> None:
+    """Raises `InvalidRequest` for what no provider of the wire would take."""
+    field = route.http.messages_field
+    said = route.http.messages_of(body)
+    if not isinstance(said, list):
+        what = "is missing" if field not in body else "is not a list"
+        raise InvalidRequest(f"`{field}` {what}: it holds the messages")
+    items = cast("list[Json]", said)
+    if not items:
+        raise InvalidRequest(f"`{field}` is empty: there is nothing to answer")
+    for at, message in enumerate(items):
+        if not isinstance(message, dict) and not (route.http.takes_texts and isinstance(message, str)):
+            raise InvalidRequest(f"`{field}[{at}]` is not an object")
+    _check_types(body)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "stream": (bool,),
+    "tools": (list,),
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "max_tokens": (int,),
+    "max_completion_tokens": (int,),
+    "max_output_tokens": (int,),
+    "parallel_tool_calls": (bool,),
+    "stream_options": (dict,),
+    "metadata": (dict,),
+    "previous_response_id": (str,),
+    "generationConfig": (dict,),
+}
+_NAMES = {
+    bool: "true or false",
+    list: "a list",
+    int: "a whole number",
+    float: "a number",
+    dict: "an object",
+    str: "a text",
+}
+
+
+def _check_types(body: Object) -> None:
+    """Fields that would otherwise be left out without a word."""
+    for name, types in _TYPES.items():
+        value = body.get(name)
+        if value is None or (isinstance(value, types) and not (isinstance(value, bool) and bool not in types)):
+            continue
+        raise InvalidRequest(f"`{name}` is not {_NAMES[types[-1]]}")
+    for at, tool in enumerate(cast("list[Json]", body.get("tools") or ())):
+        if not isinstance(tool, dict):
+            raise InvalidRequest(f"`tools[{at}]` is not an object")
+
+
+def model_of(route: Route, body: Mapping[str, Json]) -> str:
+    model = route.model or as_text(body.get("model"))
+    if not model:
+        raise InvalidRequest("`model` is missing: name one of those that GET /v1/models lists")
+    return model.removeprefix("models/")
+
+
+def most_tokens(body: Mapping[str, Json]) -> Json:
+    """The limit of tokens for the answer, in the fields of Chat Completions."""
+    return body.get("max_completion_tokens", body.get("max_tokens"))
+
+
+def new_id(wire: str) -> str:
+    return find_wire(wire).http.response_id + secrets.token_hex(12)

@@ -1,0 +1,370 @@
+"""The gateway as a process: uvicorn with limits, one worker or several, stopped by a signal once its streams ended.
+
+Each worker creates its own application. It receives its settings through a pipe, never through a file or the
+environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, TypeAlias
+
+import uvicorn
+from prometheus_client import multiprocess
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
+
+from unbroken.errors import UserError
+from unbroken.gateway.admin.prometheus_metrics import COUNTS_DIR
+from unbroken.gateway.app import Gateway
+from unbroken.gateway.http.asgi import Receive, Scope, Send
+from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol
+from unbroken.gateway.settings import GatewaySettings
+
+log = logging.getLogger("unbroken.gateway")
+uvicorns_log = logging.getLogger("uvicorn.error")
+"""Where uvicorn logs why it does not start; visible even if logging is not set up."""
+
+
+class App(Protocol):
+    """An ASGI application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+MakeApp: TypeAlias = Callable[[GatewaySettings], App]
+OnStarted: TypeAlias = Callable[[str], None]
+"""Called with the address, once it accepts requests."""
+SetUpLogs: TypeAlias = Callable[[], None]
+"""Called in each process that serves. A worker gets it by its name: no lambda will do."""
+
+KEPT_ALIVE = 75
+"""Seconds that an idle connection is kept: above the 60 after which usual load balancers drop it. Who drops it first
+must be the one who sends requests."""
+COUNTS = "unbroken-metrics-"
+"""How the folder is called in which workers count; the number of the process that made it follows."""
+STARTING = 60.0
+"""Seconds in which workers have to stand."""
+
+
+def serve(
+    settings: GatewaySettings,
+    on_started: OnStarted | None = None,
+    *,
+    app: MakeApp = Gateway,
+    logs: SetUpLogs | None = None,
+) -> None:
+    """Runs until SIGTERM or SIGINT: then takes no more requests, lets those in work end within `stop_timeout`, and
+    returns. A second signal ends them at once and exits with 128 + its number. Exits with 3 if the application does not
+    start; it has said why by then."""
+    listening = listen(settings)
+    if logs is not None:
+        logs()
+    on_started = partial(_say_started, settings, on_started)
+    if settings.workers > 1:
+        _serve_with_workers(settings, listening, on_started, app, logs)
+        return
+    server = _Server(_config(settings, partial(_settled_app, app, settings)), on_started)
+    with closing(listening):
+        server.run([listening])
+    if server.forced:
+        raise SystemExit(128 + server.forced)
+
+
+def _say_started(settings: GatewaySettings, on_started: OnStarted | None, at: str) -> None:
+    # Of a store's address all that may hold a password is left out.
+    scheme, _, place = settings.store.rpartition("@")
+    store = f"{scheme.partition(':')[0]}://{place}" if scheme else place
+    models = ",".join(upstream.alias for upstream in settings.upstreams)
+    log.info("started at=%s workers=%d store=%s models=%s", at, settings.workers, store, models)
+    if on_started is not None:
+        on_started(at)
+
+
+@contextmanager
+def running(settings: GatewaySettings, *, app: MakeApp = Gateway) -> Generator[str]:
+    """The same in a thread of this process, for tests and examples: gives the address. `port=0` takes any that is
+    free."""
+    listening = listen(settings)
+    url = address(listening)
+    started = threading.Event()
+    ended: list[BaseException] = []
+    server = _Server(_config(settings, partial(app, settings)), lambda _: started.set())
+
+    def run() -> None:
+        try:
+            with closing(listening):
+                server.run([listening])
+        except BaseException as error:  # noqa: BLE001 - SystemExit too, which uvicorn raises where the start fails
+            ended.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="gateway", daemon=True)
+    thread.start()
+    started.wait()
+    try:
+        if ended:
+            raise UserError("starting the gateway failed; the log says why") from ended[0]
+        yield url
+    finally:
+        server.stop()
+        thread.join()
+
+
+def listen(settings: GatewaySettings) -> socket.socket:
+    """Bound here and not by uvicorn, so that the port is known, and a failure is a `UserError`."""
+    where = f"{settings.host}:{settings.port}"
+    try:
+        family, kind, proto, _, place = socket.getaddrinfo(
+            settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise UserError(f"listening on {where} failed: {error.strerror or error}; choose another host") from None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(2048)  # two may be bound to one port until one of them listens
+    except OSError as error:
+        listening.close()
+        what = f"listening on {where} failed: {error.strerror or error}"
+        raise UserError(f"{what}; choose another port, or 0 for any that is free") from None
+    return listening
+
+
+def address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _config(settings: GatewaySettings, app: Callable[[], App], **more: Any) -> BoundedConfig:
+    config = BoundedConfig(
+        app,
+        factory=True,
+        interface="asgi3",
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEPT_ALIVE,
+        **more,
+    )
+    uvicorns_log.addFilter(_was_not_cut)
+    config.settings = settings
+    config.timeout_graceful_shutdown = settings.stop_timeout  # pyright: ignore[reportAttributeAccessIssue] - it is waited for as for any number of seconds
+    return config
+
+
+def _was_not_cut(record: logging.LogRecord) -> bool:
+    """Streams that are cut at the end are logged once, by their number, without a traceback for each."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server; but a signal that was obeyed is not raised once more, and the second one is obeyed too."""
+
+    def __init__(self, config: uvicorn.Config, on_started: OnStarted | None) -> None:
+        super().__init__(config)
+        self.forced = 0
+        """The signal that ended it at once."""
+        self._on_started = on_started
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """From any thread, or from a signal."""
+        self.should_exit = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self._on_started is not None and sockets:
+            self._on_started(address(sockets[0]))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("stopping in_work=%d", len(self.server_state.tasks))
+        await super().shutdown(sockets)
+        log.info("stopped")
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            try:
+                async with asyncio.timeout(1.0):  # the date of the answers
+                    await self._stopping.wait()
+            except TimeoutError:
+                pass
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            self.stop()
+        elif self._loop is not None:
+            self.forced = sig
+            self.force_exit = True
+            self._loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
+
+def _serve_with_workers(
+    settings: GatewaySettings,
+    listening: socket.socket,
+    on_started: OnStarted | None,
+    app: MakeApp,
+    logs: SetUpLogs | None,
+) -> None:
+    _remove_left_counts()
+    counts = tempfile.mkdtemp(prefix=f"{COUNTS}{os.getpid()}-")
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    config = _config(settings, partial(_worker_app, app, settings, logs), workers=settings.workers)
+    supervisor = _Supervisor(config, listening, counts, on_started)
+    os.environ[COUNTS_DIR] = counts
+    try:
+        supervisor.run()
+    finally:
+        del os.environ[COUNTS_DIR]
+        shutil.rmtree(counts, ignore_errors=True)
+        listening.close()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if supervisor.failed:
+        raise SystemExit(STARTUP_FAILURE)
+    if supervisor.forced:
+        raise SystemExit(128 + supervisor.forced)
+
+
+def _remove_left_counts() -> None:
+    """Of gateways that were killed, and could not remove them themselves."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{COUNTS}*-*"):
+        pid = folder.name.removeprefix(COUNTS).partition("-")[0]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _worker_app(app: MakeApp, settings: GatewaySettings, logs: SetUpLogs | None) -> App:
+    if logs is not None:
+        logs()
+    uvicorns_log.addFilter(_was_not_cut)
+    threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
+    try:
+        return _settled_app(app, settings)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it would be the same for each worker after this one
+        uvicorns_log.error("starting a worker failed: %s", error)
+        raise SystemExit(STARTUP_FAILURE) from None
+
+
+def _settled_app(app: MakeApp, settings: GatewaySettings) -> App:
+    """Made in a process that does nothing else. What is there by now stays: to look through it for garbage, every few
+    requests, would cost a tenth of them."""
+    made = app(settings)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(2_000, 10, 10)
+    return made
+
+
+def _follow_parent() -> None:
+    """Ends with the process that started it, also where that was killed: nobody else would free the port."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Supervisor(Multiprocess):
+    """uvicorn's, which restarts a worker that has died; calls `on_started` once all run, ends on a second signal."""
+
+    def __init__(
+        self, config: BoundedConfig, listening: socket.socket, counts: str, on_started: OnStarted | None
+    ) -> None:
+        super().__init__(config, [listening])
+        self.failed = False
+        self.forced = 0
+        self._counts = counts
+        self._on_started = on_started
+
+    def init_processes(self) -> None:
+        super().init_processes()
+        until = time.monotonic() + STARTING
+        for process in self.processes:
+            while not process.is_ready(timeout=1) and time.monotonic() < until:
+                self.handle_signals()
+                if self.should_exit.is_set() or not process.process.is_alive():
+                    return  # `keep_subprocess_alive` looks after it
+        if self._on_started is not None:
+            self._on_started(address(self.sockets[0]))
+
+    def keep_subprocess_alive(self) -> None:
+        before = list(self.processes)
+        super().keep_subprocess_alive()
+        for process in before:
+            if process.exitcode is not None and process.pid is not None:
+                # What it counted still counts; what it had in work has gone with it.
+                multiprocess.mark_process_dead(process.pid, self._counts)  # pyright: ignore[reportUnknownMemberType] - untyped
+        self.failed = any(process.exitcode == STARTUP_FAILURE for process in before)
+
+    def terminate_all(self) -> None:
+        log.info("stopping workers=%d", len(self.processes))
+        super().terminate_all()
+        for listening in self.sockets:  # else connections would be taken here that nobody answers
+            listening.close()
+
+    def join_all(self) -> None:
+        for process in self.processes:
+            self._join(process)
+        log.info("stopped")
+
+    def _join(self, process: Process) -> None:
+        while process.process.is_alive():
+            process.process.join(0.1)
+            if again := [each for each in self.signal_queue if each in (signal.SIGINT, signal.SIGTERM)]:
+                self.forced = again[0]
+                process.kill()
+                process.process.join()

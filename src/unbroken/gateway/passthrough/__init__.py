@@ -1,0 +1,4 @@
+"""Requests that go to a provider as they are, such as embeddings and files, and the provider's ids that a key may use.
+
+The entry is `forwarding.pass_through`; `pass_rules` lists what may pass.
+"""

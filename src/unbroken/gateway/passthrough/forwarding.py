@@ -1,0 +1,296 @@
+"""Forwards other paths of OpenAI to a provider: embeddings, images, audio, and what else the operator lists.
+
+Nothing is forwarded without a rule (`pass_rules`). The body is read as far as it names the model, and written again, so
+that the provider reads what was checked here. The provider is that of the alias in the body; if the body need not name
+one, that of the first alias that the key may use. Token counts are forwarded too, or estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from sys import maxsize
+from urllib.parse import parse_qsl, urlencode
+
+from unbroken.errors import InvalidRequest
+from unbroken.gateway.http.asgi import Refused, Response, Scope
+from unbroken.gateway.http.client_request import ClientRequest
+from unbroken.gateway.http.routes import (
+    FORWARDED_HEADERS,
+    check_body,
+    read_body,
+    read_request,
+)
+from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.passthrough.multipart import FormPart, read_form, write_form
+from unbroken.gateway.passthrough.pass_rules import PassRule, find_rule, names_a_model, read_path
+from unbroken.gateway.passthrough.references import (
+    Reference,
+    ids_in,
+    is_model_field,
+    other_models,
+    provider_id,
+    provider_references,
+)
+from unbroken.gateway.upstreams.upstream import Upstream
+from unbroken.messages import Json, Request
+from unbroken.models.forwarding import relayed
+from unbroken.models.http import HTTPModel
+from unbroken.models.response_limit import RESPONSE_LIMIT, ResponseLimit
+from unbroken.transcript.size import CHARACTERS_PER_TOKEN, characters
+from unbroken.wires import find_wire
+from unbroken.wires.json_pieces import write_json
+from unbroken.wires.jsontext import dumps
+from unbroken.wires.values import Object, as_text
+
+ESTIMATED = {"x-unbroken-estimated": "true"}
+"""An estimate is a quarter of the characters, as for runs without reported usage: enough to decide when to compact."""
+_KEPT = ("accept", *FORWARDED_HEADERS)
+_MOST_OF_AN_ERROR = 64 * 1024
+_MOST_OF_A_RECEIPT = 1 << 20
+"""Bytes of the answer to a request that makes something: its id stands in it."""
+_RETURNED = ("content-disposition", "retry-after")
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A request that a rule names."""
+
+    rule: PassRule
+    segments: tuple[str, ...]
+    query: str
+    """Without the client's key."""
+    references: tuple[Reference, ...]
+    """What its path and its query name of the provider's."""
+
+    @property
+    def path(self) -> str:
+        return "/" + "/".join(self.segments)
+
+    @property
+    def makes(self) -> bool:
+        """Something may be there afterwards that was not there before."""
+        return self.rule.method != "GET" and not names_a_model(self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A request as it goes to the provider."""
+
+    alias: str
+    model: HTTPModel
+    data: bytes
+    content_type: str
+    references: tuple[Reference, ...]
+    """What its body names of the provider's."""
+
+
+def rules_of(key: GatewayKey | None, rules: Sequence[PassRule]) -> Sequence[PassRule]:
+    """`rules`: what the configuration lists for everybody. A key that is limited to models gets those of them that are
+    about a model; whatever else it may do stands in its own list."""
+    if key is None:
+        return rules
+    if key.passes is not None:
+        return key.passes
+    return [rule for rule in rules if names_a_model(rule)] if key.aliases else rules
+
+
+def permit(scope: Scope, key: GatewayKey | None, rules: Sequence[PassRule]) -> Permit:
+    """Raises `Refused` for a request that no rule names, before its body is read."""
+    method, path = scope["method"], scope["path"]
+    raw: bytes = scope.get("raw_path") or path.encode()
+    segments = read_path(raw.partition(b"?")[0])
+    if segments is None or f"/{'/'.join(segments)}" != path:
+        raise Refused(
+            400,
+            f"{path[:200]!r} cannot be passed through: write the path without empty segments, dots, escaped slashes "
+            "or parameters",
+        )
+    rule = find_rule(rules_of(key, rules), method, segments)
+    if rule is None:
+        who = "this gateway does not pass" if key is None else "this key may not pass"
+        raise Refused(
+            403,
+            f"{who} {method[:20]} {path[:200]} through to a provider: its operator can list it, under `paths` in "
+            "[passing] or with `unbroken keys create --pass`",
+        )
+    asked = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    if any(is_model_field(name) for name, _ in asked):
+        raise Refused(400, f"{path[:200]}: name the model in the body, not in the query")
+    named = [*(("path", id) for id in rule.ids(segments)), *((n, id) for n, v in asked if (id := provider_id(v)))]
+    # Some clients send their key so, and it is not for the provider.
+    query = urlencode([(name, value) for name, value in asked if name != "key"])
+    return Permit(rule, segments, query, tuple(named))
+
+
+def choose(
+    permit: Permit,
+    headers: Mapping[str, str],
+    data: bytes,
+    upstreams: Iterable[Upstream],
+    key: GatewayKey | None,
+    check: Callable[[int], None] | None = None,
+) -> Passage:
+    """Whose provider is asked, and with what."""
+    content_type = headers.get("content-type", "") if data else ""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != "multipart/form-data" and data.lstrip()[:1] == b"{":
+        kind = "application/json"  # whatever it is called: `curl -d` calls everything a form
+    body: Object = {}
+    form: tuple[FormPart, ...] = ()
+    if kind == "application/json":
+        body = read_body(data, check)
+        asked = as_text(body.get("model"))
+        references = [*(provider_references(body) if names_a_model(permit.rule) else ids_in(body))]
+        chosen = [*other_models(body)]
+    elif kind == "multipart/form-data":
+        form = read_form(content_type, data)
+        asked = _model_in(form)
+        references = [(part.name, id) for part in form if (id := provider_id(_text(part)))]
+        chosen = [part.name for part in form if part.name != "model" and is_model_field(part.name)]
+    elif data:
+        raise Refused(415, f"{permit.path[:200]}: the body has to be application/json or multipart/form-data")
+    else:
+        asked, references, chosen = "", list[Reference](), list[str]()
+    if key is not None and key.aliases and chosen:
+        raise other_model_refused(key, chosen[0])
+    upstream, http = _upstream(permit, asked, upstreams, key)
+    model: Json = http.endpoint.model
+    if form:
+        parts = tuple(replace(part, data=str(model).encode()) if part.name == "model" else part for part in form)
+        content_type, data = write_form(parts)
+    elif kind:
+        content_type, data = kind, write_json({**body, "model": model} if asked else body)
+    return Passage(upstream.alias, http, data, content_type, tuple(references))
+
+
+def other_model_refused(key: GatewayKey, field: str) -> Refused:
+    return Refused(
+        403,
+        f"`{field}` can choose another model, and this key is limited to {', '.join(key.aliases)}: leave the field "
+        "out, or use a key that is not limited to models",
+    )
+
+
+def _upstream(
+    permit: Permit, asked: str, upstreams: Iterable[Upstream], key: GatewayKey | None
+) -> tuple[Upstream, HTTPModel]:
+    speaking = {
+        each.alias: (each, each.http)
+        for each in upstreams
+        if each.http is not None
+        and find_wire(each.wire).http.provider == "openai"
+        and (key is None or key.allows(each.alias))
+    }
+    if not speaking:
+        raise Refused(404, f"{permit.path[:200]} is passed on to a provider of OpenAI's wires, and there is none here")
+    aliases = ", ".join(speaking)
+    if asked and asked not in speaking:
+        raise Refused(404, f"there is no model {asked[:100]!r} here for {permit.path[:200]}; there are: {aliases}")
+    if not asked and names_a_model(permit.rule):
+        raise InvalidRequest(f"`model` is missing: {permit.path} is asked of one of {aliases}")
+    return speaking[asked] if asked else next(iter(speaking.values()))
+
+
+def _model_in(form: tuple[FormPart, ...]) -> str:
+    named = [part for part in form if part.name == "model"]
+    if len(named) > 1 or any(part.file for part in named):
+        raise InvalidRequest("the form names its model more than once, or in a file")
+    return _text(named[0]).strip() if named else ""
+
+
+def _text(part: FormPart) -> str:
+    return "" if part.file or len(part.data) > 1000 else part.data.decode("utf-8", "replace")
+
+
+async def pass_through(
+    permit: Permit,
+    passage: Passage,
+    headers: Mapping[str, str],
+    response: Response,
+    read: Callable[[bytes], Awaitable[None]] | None = None,
+) -> None:
+    """`read` gets the answer to a request that makes something, before the client does."""
+    kept = {name: headers[name] for name in _KEPT if name in headers}
+    if passage.content_type:
+        kept["content-type"] = passage.content_type
+    await forward(
+        passage.model,
+        permit.rule.method,
+        permit.path.removeprefix("/v1"),
+        passage.data,
+        kept,
+        response,
+        permit.query,
+        read if permit.makes else None,
+    )
+
+
+async def forward(
+    model: HTTPModel,
+    method: str,
+    path: str,
+    data: bytes,
+    headers: Mapping[str, str],
+    response: Response,
+    query: str = "",
+    read: Callable[[bytes], Awaitable[None]] | None = None,
+) -> None:
+    async with relayed(model, method, path, query, headers, data) as answer:
+        if 300 <= answer.status < 400 and answer.status != 304:
+            raise Refused(502, "the provider points elsewhere, and redirects are not followed")
+        if not 200 <= answer.status < 600:
+            raise Refused(502, f"the provider answered {answer.status}, which is no answer")
+        limit = RESPONSE_LIMIT.get() or ResponseLimit(maxsize)
+        if answer.content_length is not None and answer.content_length > limit.most:
+            raise Refused(
+                502, f"the provider's answer has {answer.content_length:,} bytes, an answer may have {limit.most:,}"
+            )
+        returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+        content_type = answer.headers.get("content-type", "application/json").encode("latin-1", "replace")
+        if answer.status >= 400:  # providers quote keys in their errors
+            told = b""
+            while len(told) < _MOST_OF_AN_ERROR and (part := await answer.content.readany()):
+                told += part
+            words = model.masked(told.decode("utf-8", "replace"))
+            await response.complete(answer.status, words.encode(), returned, content_type)
+            return
+        begun = b""
+        if read is not None:
+            while len(begun) < _MOST_OF_A_RECEIPT and (part := await answer.content.readany()):
+                begun += part
+                limit.take(len(part))
+            await read(begun)
+        await response.begin(answer.status, content_type, returned, None)
+        if begun:
+            await response.send(begun)
+        async for chunk in answer.content.iter_any():
+            limit.take(len(chunk))
+            await response.send(chunk)
+        await response.send(b"", more=False)
+
+
+def failed_by(status: int) -> str:
+    """What kind of failure this answer is, if it is the provider's and not what the client asked for."""
+    return "limited" if status == 429 else "refused" if status in (401, 403) else "unavailable" if status >= 500 else ""
+
+
+async def count_tokens(incoming: ClientRequest, response: Response) -> None:
+    upstream = incoming.upstream
+    http = incoming.route.http
+    body = http.body_to_count(incoming.body)
+    check_body(incoming.route, body)
+    request = read_request(incoming.route, body)
+    if upstream.http is not None and incoming.wire == upstream.wire and http.count_path:
+        data = dumps({**incoming.body, "model": upstream.http.endpoint.model})
+        headers = {**incoming.headers, "content-type": "application/json"}
+        await forward(upstream.http, "POST", http.count_path, data, headers, response)
+        return
+    tokens = estimate(request)
+    counted = {http.count_field: tokens}
+    await response.complete(200, dumps(counted), ESTIMATED)
+
+
+def estimate(request: Request) -> int:
+    tools = sum(len(tool.name) + len(tool.description) + len(dumps(dict(tool.parameters))) for tool in request.tools)
+    return (sum(map(characters, request.messages)) + tools) // CHARACTERS_PER_TOKEN + 1

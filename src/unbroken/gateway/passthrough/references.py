@@ -1,0 +1,267 @@
+"""What a request refers to besides its model: further models, and things that the provider holds under an id (files,
+conversations, containers, caches). `ProviderIds` keeps which gateway key may use which of these.
+
+A gateway with keys checks both: every gateway key uses the same key of the provider, so the provider cannot tell their
+users apart. An id belongs to the gateway key that got it in an answer. That is kept in the gateway's store, so replicas
+and restarts know it too.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias, cast
+
+from unbroken.errors import StreamError
+from unbroken.gateway.http.asgi import Refused
+from unbroken.gateway.stores import Store, StoreUnavailable
+from unbroken.gateway.turns.turn import owned_key, response_key
+from unbroken.messages import Json
+from unbroken.wires import find_wire
+from unbroken.wires.jsontext import loads
+from unbroken.wires.values import Object, as_dict, as_list, as_text
+
+log = logging.getLogger("unbroken.gateway")
+
+Reference: TypeAlias = tuple[str, str]
+"""Where it stands in the body, and the name or id."""
+
+_MODEL_FIELDS = frozenset(
+    {
+        "model",
+        "models",  # OpenRouter: tried one after the other
+        "route",
+        "router",
+        "preset",  # OpenRouter: stored settings, with models
+        "plugins",  # OpenRouter: its auto router takes `allowed_models`
+        "allowed_models",
+        "fallback",
+        "fallbacks",  # LiteLLM, Anthropic
+        "fallback_models",
+        "model_list",
+        "model_id",
+        "deployment_id",
+        "api_base",  # LiteLLM: another server, with the provider's key
+        "base_url",
+        "api_key",
+    }
+)
+_SAID = frozenset(
+    {"messages", "input", "contents", "system", "instructions", "systemInstruction", "system_instruction"}
+)
+"""Where people and models speak: no provider takes settings from there."""
+_DATA = frozenset(
+    {
+        "metadata",
+        "parameters",
+        "parametersJsonSchema",
+        "input_schema",
+        "json_schema",
+        "schema",
+        "responseSchema",
+        "responseJsonSchema",
+        "response_schema",
+        "args",
+        "arguments",
+        "response",
+    }
+)
+"""Schemas, arguments and results: names in them are the tools'."""
+_NOTES = frozenset({"metadata"})
+_TOOL_USE = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_ECHOED = ("citation", "_output", "_result", "file_path")
+"""Types of what a model has said: a file is named there, not used."""
+_PROVIDER_FILE = re.compile(r"(?:https?://[^/]*googleapis\.com/.*|/?(?:v1\w*/)?)files/.+|gs://.+")
+
+_USES = frozenset(
+    {"file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "audio", "fileUri", "file_uri"}
+)
+"""Names of fields by which a request uses what the provider holds."""
+
+PROVIDER_ID = re.compile(
+    r"(?:asst|audio|batch|cfile|chatcmpl|cntr|container|conv|eval|evalrun|fc|file|ftckpt|ftjob|msg|msgbatch|pmpt|resp|rs|"
+    r"run|skill|step|thread|upload|video|vs|vsfb)[-_][A-Za-z0-9_-]{6,200}"
+)
+"""As OpenAI and Anthropic spell the ids of what they hold."""
+_GIVEN = re.compile(rb'"(?:id|file_id|container_id)"\s*:\s*"' + PROVIDER_ID.pattern.encode())
+
+
+def provider_id(text: str) -> str:
+    """The id that this text is, without blanks around it, which a provider may ignore; empty if it is none."""
+    id = text.strip()
+    return id if PROVIDER_ID.fullmatch(id) else ""
+
+
+def other_models(body: Mapping[str, Json]) -> Iterator[str]:
+    """The fields that could choose another model, or another server, than `model` does."""
+    for where, node in objects({name: value for name, value in body.items() if name not in _SAID}):
+        for name, value in node.items():
+            if value and is_model_field(name) and (where or name != "model"):
+                yield f"{where}{name}"
+
+
+def is_model_field(name: str) -> bool:
+    # Servers written in Go do not mind the case of a name, and to them `ſ` is an `s`.
+    return name.casefold().removesuffix("[]") in _MODEL_FIELDS
+
+
+def provider_references(body: Mapping[str, Json]) -> Iterator[Reference]:
+    """What the request uses that only the provider has."""
+    for at, item in enumerate(as_list(body.get("input"))):
+        if isinstance(item, dict) and _is_reference(cast("Object", item)):
+            yield f"input[{at}].id", as_text(cast("Object", item).get("id"))
+    for name in ("conversation", "cachedContent", "cached_content"):
+        if id := _id_of(body.get(name)):
+            yield name, id
+    if id := as_text(as_dict(body.get("prompt")).get("id")):
+        yield "prompt.id", id
+    for where, node in objects(body):
+        if not _USES.isdisjoint(node):
+            yield from ((f"{where}{name}", id) for name, id in _used_by(node))
+
+
+def ids_in(body: Json) -> Iterator[Reference]:
+    """Every text that looks like an id of a provider: for requests whose fields we do not know."""
+    for where, node in objects({"body": body}):
+        for name, value in node.items():
+            for one in as_list(value) if isinstance(value, list) else [value]:
+                if isinstance(one, str) and (id := provider_id(one)):
+                    yield f"{where}{name}".removeprefix("body."), id
+
+
+def gives_ids(wire: str, body: Mapping[str, Json]) -> bool:
+    """May the answer name something that the provider holds from then on, and that a later request can use?"""
+    if wire and find_wire(wire).http.stores and body.get("store") is not False:  # a Python model has no wire
+        return True
+    if body.get("audio") or body.get("container"):
+        return True
+    kinds = (as_dict(tool).get("type") for tool in as_list(body.get("tools")))
+    return any(kind not in (None, "function", "custom") for kind in kinds)
+
+
+def _id_of(value: Json) -> str:
+    return value if isinstance(value, str) else as_text(as_dict(value).get("id"))
+
+
+def _is_reference(item: Object) -> bool:
+    """An item of the Responses API that is only named; its type may be left out."""
+    kind = item.get("type")
+    return kind == "item_reference" or (not kind and "role" not in item and bool(item.get("id")))
+
+
+def _used_by(node: Object) -> Iterator[Reference]:
+    kind = as_text(node.get("type"))
+    if (id := as_text(node.get("file_id"))) and not kind.endswith(_ECHOED):
+        yield "file_id", id
+    for name in ("file_ids", "vector_store_ids"):
+        yield from ((name, as_text(id)) for id in as_list(node.get(name)))
+    if "container" in node and not kind.endswith(_ECHOED) and (id := _id_of(node["container"])):
+        yield "container", id
+    if kind == "container_reference":
+        yield "container_id", as_text(node.get("container_id"))
+    if kind == "custom" and (id := as_text(node.get("skill_id"))):
+        yield "skill_id", id
+    if id := as_text(as_dict(node.get("audio")).get("id")):
+        yield "audio.id", id
+    for name in ("fileUri", "file_uri"):
+        if (uri := as_text(node.get(name))) and _PROVIDER_FILE.fullmatch(uri):
+            yield name, uri
+
+
+def objects(body: Mapping[str, Json]) -> Iterator[tuple[str, Object]]:
+    """Every object with its place, `tools[0].`, without what is data. Not recursive: a body may be deep."""
+    stack: list[tuple[str, Json]] = [("", cast("Json", body))]
+    while stack:
+        where, value = stack.pop()
+        if isinstance(value, list):
+            stack += [
+                (f"{where[:-1]}[{at}].", one) for at, one in enumerate(cast("list[Json]", value)) if _holds_more(one)
+            ]
+        elif isinstance(value, dict):
+            node = cast("Object", value)
+            yield where, node
+            skipped = _DATA | {"input"} if node.get("type") in _TOOL_USE else _DATA if where else _NOTES
+            stack += [
+                (f"{where}{name}.", one) for name, one in node.items() if _holds_more(one) and name not in skipped
+            ]
+
+
+def _holds_more(value: Json) -> bool:
+    return isinstance(value, dict | list)
+
+
+class ProviderIds:
+    def __init__(self, store: Store, ttl: float) -> None:
+        self._store = store
+        self._ttl = ttl
+
+    async def claim(self, scope: str, ids: Iterable[str]) -> None:
+        """From now on these are this caller's, and nobody else's."""
+        entries = {owned_key(scope, id): b"1" for id in ids}
+        try:
+            if entries:
+                await self._store.put(entries, self._ttl)
+        except StoreUnavailable as error:
+            log.warning("%d ids of a provider cannot be used again by their key: %s", len(entries), error)
+
+    async def check(self, scope: str, references: Sequence[Reference]) -> None:
+        """Raises `Refused` for the first that is not known to be this caller's."""
+        if not references:
+            return
+        keys = [key for _, id in references for key in (owned_key(scope, id), response_key(scope, id))]
+        found = await self._store.get(keys)
+        for at, (where, id) in enumerate(references):
+            if found[2 * at] is None and found[2 * at + 1] is None:
+                raise Refused(
+                    404,
+                    f"`{where}`: this key got nothing called `{id[:100]}` from this gateway, or too long ago; it may "
+                    "use what it made itself. `shared_ids = true` in [keys] lets all keys use what the provider holds",
+                    kind="not_found",
+                )
+
+
+class Claiming:
+    """Looks for ids in an answer on its way to a client, and claims them before the client can use them.
+
+    `sent`: the body that is answered, as JSON in our own spelling. Providers repeat parts of it, and what the client
+    has named itself is not given by that. `owned` are those that it may use already."""
+
+    def __init__(self, ids: ProviderIds, scope: str, sent: Callable[[], bytes], owned: Iterable[Reference]) -> None:
+        self._ids = ids
+        self._scope = scope
+        self._sent = sent
+        self._body: bytes | None = None
+        self._owned = {id for _, id in owned}
+        self._line = b""
+        self._known: set[str] = set()
+
+    async def feed(self, data: bytes) -> None:
+        """A piece of a stream of events."""
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                await self.read(line[5:])
+
+    async def read(self, data: bytes) -> None:
+        """One complete JSON text."""
+        fresh = given_ids(data) - self._known
+        if not fresh:
+            return
+        self._known |= fresh
+        if self._body is None:
+            self._body = self._sent()
+        given = [id for id in fresh if id in self._owned or id.encode() not in self._body]
+        await self._ids.claim(self._scope, given)
+
+
+def given_ids(data: bytes) -> set[str]:
+    """The ids that this JSON text gives. Not those in arguments of a call: a model can be asked to write any."""
+    if not _GIVEN.search(data):
+        return set()
+    try:
+        nodes = [node for _, node in objects(as_dict(loads(data)))]
+    except StreamError:
+        return set()
+    found = {as_text(node.get(name)) for node in nodes for name in ("id", "file_id", "container_id")}
+    return {id for id in found if PROVIDER_ID.fullmatch(id)}

@@ -1,0 +1,324 @@
+"""What a client receives: the deltas of any model in, the bytes of the client's wire out.
+
+Strategy. If client and model speak the same wire, the model's own bytes are passed on as they arrive, and our encoder
+only follows them: nothing is lost that we have no field for. The encoder takes over in the middle of the response as
+soon as the bytes will not do: the stream broke and is retried; a call is not valid in the wire; only the first of
+several calls may be released. Between two wires it writes from the start.
+
+A client never receives half a call: bytes with an open call wait until it is complete. It receives no end before the
+response is known to be complete and is stored, so the last bytes come from `end`.
+
+After a broken stream, what was sent cannot be taken back. The complete second answer is compared with it: the client
+gets the rest, or, if the answer differs, all of it after a paragraph break, or an error (`on_diverge`). A non-streaming
+body is written at the end, so it needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from unbroken.decoding.shown import Shown
+from unbroken.deltas import (
+    AttemptFailed,
+    CallArguments,
+    CallOpened,
+    CallReady,
+    CallSpoiled,
+    CallWithdrawn,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    Received,
+    Restarted,
+    TextDelta,
+    UsageReported,
+)
+from unbroken.gateway.settings import OnDiverge
+from unbroken.gateway.turns.turn import same_call
+from unbroken.messages import Assistant, ToolCall, Usage
+from unbroken.verdicts import Verdict
+from unbroken.wires import find_wire
+from unbroken.wires.jsontext import dumps, loads, loads_faithful
+from unbroken.wires.values import as_dict
+from unbroken.wires.writer import ResponseWriter
+
+_CALL = (CallOpened, CallArguments, CallReady, CallSpoiled, CallWithdrawn)
+
+ANOTHER_ANSWER = "the answer broke off after some of it was sent, and the second one says something else"
+ANOTHER_CALL = "the answer broke off after a call was sent, and the second one does not make that call"
+
+
+class ClientStream(Protocol):
+    head: bytes
+    """The first of the model's own bytes that were passed on, if any were."""
+    passed: list[ToolCall]
+    """Calls that the client has in the model's own bytes."""
+
+    @property
+    def text(self) -> str:
+        """What the client was told, in words."""
+        ...
+
+    def feed(self, delta: Delta) -> bytes:
+        """What the client is sent now. Every delta but the last, which is for `end`."""
+        ...
+
+    def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
+        """The last bytes, or the whole body. `handed`: the one call that is given out, in serial mode."""
+        ...
+
+
+@dataclass(slots=True)
+class _Again:
+    """The answer as it comes a second time, whole."""
+
+    text: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+
+    def feed(self, delta: Delta) -> None:
+        match delta:
+            case TextDelta(text):
+                self.text.append(text)
+            case ReasoningDelta(text):
+                self.reasoning.append(text)
+            case CallReady(call):
+                self.calls.append(call)
+            case CallSpoiled(call):
+                self.calls = [kept for kept in self.calls if kept.index != call.index]
+            case CallWithdrawn(index):
+                self.calls = [kept for kept in self.calls if kept.index != index]
+            case _:
+                pass
+
+
+class StreamedResponse:
+    """`raw`: the model's bytes may be passed on. `serial`: of several calls only the first is said."""
+
+    def __init__(self, wire: str, writer: ResponseWriter, *, raw: bool, serial: bool, on_diverge: OnDiverge) -> None:
+        self.head = b""
+        self._wire = wire
+        self._writer = writer
+        self._raw = raw
+        self._serial = serial
+        self._on_diverge: OnDiverge = on_diverge
+        self._unsent: list[Delta] = []
+        """Read of bytes that were not passed on."""
+        self._waiting: list[bytes] = []
+        """Those bytes."""
+        self._relay = find_wire(wire).relay
+        self._check = self._relay.check()
+        self.passed: list[ToolCall] = []
+        self._text = Shown()
+        self._reasoning = Shown()
+        self._usage: Usage | None = None
+        self._again: _Again | None = None
+
+    @property
+    def text(self) -> str:
+        return self._text.text
+
+    def feed(self, delta: Delta) -> bytes:
+        if isinstance(delta, UsageReported):
+            self._usage = delta.usage
+        if isinstance(delta, AttemptFailed):
+            # What was read and not sent will come again, perhaps from a model of another wire.
+            self._raw = False
+            self._unsent.clear()
+            self._waiting.clear()
+            return b""
+        if isinstance(delta, Restarted):
+            self._again = _Again()
+            return b""
+        if self._again is not None:
+            self._again.feed(delta)
+            return b""
+        if not self._raw:
+            return b"" if isinstance(delta, Received) else self._say(delta)
+        if isinstance(delta, Received):
+            return self._pass_on(delta)
+        self._unsent.append(delta)
+        return b""
+
+    def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
+        if self._again is not None:
+            return self._end_again(self._again, ended, handed)
+        if self._raw and self._may_end_so(ended) and handed is None and self._are_tidy():
+            return self._flush()
+        written = self._write_from_here() if self._raw else b""
+        return written + self._finish(ended, handed)
+
+    # The model's own bytes
+
+    def _pass_on(self, received: Received) -> bytes:
+        if not self._waiting and received.data.lstrip()[:1] in (b"{", b"[", b"<"):
+            return self._write_from_here()  # a server that does not stream, whatever it was asked for
+        self._waiting.append(received.data)
+        if self._serial and any(isinstance(delta, _CALL) for delta in self._unsent):
+            return self._write_from_here()
+        if received.wait:
+            return b""
+        return self._flush() if self._are_tidy() else self._write_from_here()
+
+    def _may_end_so(self, ended: Ended) -> bool:
+        """Is the response whole, as its own bytes say too? Some servers stream nothing, whatever they were asked."""
+        verdict, data = ended.verdict, b"".join(self._waiting)
+        return verdict.whole and verdict.error is None and self._relay.has_end(data)
+
+    def _are_tidy(self) -> bool:
+        calls = (delta for delta in self._unsent if isinstance(delta, CallReady | CallSpoiled | CallWithdrawn))
+        if not all(isinstance(delta, CallReady) and self._relay.call_conforms(delta.call) for delta in calls):
+            return False
+        return self._check.feed(b"".join(self._waiting))
+
+    def _flush(self) -> bytes:
+        data = b"".join(self._waiting)
+        self.head = self.head or data
+        self._writer.follow(data)
+        for delta in self._unsent:
+            self._note(delta)
+            if isinstance(delta, CallReady):
+                self.passed.append(delta.call)
+        self._waiting.clear()
+        self._unsent.clear()
+        return data
+
+    def _write_from_here(self) -> bytes:
+        """The bytes that wait will not do: what was read of them is written, and so is all that follows."""
+        self._raw = False
+        unsent, self._unsent = self._unsent, []
+        self._waiting.clear()
+        written = b"" if self._usage is None else self._writer.feed(UsageReported(self._usage))
+        return written + b"".join(map(self._say, unsent))
+
+    # Our own words
+
+    def _say(self, delta: Delta) -> bytes:
+        if self._serial and isinstance(delta, _CALL):
+            return b""
+        self._note(delta)
+        return self._writer.feed(delta)
+
+    def _note(self, delta: Delta) -> None:
+        if isinstance(delta, TextDelta):
+            self._text.feed(delta.text)
+        elif isinstance(delta, ReasoningDelta):
+            self._reasoning.feed(delta.text)
+
+    def _finish(self, ended: Ended, handed: ToolCall | None) -> bytes:
+        call = b"" if handed is None else self._writer.feed(CallReady(handed))
+        return call + self._writer.feed(ended)
+
+    # After a broken stream
+
+    def _end_again(self, again: _Again, ended: Ended, handed: ToolCall | None) -> bytes:
+        sent = [*self.passed, *self._writer.handed]
+        self._writer.feed(Restarted(()))
+        if ended.verdict.failed:
+            return self._writer.feed(ended)
+        if ended.message is not None:
+            again = _Again([ended.message.text], [ended.message.reasoning], [*_whole_calls(ended.message)])
+        rest = _without(again.calls, sent)
+        if rest is None:
+            return self._writer.feed(Ended(Verdict("error", ANOTHER_CALL)))
+        answer = "".join(again.text)
+        left = self._text.compare(answer)
+        if left.replaced and self._on_diverge == "error":
+            return self._writer.feed(Ended(Verdict("error", ANOTHER_ANSWER)))
+        written = b"" if self._usage is None else self._writer.feed(UsageReported(self._usage))
+        thought = self._reasoning.compare("".join(again.reasoning))
+        if thought.text and not thought.replaced and not self.text:
+            written += self._say(ReasoningDelta(thought.text))
+        text = f"\n\n{answer}" if left.replaced else left.text
+        if text:
+            written += self._say(TextDelta(text))
+        if not self._serial:
+            written += b"".join(self._writer.feed(CallReady(call)) for call in rest)
+        return written + self._finish(ended, handed)
+
+
+def _without(calls: Sequence[ToolCall], sent: Sequence[ToolCall]) -> list[ToolCall] | None:
+    """The calls that were not sent yet; None if one that was sent is not among them."""
+    left = list(calls)
+    for call in sent:
+        again = next((at for at, other in enumerate(left) if same_call(call, other)), None)
+        if again is None:
+            return None
+        del left[again]
+    return left
+
+
+def _whole_calls(message: Assistant) -> list[ToolCall]:
+    return [call for call in message.calls if not call.problem]
+
+
+class CompleteResponse:
+    """The same for a client that waits for the whole body: nothing is sent before its end."""
+
+    def __init__(self, wire: str, writer: ResponseWriter, *, raw: bool, serial: bool) -> None:
+        self.head = b""
+        self.passed: list[ToolCall] = []
+        self._wire = wire
+        self._writer = writer
+        self._raw = raw
+        self._serial = serial
+        self._said: list[Delta] = []
+        self._usage: Usage | None = None
+        self._text = ""
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    def feed(self, delta: Delta) -> bytes:
+        match delta:
+            case Received(data):
+                self.head += data
+            case UsageReported(usage):
+                self._usage = usage
+            case AttemptFailed():
+                self._raw = False
+            case Restarted():
+                self._said.clear()
+            case _:
+                self._said.append(delta)
+        return b""
+
+    def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
+        said = self._said if ended.message is None else _deltas(ended.message)
+        self._text = "".join([delta.text for delta in said if isinstance(delta, TextDelta)])
+        if self._raw and ended.verdict.whole and self.head[:1] == b"{" and self._is_tidy(said):
+            self.passed = [delta.call for delta in said if isinstance(delta, CallReady)]
+            renamed = handed is not None and handed.id != self.passed[0].id
+            if handed is None or (len(self.passed) < 2 and not renamed):
+                return self.head
+            self.passed = [handed]
+            return dumps(find_wire(self._wire).keep_first_call(loads_faithful(self.head), handed.id if renamed else ""))
+        self.head = b""
+        if self._usage is not None:
+            self._writer.feed(UsageReported(self._usage))
+        for delta in said:
+            if not (self._serial and isinstance(delta, _CALL)):
+                self._writer.feed(delta)
+        if handed is not None:
+            self._writer.feed(CallReady(handed))
+        self._writer.feed(ended)
+        return self._writer.body()
+
+    def _is_tidy(self, said: Sequence[Delta]) -> bool:
+        calls = [delta.call for delta in said if isinstance(delta, CallReady | CallSpoiled)]
+        relay = find_wire(self._wire).relay
+        return not calls or (all(map(relay.call_conforms, calls)) and relay.body_conforms(as_dict(loads(self.head))))
+
+
+def _deltas(message: Assistant) -> list[Delta]:
+    """A whole message as what would have been said of it on the way."""
+    deltas: list[Delta] = []
+    if message.reasoning:
+        deltas.append(ReasoningDelta(message.reasoning))
+    if message.text:
+        deltas.append(TextDelta(message.text))
+    deltas += [CallSpoiled(call) if call.problem else CallReady(call) for call in message.calls]
+    return deltas

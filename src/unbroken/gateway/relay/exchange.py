@@ -1,0 +1,152 @@
+"""The state of one exchange: the request, where its answer goes, and what has to be kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Protocol
+
+from unbroken.gateway.http.client_request import ClientRequest
+from unbroken.gateway.relay.client_stream import ClientStream, CompleteResponse, StreamedResponse
+from unbroken.gateway.relay.fast_path import Fetched, continue_from
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.turns.retries import Answered
+from unbroken.gateway.turns.serial import Reason
+from unbroken.gateway.turns.turn import Turn, asked_key, chain, context_of, is_random, new_call_id, turn_key
+from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
+from unbroken.models.in_flight import Sent
+from unbroken.models.model import Model
+from unbroken.wires import find_wire
+from unbroken.wires.ids import fit
+from unbroken.wires.writer import ResponseWriter
+
+if TYPE_CHECKING:  # loaded by a gateway that records
+    from unbroken.gateway.relay.request_recording import RequestRecording
+
+
+class Outlet(Protocol):
+    """Where an answer goes: headers once, then bytes as they come."""
+
+    async def begin(self, stream: bool, headers: Mapping[str, str]) -> None: ...
+
+    async def send(self, data: bytes) -> None: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of it, for metrics and for people."""
+
+    began: float
+    stream: bool = False
+    usage: Usage | None = None
+    first_after: float | None = None
+    """Seconds from the request to the first thing that the model said."""
+    calls: tuple[str, ...] = ()
+    handed: str = ""
+    """`2/3`: the second of three calls was released."""
+    repairs: tuple[str, ...] = ()
+    restarts: list[str] = field(default_factory=list[str])
+    """What broke, for each retry."""
+    error: str = ""
+    """How an answer failed that had begun."""
+    error_kind: str = ""
+    recording: RequestRecording | None = None
+    """If it is recorded."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What belongs to one answer on its way out."""
+
+    incoming: ClientRequest
+    request: Request
+    said: tuple[Message, ...]
+    """What this request itself brought, without what it stands on."""
+    parent: str
+    serial: bool
+    out: Outlet
+    outcome: Outcome
+    id: str
+    first: Fetched | Sent | None = None
+    """The first try, where it was made already."""
+    depth: int = 0
+    """Responses that this one stands on, by `previous_response_id`."""
+    doubts: Mapping[int, Reason] = field(default_factory=dict[int, Reason])
+    """Why turns of the history, which may be kept, are not used."""
+    answered: Answered | None = None
+    """What the client was given, for a second attempt at the same."""
+    own_ids: dict[int, str] = field(default_factory=dict[int, str])
+    """Ids that the gateway made, by the index of the call."""
+    _context: bytes = b""
+
+    @property
+    def context(self) -> bytes:
+        self._context = self._context or context_of(self.request)
+        return self._context
+
+    @property
+    def model(self) -> Model:
+        upstream = self.incoming.upstream
+        return upstream.model if self.first is None else continue_from(upstream, self.first)
+
+    def client_stream(self, raw: bool, settings: GatewaySettings, now: float) -> ClientStream:
+        incoming, wire = self.incoming, self.incoming.wire
+        writer = ResponseWriter(
+            wire,
+            incoming.upstream.alias,
+            self.id,
+            created=int(now),
+            include_usage=incoming.route.http.wants_usage(incoming.body),
+        )
+        if self.request.stream:
+            return StreamedResponse(wire, writer, raw=raw, serial=self.serial, on_diverge=settings.on_diverge)
+        return CompleteResponse(wire, writer, raw=raw, serial=self.serial)
+
+    @property
+    def keeps_responses(self) -> bool:
+        return self.incoming.route.http.stores and self.incoming.body.get("store") is not False
+
+    async def begin(self, headers: Mapping[str, str]) -> None:
+        await self.out.begin(self.request.stream, headers)
+
+    async def send(self, data: bytes) -> None:
+        if data:
+            await self.out.send(data)
+
+    def handed(self, call: ToolCall) -> ToolCall:
+        """The call under an id that the client's wire can carry, and that in serial mode no other call has."""
+        if self.serial and not is_random(call.id, call.name):
+            return replace(call, id=self.own_ids.setdefault(call.index, new_call_id()))
+        rule = find_wire(self.incoming.wire).id_rule
+        id = call.id if rule is None else fit(call.id, rule)
+        return call if id == call.id else replace(call, id=id)
+
+    @property
+    def retry_key(self) -> str:
+        """The same for all attempts at this request. With an idempotency key, whatever their bodies."""
+        incoming = self.incoming
+        body = b"" if incoming.attempt.key else incoming.data
+        return asked_key(incoming.scope, incoming.upstream.alias, incoming.attempt.name, body)
+
+    @property
+    def body_digest(self) -> str:
+        return blake2b(self.incoming.data, digest_size=16).hexdigest()
+
+    def turn(
+        self, message: Assistant, calls: tuple[ToolCall, ...], holds: bool, client_stream: ClientStream
+    ) -> tuple[Turn, bytes] | None:
+        """What has to be kept, and the digest under which it is found; None if the client's history will say it all."""
+        incoming, request, shown = self.incoming, self.request, client_stream.text
+        passed = {call.index: call for call in client_stream.passed}
+        handed = tuple(passed.get(call.index) or self.handed(call) for call in calls)
+        renamed = any(call.id != own.id for call, own in zip(handed, calls, strict=True))
+        # In serial mode a single call is kept too: another turn that is held may begin the same way.
+        if not (self.serial and calls) and message.native is None and not renamed and shown == message.text:
+            return None
+        if message.native is not None and not message.native.source:
+            message = replace(message, native=replace(message.native, source=incoming.upstream.origin))
+        digest = chain((*request.messages, Assistant(shown, handed[:1] if holds else handed)))
+        message, ids = replace(message, calls=calls), tuple(call.id for call in handed)
+        key = turn_key(incoming.scope, digest, message, ids)
+        return Turn(key, message, ids, holds, None if shown == message.text else shown), digest

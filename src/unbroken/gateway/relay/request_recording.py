@@ -1,0 +1,362 @@
+"""Requests of clients, recorded: each that a model was asked for is one recording, of the same lines as a run of an
+agent (`trajectory`), so the same tools read it.
+
+What is recorded is what the model was asked and what it answered; what the client sent around it (headers, keys) is
+not. A call that is handed out without asking a model makes no recording. Loaded only by a gateway that records. Nothing
+here may fail a request: what cannot be written is said once in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import shutil
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unbroken.clock import current_clock
+from unbroken.decoding.shown import Shown
+from unbroken.deltas import AttemptFailed, Delta, Ended, ReasoningDelta, Restarted, TextDelta, UsageReported
+from unbroken.errors import UnbrokenError, UserError
+from unbroken.events import (
+    Event,
+    ReasoningAdded,
+    ReasoningReplaced,
+    RequestRetried,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    Said,
+    TextAdded,
+    TextReplaced,
+    ToolCallsDetected,
+)
+from unbroken.gateway.http.client_request import ClientRequest
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.messages import Assistant, Json, Message, Request, System, ToolCall, ToolMessage, Usage
+from unbroken.middleware import Ask, RunStart
+from unbroken.models.model import Model, closing
+from unbroken.partial_response import PartialResponse
+from unbroken.trajectory.recorder import Recorder, RunRecorder
+from unbroken.trajectory.recording import SUFFIX
+from unbroken.verdicts import Verdict
+
+log = logging.getLogger("unbroken.gateway")
+
+AGENT = "gateway"
+"""The agent's name in these recordings."""
+BY_CLIENT = "client"
+"""What stands for the schedule: the client runs the calls, as it likes."""
+LEFT_FREE = 64 << 20
+"""Bytes of a disk that are left to others: a store may lie there too."""
+SHORTEST_KEY = 12
+"""Characters: clients that need no key show a word in its place, and that may stand in any text."""
+MOST_RECORDERS = 64
+LOOK_AGAIN = 60.0
+"""Seconds until the folder is looked at again where nothing could be written."""
+
+
+class Recordings:
+    """The folder. Which requests are recorded is decided by `chance`, a number from 0 to 1 for each."""
+
+    def __init__(self, settings: GatewaySettings, chance: Callable[[], float] = random.random) -> None:
+        self.folder = Path(settings.record).expanduser()
+        self._share = settings.record_share
+        self._chance = chance
+        self._key_files = [Path(row.api_key_file).expanduser() for row in settings.upstreams if row.api_key_file]
+        self._most = settings.record_bytes
+        self._workers = settings.workers
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"recording to {self.folder} failed: {reason}; name another folder") from None
+        self._recorders: OrderedDict[str, Recorder] = OrderedDict()
+        """By what clients show as their keys: each hides one of them, and not those of all others too."""
+        self._left, _ = self._look()
+        self._looked = current_clock().elapsed()
+        self._told = False
+
+    def sample(self, secret: str = "") -> RequestRecording | None:
+        """A recording for a request that begins, if it is to have one. `secret`: what the client showed as its key."""
+        return RequestRecording(self, secret) if self._chance() < self._share else None
+
+    def keys_of(self, model: Model) -> tuple[str, ...]:
+        """A key that a file holds may change, and a model knows it from its first request on."""
+        return (*getattr(model, "secrets", ()), *_read(self._key_files))
+
+    async def open(self, head: RunStart, secret: str) -> RunRecorder | None:
+        """A file; None if there can be none, and that was said."""
+        if not await self._has_room():
+            return None
+        try:
+            recorder = self._recorder(secret if len(secret) >= SHORTEST_KEY else "").start(head)
+        except UserError as error:
+            self._stop(str(error))
+            return None
+        if self._told:
+            self._told = False
+            log.info("requests are recorded again, in %s", self.folder)
+        return recorder
+
+    def _recorder(self, secret: str) -> Recorder:
+        found = self._recorders.pop(secret, None) or Recorder(
+            self.folder, secrets=(secret,) if secret else (), on_failure="continue"
+        )
+        self._recorders[secret] = found
+        if len(self._recorders) > MOST_RECORDERS:
+            self._recorders.popitem(last=False)
+        return found
+
+    def close(self, recorder: RunRecorder) -> None:
+        recorder.end()
+        if recorder.broken:
+            self._stop(f"{recorder.path} could not be written")
+            return
+        with suppress(OSError):  # somebody has moved it already
+            self._left -= os.stat(recorder.path).st_size
+
+    async def _has_room(self) -> bool:
+        if self._left > 0:
+            return True
+        now = current_clock().elapsed()
+        if self._told and now - self._looked < LOOK_AGAIN:
+            return False
+        self._looked = now  # who comes meanwhile does not look too
+        self._left, why = await asyncio.to_thread(self._look)
+        if self._left <= 0:
+            self._stop(why)
+        return self._left > 0
+
+    def _stop(self, why: str) -> None:
+        self._left = 0
+        self._looked = current_clock().elapsed()
+        if not self._told:
+            self._told = True
+            log.warning("requests are not recorded any more: %s", why)
+
+    def _look(self) -> tuple[int, str]:
+        """How many bytes this process may still write, and why there are none."""
+        try:
+            with os.scandir(self.folder) as entries:
+                files = [entry.stat().st_size for entry in entries if entry.name.endswith(SUFFIX)]
+            free = shutil.disk_usage(self.folder).free - LEFT_FREE
+        except OSError as error:
+            return 0, f"{self.folder} cannot be read: {error.strerror or error}"
+        left = self._most - sum(files)
+        if left <= 0:
+            return 0, f"{self.folder} holds {sum(files):,} bytes, and `max_bytes` in [record] is {self._most:,}"
+        if free <= 0:
+            return 0, f"the disk of {self.folder} is nearly full"
+        return max(min(left, free) // self._workers, 1), ""
+
+
+class RequestRecording:
+    """One request. It has a file once a model is asked."""
+
+    def __init__(self, recordings: Recordings, secret: str) -> None:
+        self._recordings = recordings
+        self._secret = secret
+        self._clock = current_clock()
+        self._began = self._clock.elapsed()
+        self._run = secrets.token_hex(6)
+        self._seq = 0
+        self._recorder: RunRecorder | None = None
+        self._history: tuple[Message, ...] = ()
+        """What the model is asked, without its instructions; at the end with what it said."""
+        self._hearing = PartialResponse()
+        self._shown: tuple[Shown, Shown] | None = None
+        """Text and reasoning of an answer that broke off: what comes instead is told at its end."""
+        self._verdicts: list[Verdict] = []
+        self._attempts = 1
+        self._elsewhere = False
+        self._spent = Usage()
+        self._usage = Usage()
+        self._ended: Ended | None = None
+        self._error: Exception | None = None
+
+    async def model(self, incoming: ClientRequest, request: Request, serial: bool, model: Model) -> Model:
+        """The model as it is to be asked: what it says is heard here."""
+        upstream = incoming.upstream
+        settings: dict[str, Json] = {
+            "client": incoming.wire,
+            "upstream": upstream.wire,
+            "model": upstream.model.name,
+            "key": incoming.key,
+            "serial": serial,
+            "stream": request.stream,
+        }
+        said = request.messages
+        self._history = history = said[1:] if said and isinstance(said[0], System) else said
+        head = RunStart(
+            self._run,
+            AGENT,
+            upstream.alias,
+            self._clock,
+            settings,
+            history,
+            history=lambda: self._history,
+            secrets=lambda: self._recordings.keys_of(upstream.model),
+        )
+        self._recorder = await self._recordings.open(head, self._secret)
+        if self._recorder is None:
+            return model
+        self._say(RunStarted, upstream.alias, BY_CLIENT)
+        return _Overheard(model.name, self._recorder.recorded(model), self)
+
+    # What is heard of the model
+
+    def incoming(self, request: Request) -> None:
+        self._say(RequestSent, len(request.messages), len(request.tools), False)
+
+    def hear(self, delta: Delta) -> None:
+        match delta:
+            case TextDelta() | ReasoningDelta() if self._shown is None:
+                self._seq += 1  # that of an event, which is read out of the delta
+            case UsageReported(usage):
+                self._usage = usage if usage.total_tokens else self._usage  # some report zeros: they do not know
+            case AttemptFailed(verdict, wait, elsewhere):
+                self._note_attempt(verdict, wait, elsewhere)
+            case Restarted() if self._shown is None:
+                said = self._hearing.message
+                self._shown = Shown(said.text), Shown(said.reasoning)
+            case Ended():
+                self._end_answer(delta)
+            case _:
+                pass
+        self._hearing.feed(delta)
+
+    def failed(self, error: Exception) -> None:
+        self._error = error
+
+    def _note_attempt(self, verdict: Verdict, wait: float, elsewhere: bool) -> None:
+        self._attempts += 1
+        self._elsewhere = self._elsewhere or elsewhere
+        self._verdicts.append(verdict)
+        self._spent, self._usage = self._spent + self._usage, Usage()
+        self._say(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
+
+    def _end_answer(self, ended: Ended) -> None:
+        self._ended = ended
+        if not ended.verdict.whole:
+            self._verdicts.append(ended.verdict)
+        if ended.verdict.failed:
+            return
+        message = self._message
+        if self._shown is not None:
+            text, reasoning = (shown.compare(said) for shown, said in zip(self._shown, _said(message), strict=True))
+            for rest, added, replaced in (
+                (reasoning, ReasoningAdded, ReasoningReplaced),
+                (text, TextAdded, TextReplaced),
+            ):
+                if rest.replaced or rest.text:
+                    self._say(replaced if rest.replaced else added, rest.text)
+        if message.text:
+            self._say(Said, message.text, not message.calls)
+        if message.calls:
+            calls = message.calls
+            self._say(ToolCallsDetected, len(calls), [call.name for call in calls], _told(calls))
+
+    @property
+    def _message(self) -> Assistant:
+        """What the model said, all of it."""
+        said = self._ended.message if self._ended is not None else None
+        return said or self._hearing.message
+
+    # How it ended
+
+    def end(self, error: BaseException | None = None, words: str = "") -> None:
+        """`error` is why the client did not get its answer, `words` say it where the error itself has none."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        error = self._error or error
+        ended = self._ended
+        if error is not None:
+            verdicts = error.verdicts if isinstance(error, UnbrokenError) else ()
+            self._say(RunFailed, type(error).__name__, str(error) or words, [*map(_saved, verdicts)])
+        elif ended is None or ended.verdict.failed:
+            reason = ended.verdict.reason if ended is not None else "the model stopped without an end"
+            self._say(RunFailed, "ChainBroken", reason, [*map(_saved, self._verdicts)])
+        else:
+            self._say_finished()
+        self._recorder = None
+        self._recordings.close(recorder)
+
+    def _say_finished(self) -> None:
+        message = self._message
+        self._history = (*self._history, message)
+        made = sum(len(said.calls) for said in self._history if isinstance(said, Assistant))
+        returned = sum(len(said.results) for said in self._history if isinstance(said, ToolMessage))
+        usage = asdict(self._spent + self._usage)
+        del usage["raw"]
+        self._say(
+            RunFinished,
+            message.text,
+            "waiting" if message.calls else "answered",
+            1 if message.calls else 0,
+            1,
+            len(message.calls),
+            usage,
+            round(self._clock.elapsed() - self._began, 9),
+            _told(call for call in message.calls if not call.problem),
+            made == returned,
+            made,
+            returned,
+            self._elsewhere or self._shown is not None,
+            self._attempts,
+            [*map(_saved, self._verdicts)],
+        )
+
+    def _say(self, kind: type[Event], *fields: Any) -> None:
+        if self._recorder is not None:
+            self._recorder.on_event(kind(self._run, 0, self._seq, self._clock.now(), *fields))
+            self._seq += 1
+
+
+class _Overheard:
+    """A model, and who hears what it says."""
+
+    def __init__(self, name: str, ask: Ask, recording: RequestRecording) -> None:
+        self.name = name
+        self._ask = ask
+        self._recording = recording
+
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        recording = self._recording
+        recording.incoming(request)
+        try:
+            async with closing(self._ask(request)) as batches:
+                async for deltas in batches:
+                    for delta in deltas:
+                        recording.hear(delta)
+                    yield deltas
+        except Exception as error:
+            recording.failed(error)
+            raise
+
+
+def _said(message: Assistant) -> tuple[str, str]:
+    return message.text, message.reasoning
+
+
+def _told(calls: Iterable[ToolCall]) -> list[dict[str, Json]]:
+    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+
+
+def _saved(verdict: Verdict) -> dict[str, Json]:
+    return {**asdict(verdict), "open_calls": list(verdict.open_calls)}
+
+
+def _read(files: Iterable[Path]) -> Iterable[str]:
+    for file in files:
+        with suppress(OSError, UnicodeDecodeError):
+            yield file.read_text("utf-8").strip()

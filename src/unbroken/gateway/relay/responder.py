@@ -1,0 +1,427 @@
+"""Answers one request of a client, from its body to the last byte of the answer.
+
+The order: find the turns of its history (`turns.turn_store`), decide between releasing a held call and asking the model
+(`turns.serial`), repair the history (`history_repair`), ask the model (`upstreams`), write the client's bytes
+(`client_stream`), keep what later requests need (`turns.turn_store`). Each is decided there; here it is done, and
+counted. HTTP stays outside: the answer goes into an `Outlet`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from unbroken.decoding.calls import too_many_calls
+from unbroken.decoding.documented_bodies import look_at
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.errors import ChainBroken, InvalidRequest, StreamError, UnbrokenError
+from unbroken.gateway.admin.stats import Stats
+from unbroken.gateway.http.asgi import Refused
+from unbroken.gateway.http.client_request import ClientRequest, ends_in_result
+from unbroken.gateway.http.large_bodies import off_loop
+from unbroken.gateway.http.routes import (
+    check_body,
+    most_tokens,
+    new_id,
+    read_request,
+)
+from unbroken.gateway.relay.client_stream import ClientStream
+from unbroken.gateway.relay.exchange import Exchange, Outcome, Outlet
+from unbroken.gateway.relay.fast_path import Fetched, can_forward, fetch, send
+from unbroken.gateway.relay.history_repair import (
+    describe_edits,
+    lost_reasoning,
+    name_of,
+    prepare_request,
+)
+from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.turns.retries import Answered, InFlight, SavedAnswer
+from unbroken.gateway.turns.serial import (
+    AskModel,
+    Lost,
+    ReleaseCall,
+    choose_turns,
+    decide,
+    fold_turns,
+    leave_unnamed,
+    missing_turn,
+)
+from unbroken.gateway.turns.turn import Turn
+from unbroken.gateway.turns.turn_store import TurnStore
+from unbroken.messages import Assistant, Request, ToolCall, Usage
+from unbroken.models.in_flight import Sent
+from unbroken.models.model import closing
+from unbroken.models.relay_request import RelayRequest
+from unbroken.verdicts import Verdict
+from unbroken.wires import find_wire
+from unbroken.wires.jsontext import loads
+from unbroken.wires.values import as_dict, as_text
+from unbroken.wires.wire import Plain
+
+log = logging.getLogger("unbroken.gateway")
+
+WHOLE_EVERY = 50
+"""So many responses that stand on one another, and all that was said is kept once more: a long line is read in few."""
+_CALL = 200
+"""Bytes of a call, about."""
+REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
+
+
+class Responder:
+    def __init__(
+        self, settings: GatewaySettings, turn_store: TurnStore, stats: Stats, now: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._turn_store = turn_store
+        self._stats = stats
+        self._metrics = stats.metrics
+        self._now = now
+        self._in_flight = InFlight()
+
+    async def answer(self, incoming: ClientRequest, out: Outlet, outcome: Outcome) -> None:
+        check_body(incoming.route, incoming.body)
+        if incoming.serial or outcome.recording is not None or not can_forward(incoming):
+            await self._answer(incoming, out, outcome)
+        elif incoming.body.get("stream"):
+            sent = await send(incoming)
+            try:
+                await self._answer(incoming, out, outcome, sent)
+            finally:
+                sent.drop()
+        else:
+            fetched = await fetch(incoming)
+            data, wire, most = fetched.data, find_wire(incoming.wire), most_tokens(incoming.body)
+            plain = await off_loop(len(data), lambda: look_at(wire, data, most))
+            if plain is not None and len(plain.calls) > self._settings.max_calls:
+                raise too_many_calls(self._settings.max_calls)
+            if plain is not None:
+                await self._give_back(incoming.upstream.alias, data, plain, out, outcome)
+            else:
+                await self._answer(incoming, out, outcome, fetched)
+
+    async def _answer(
+        self, incoming: ClientRequest, out: Outlet, outcome: Outcome, first: Fetched | Sent | None = None
+    ) -> None:
+        """`first`: the first try, where it was made already."""
+        if incoming.upstream.wire != incoming.wire and (what := incoming.route.http.held_by_provider(incoming.body)):
+            raise InvalidRequest(f"`{what}` is held by the provider of {incoming.wire}, and this model is not of it")
+        request = read_request(incoming.route, incoming.body)
+        outcome.stream = request.stream
+        said = request.messages
+        parent, depth = as_text(incoming.body.get("previous_response_id")) if incoming.route.http.stores else "", 0
+        if parent:
+            request, depth = await self._go_on_from(incoming, request, parent)
+        serial = incoming.serial or request.parallel is False
+        exchange = Exchange(incoming, request, said, parent, serial, out, outcome, new_id(incoming.wire), first, depth)
+        if first is not None:  # a fresh question: there are no turns in it
+            await self._ask(exchange, AskModel(request.messages))
+            return
+        found = await self._turn_store.find(incoming.scope, request.messages, exchange.context, required=serial)
+        turns = choose_turns(request.messages, found)
+        if not serial:
+            turns = leave_unnamed(request.messages, turns, found)
+        folds = fold_turns(request.messages, turns)
+        waiting = [fold.turn for fold in folds if fold.turn.held and fold.waiting]
+        holds = await self._turn_store.holds(waiting, required=serial)
+        returns = ends_in_result(incoming)
+        decision = decide(
+            request.messages,
+            folds,
+            holds,
+            self._now(),
+            ends_in_result=returns,
+            on_tool_error=self._settings.on_tool_error,
+            wire=incoming.wire,
+            origin=incoming.upstream.origin,
+        )
+        exchange.doubts = found.doubts
+        match decision:
+            case ReleaseCall(turn):
+                await self._turn_store.touch(turn, holds.get(turn.key))
+                self._metrics.released(incoming.upstream.alias)
+                self._stats.hold(turn.key, len(turn.message.calls) - decision.position - 1)
+                await self._hand_out(exchange, decision)
+            case AskModel():
+                missing = missing_turn(request.messages, folds, turns, found, serial=serial) if returns else None
+                if missing is not None:
+                    decision = replace(decision, lost=(*decision.lost, missing))
+                await self._turn_store.close(decision.closed, holds)
+                for turn in decision.closed:
+                    self._stats.hold(turn.key, 0)
+                await self._ask(exchange, decision)
+
+    async def _give_back(self, alias: str, data: bytes, plain: Plain, out: Outlet, outcome: Outcome) -> None:
+        """The short way: the model's own bytes, and nothing of them has to be kept."""
+        outcome.usage = plain.usage
+        outcome.first_after = time.perf_counter() - outcome.began
+        if plain.calls:
+            outcome.calls = tuple([call["function"]["name"] for call in plain.calls])
+        if plain.usage is not None:
+            self._metrics.tokens(alias, plain.usage)
+        await out.begin(False, {})
+        await out.send(data)
+
+    async def _go_on_from(self, incoming: ClientRequest, request: Request, parent: str) -> tuple[Request, int]:
+        """The request with all that was said up to `parent`, and how many responses that were."""
+        before, depth = await self._turn_store.conversation(incoming.scope, parent)
+        if before is None:
+            raise InvalidRequest(
+                f"previous_response_id `{parent}` is not kept here: it is unknown, too old, not unique, or was made "
+                f"with store=false; send the whole conversation in `input`"
+            )
+        first = 1 if incoming.body.get("instructions") else 0
+        messages = (*request.messages[:first], *before, *request.messages[first:])
+        extra = {name: value for name, value in request.extra.items() if name != "previous_response_id"}
+        return replace(request, messages=messages, extra=extra), depth
+
+    # A call that was held
+
+    async def _hand_out(self, exchange: Exchange, next: ReleaseCall) -> None:
+        turn, total = next.turn, len(next.turn.message.calls)
+        exchange.outcome.handed = f"{next.position + 1}/{total}"
+        log.info("serial_hold session=%s calls=%d handed=%d", turn.key[-8:], total, next.position + 1)
+        await self._say(exchange, "", next.call, {TURN: f"handed {exchange.outcome.handed}"})
+
+    async def _repeat(self, exchange: Exchange, answered: Answered) -> None:
+        """The same answer, for a retry of the request."""
+        if (turn := answered.turn) is not None and turn.held:
+            await self._turn_store.touch(turn, (await self._turn_store.holds([turn])).get(turn.key))
+            total = len(turn.message.calls)
+            exchange.outcome.handed = f"1/{total}"
+            log.info("serial_hold session=%s calls=%d handed=1", turn.key[-8:], total)
+        told = [answered.lost, f"handed {exchange.outcome.handed}" if exchange.outcome.handed else ""]
+        headers = {TURN: ", ".join(filter(None, told))} if any(told) else {}
+        await self._say(exchange, answered.text, answered.call, headers)
+
+    async def _say(self, exchange: Exchange, text: str, call: ToolCall | None, headers: Mapping[str, str]) -> None:
+        """An answer that needs no model."""
+        if call is not None:
+            exchange.outcome.calls = (call.name,)
+        client_stream = exchange.client_stream(raw=False, settings=self._settings, now=self._now())
+        await exchange.begin(headers)
+        if text:
+            await exchange.send(client_stream.feed(TextDelta(text)))
+        await exchange.send(client_stream.feed(UsageReported(Usage())))
+        if exchange.keeps_responses:
+            await self._keep_response(exchange, Assistant(text, () if call is None else (call,)))
+        await exchange.send(client_stream.end(Ended(Verdict("whole")), call))
+
+    # The model
+
+    async def _ask(self, exchange: Exchange, decision: AskModel) -> None:
+        if not exchange.serial:
+            await self._ask_model(exchange, decision)
+            return
+        if (answered := await self._in_flight.wait(exchange.retry_key)) is not None:
+            _check_same(answered.body, exchange)
+            await self._repeat(exchange, answered)
+            return
+        async with self._in_flight.answering(exchange.retry_key) as outcome:
+            try:
+                if (answered := await self._answered_before(exchange)) is not None:
+                    exchange.answered = answered
+                    await self._repeat(exchange, answered)
+                else:
+                    await self._ask_model(exchange, decision)
+            finally:
+                if not outcome.done():
+                    outcome.set_result(exchange.answered)
+
+    async def _ask_model(self, exchange: Exchange, decision: AskModel) -> None:
+        incoming, outcome = exchange.incoming, exchange.outcome
+        request, edits = prepare_request(
+            incoming, exchange.request, decision, serial=exchange.serial, goes_on=bool(exchange.parent)
+        )
+        outcome.repairs = tuple(dict.fromkeys(map(name_of, edits)))
+        headers = self._lost(exchange, decision.lost)
+        if edits:
+            if self._settings.strict:
+                raise InvalidRequest(f"the history is broken, and this gateway is strict: {describe_edits(edits)}")
+            for name, times in Counter(map(name_of, edits)).items():
+                self._metrics.repaired(name, times)
+            headers[REPAIRS] = ", ".join(outcome.repairs)
+        if lost := lost_reasoning(incoming.upstream, request):
+            headers[REASONING] = f"lost; {lost}"
+        elif doubts := [reason for reason in exchange.doubts.values() if reason in ("ambiguous", "unmatched")]:
+            headers[REASONING] = f"not restored; {doubts[-1]}"
+        client_stream = exchange.client_stream(
+            raw=isinstance(request, RelayRequest), settings=self._settings, now=self._now()
+        )
+        ended = Ended(Verdict("unfinished", "the model stopped without an end"))
+        begun = False
+        model = exchange.model
+        if outcome.recording is not None:
+            model = await outcome.recording.model(incoming, request, exchange.serial, model)
+        try:
+            async with closing(model.stream(request)) as batches:
+                async for deltas in batches:
+                    if isinstance(last := deltas[-1], Ended):
+                        ended, deltas = last, deltas[:-1]
+                    for delta in deltas:
+                        self._count(exchange, delta)
+                    if data := b"".join([client_stream.feed(delta) for delta in deltas]):
+                        if not begun:
+                            begun = True
+                            await exchange.begin(headers)
+                        await exchange.send(data)
+                    if isinstance(last, Ended):
+                        break
+        except UnbrokenError as error:
+            if not begun:
+                raise
+            ended = Ended(_as_verdict(error))
+        if ended.message is not None and len(ended.message.calls) > self._settings.max_calls:
+            ended = Ended(_as_verdict(too_many_calls(self._settings.max_calls)))
+        last = await self._conclude(exchange, client_stream, ended, headers)
+        if not begun:
+            if ended.verdict.failed:
+                raise ChainBroken(ended.verdict.reason, (ended.verdict,))
+            await exchange.begin(headers)
+        await exchange.send(last)
+
+    def _lost(self, exchange: Exchange, lost: Sequence[Lost]) -> dict[str, str]:
+        """Reports held calls that are not released: to the log, the metrics, and in a header to the client."""
+        if not lost:
+            return {}
+        alias = exchange.incoming.upstream.alias
+        for one in lost:
+            session = one.turn.key[-8:] if one.turn is not None else "-"
+            level = logging.INFO if one.reason in ("failed", "interrupted", "unknown") else logging.WARNING
+            log.log(level, "serial_lost session=%s calls=%d reason=%s", session, one.calls, one.reason)
+            self._metrics.lost(alias, one.reason)
+        last = lost[-1]
+        known = f"; {last.calls} calls" if last.calls else ""
+        if self._settings.strict and last.reason not in ("failed", "interrupted"):
+            raise InvalidRequest(
+                f"the calls that were held for this history are not handed out, and this gateway is strict: "
+                f"{last.reason}{known}; start the turn again without its calls and results"
+            )
+        return {TURN: f"lost; {last.reason}{known}"}
+
+    async def _answered_before(self, exchange: Exchange) -> Answered | None:
+        """What this request was answered with a moment ago, if it is marked as a retry and its calls are still waited
+        for."""
+        attempt = exchange.incoming.attempt
+        if self._settings.retry_window <= 0 or not (attempt.key or attempt.retry):
+            return None
+        turn, saved = await self._turn_store.answered(exchange.retry_key)
+        if saved is None:
+            return None
+        _check_same(saved.body, exchange)
+        if turn is None:
+            return None if saved.turn else Answered(saved.text, lost=saved.lost, body=saved.body)
+        if turn.held:
+            hold = (await self._turn_store.holds([turn])).get(turn.key)
+            if hold is None or self._now() > hold.until:
+                return None
+        return Answered(turn.text, ReleaseCall(turn, 0).call, turn, saved.lost, saved.body)
+
+    def _count(self, exchange: Exchange, delta: Delta) -> None:
+        outcome, alias = exchange.outcome, exchange.incoming.upstream.alias
+        if isinstance(delta, AttemptFailed):
+            outcome.restarts.append(delta.verdict.kind)
+            self._metrics.restarted(alias, delta.verdict.kind)
+            if delta.elsewhere:
+                self._metrics.fallback(alias)
+        elif isinstance(delta, UsageReported):
+            outcome.usage = delta.usage
+        elif outcome.first_after is None and isinstance(delta, (TextDelta, ReasoningDelta, CallReady)):
+            outcome.first_after = time.perf_counter() - outcome.began
+
+    async def _conclude(
+        self, exchange: Exchange, client_stream: ClientStream, ended: Ended, headers: dict[str, str]
+    ) -> bytes:
+        """The end of the answer, after what has to be kept of it is kept."""
+        incoming, outcome = exchange.incoming, exchange.outcome
+        alias = incoming.upstream.alias
+        if outcome.usage is not None:
+            self._metrics.tokens(alias, outcome.usage)
+        message = ended.message or Assistant(client_stream.text)
+        if ended.verdict.failed:
+            outcome.error, outcome.error_kind = ended.verdict.reason, ended.verdict.kind
+            return client_stream.end(ended)
+        calls = tuple(call for call in message.calls if not call.problem)
+        outcome.calls = tuple(call.name for call in calls)
+        for call in message.calls:
+            if call.problem:
+                self._metrics.repaired("drop-spoiled")
+                log.warning("a call of %s was not passed on: %s", call.name, call.problem[:200])
+        holds = exchange.serial and len(calls) > 1
+        handed = exchange.handed(calls[0]) if exchange.serial and calls else None
+        last = await off_loop(len(client_stream.head), lambda: client_stream.end(ended, handed))
+        turn = await off_loop(_CALL * len(calls), lambda: exchange.turn(message, calls, holds, client_stream))
+        if turn is not None:
+            required = exchange.serial and bool(calls)  # nothing is released that cannot be held
+            if await self._turn_store.keep(incoming.scope, *turn, exchange.context, required=required):
+                self._metrics.kept("held" if holds else "turn")
+        if exchange.serial:
+            await self._keep_for_retries(
+                exchange, client_stream.text, handed, turn[0] if turn is not None else None, headers
+            )
+        if holds and turn is not None:
+            outcome.calls, outcome.handed = outcome.calls[:1], f"1/{len(calls)}"
+            headers[TURN] = ", ".join((*filter(None, [headers.get(TURN)]), f"handed {outcome.handed}"))
+            self._metrics.held(alias, len(calls) - 1)
+            self._stats.hold(turn[0].key, len(calls) - 1)
+            log.info("serial_hold session=%s calls=%d handed=1", turn[0].key[-8:], len(calls))
+        if exchange.keeps_responses:
+            given = (handed,) if handed is not None else tuple(map(exchange.handed, calls))
+            await self._keep_response(exchange, Assistant(client_stream.text, given), client_stream.head)
+        return last
+
+    async def _keep_for_retries(
+        self, exchange: Exchange, text: str, call: ToolCall | None, turn: Turn | None, headers: Mapping[str, str]
+    ) -> None:
+        """Without an idempotency key only what would be lost with this answer: calls that are held."""
+        digest, lost = exchange.body_digest, headers.get(TURN, "")
+        exchange.answered = Answered(text, call, turn, lost, digest)
+        if self._settings.retry_window > 0 and (exchange.incoming.attempt.key or (turn is not None and turn.held)):
+            called = turn if call is not None else None
+            saved = SavedAnswer(called.key, digest, lost) if called else SavedAnswer("", digest, lost, text)
+            await self._turn_store.keep_answered(exchange.retry_key, saved, self._settings.retry_window)
+
+    async def _keep_response(self, exchange: Exchange, message: Assistant, head: bytes = b"") -> None:
+        """For clients that continue by `previous_response_id`. `head`: the provider's bytes with the response's id."""
+        incoming = exchange.incoming
+        id = _id_in(head) or exchange.id
+        systems = 1 if incoming.body.get("instructions") else 0
+        depth = exchange.depth + 1
+        if depth % WHOLE_EVERY:
+            await self._turn_store.keep_response(
+                incoming.scope, id, exchange.parent, depth, (*exchange.said[systems:], message)
+            )
+        else:
+            await self._turn_store.keep_response(
+                incoming.scope, id, "", depth, (*exchange.request.messages[systems:], message)
+            )
+
+
+def _check_same(body: str, exchange: Exchange) -> None:
+    if body != exchange.body_digest:
+        raise Refused(
+            422,
+            "this idempotency key was used with another body a moment ago: send the same body with it, or use a key of "
+            "its own for each request",
+        )
+
+
+def _id_in(head: bytes) -> str:
+    """The id of a response: of a body, or of the first event that has it."""
+    lines = [head] if head[:1] == b"{" else [line[5:] for line in head.splitlines() if line.startswith(b"data:")]
+    for line in lines:
+        try:
+            said = as_dict(loads(line))
+        except StreamError:  # `[DONE]`, or what only the provider can read
+            continue
+        if id := as_text(as_dict(said.get("response", said)).get("id")):
+            return id
+    return ""
+
+
+def _as_verdict(error: UnbrokenError) -> Verdict:
+    """How an answer failed that had begun: what is left to say in its stream."""
+    kind = error.verdicts[-1].kind if error.verdicts and error.verdicts[-1].failed else "error"
+    return Verdict(kind, str(error))

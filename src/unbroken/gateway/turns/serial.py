@@ -1,0 +1,401 @@
+"""Hold and release: several calls of one turn, handed to a client one at a time, and put together again. Pure.
+
+`decide` looks at a client's history and at the turns that were found for it, and says what to do: hand out the next
+call, or ask the model with the complete turn. Nothing is counted between requests (see `turn`); the only thing beside
+the history is a `Hold`: until when a turn's next call may be handed out, and whether its rest was given up.
+
+The cases, by the names that docs/gateway.md has for them:
+
+    retry         the same request again: the same call again
+    unknown id    a result of no call is no result: the repairs drop it, the model is asked
+    several       results that come together are taken together
+    out of order  results are put in call order
+    interrupted   the user speaks instead of returning a result: the rest is answered "not run", the model is asked
+    edited        a call that the client changed is the client's own: nothing more is handed out, nothing is put back
+    compacted     a turn that is no longer in the history is not rebuilt
+    undone        a history that goes back gets the same next call
+    branched      each branch is a history of its own
+    expired       a result that comes too late is plain history: what was not handed out never was
+    forgotten     the store has lost the turn, or what it knew of its hold: as expired
+    ambiguous     two turns agree with what the client shows: neither is used
+    unmatched     a turn agrees in part (other ids, another system text, other tools): it is not used
+    unknown       nothing is known of the calls that the client shows
+
+The last five lose calls that the client was not given. Each is reported (`AskModel.lost`), never silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import is_not
+from typing import Literal, TypeAlias, cast
+
+from unbroken.gateway.settings import OnToolError
+from unbroken.gateway.turns.turn import Hold, Turn, is_named, is_retold, same_call, words
+from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
+
+SPOKEN = "Error: not run: the conversation went on before its turn came"
+FAILED = "Error: not run: an earlier call of this message failed"
+
+
+Reason: TypeAlias = Literal[
+    "ambiguous", "edited", "expired", "failed", "forgotten", "interrupted", "unknown", "unmatched"
+]
+"""Why calls of a turn are not released."""
+
+
+@dataclass(slots=True)
+class Found:
+    """The turns that messages of a history may be, by their positions, and why others are none."""
+
+    turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict[int, tuple[Turn, ...]])
+    doubts: dict[int, Reason] = field(default_factory=dict[int, Reason])
+    unnamed: frozenset[int] = frozenset()
+    """Where held turns agree, but the client takes several calls at once and shows no id that proves one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Calls of a turn that are not released. Nothing is known of the turn if there is none."""
+
+    reason: Reason
+    turn: Turn | None = None
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCall:
+    """The call at `position` of `turn` is next."""
+
+    turn: Turn
+    position: int
+
+    @property
+    def call(self) -> ToolCall:
+        return replace(self.turn.message.calls[self.position], id=self.turn.ids[self.position])
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    messages: tuple[Message, ...]
+    """As the models said them themselves, every turn complete."""
+    closed: tuple[Turn, ...] = ()
+    """Turns whose rest is answered "not run" from now on."""
+    changed: bool = False
+    """They are not the client's own."""
+    lost: tuple[Lost, ...] = ()
+    """Calls that were held and are given up with this request."""
+
+
+Decision: TypeAlias = ReleaseCall | AskModel
+Fields: TypeAlias = dict[str, Json]
+
+
+@dataclass(slots=True)
+class Fold:
+    """All that a client's history has of one turn: its parts, their results, and what was said in between."""
+
+    turn: Turn
+    start: int
+    end: int = 0
+    text: str = ""
+    places: dict[str, list[int]] = field(init=False, default_factory=dict[str, list[int]])
+    """Of the turn's calls, by the ids that they were released with."""
+    positions: dict[str, int] = field(default_factory=dict[str, int])
+    """Of the calls that the client has, by the ids that it has for them."""
+    results: list[tuple[int, ToolResult]] = field(default_factory=list[tuple[int, ToolResult]])
+    between: list[Message] = field(default_factory=list[Message])
+
+    def __post_init__(self) -> None:
+        for at, id in enumerate(self.turn.ids):
+            self.places.setdefault(id, []).append(at)
+
+    @property
+    def present(self) -> set[int]:
+        return set(self.positions.values())
+
+    @property
+    def waiting(self) -> range:
+        """Positions of the calls that were not released: those behind the last that the client has. One before it
+        was, and is gone from the history by the client's own will."""
+        return range(max(self.positions.values(), default=-1) + 1, len(self.turn.message.calls))
+
+    @property
+    def answered(self) -> set[int]:
+        return {at for at, _ in self.results}
+
+
+def choose_turns(messages: Sequence[Message], found: Found) -> dict[int, Turn]:
+    """Of several turns that a message may be, the one that accounts for more of what follows than any other. If two
+    account for the same, it is neither."""
+    chosen = {at: turns[0] for at, turns in found.turns.items() if len(turns) == 1}
+    for at, turns in sorted(found.turns.items()):
+        if len(turns) > 1:
+            folds = [(turn, _fold(messages, at, turn, chosen)) for turn in turns]
+            furthest = max((fold.end for _, fold in folds if fold is not None), default=0)
+            best = [turn for turn, fold in folds if fold is not None and fold.end == furthest]
+            if len(best) == 1:
+                chosen[at] = best[0]
+            else:
+                found.doubts[at] = "ambiguous"
+    return chosen
+
+
+def leave_unnamed(messages: Sequence[Message], turns: Mapping[int, Turn], found: Found) -> dict[int, Turn]:
+    """The turns of a client that takes several calls at once. What such a client was given need not be kept, so a held
+    turn that looks the same is its own only if an id says so."""
+    left = {at: turn for at, turn in turns.items() if turn.held and not is_named(turn, messages[at])}
+    parts = {at for fold in fold_turns(messages, left) for at in range(fold.start, fold.end)}
+    unclear = {at for at, some in found.turns.items() if at not in turns and any(turn.held for turn in some)}
+    found.doubts |= dict.fromkeys(parts, "unmatched")
+    found.unnamed = frozenset(parts | unclear)
+    return {at: turn for at, turn in turns.items() if at not in left}
+
+
+def fold_turns(messages: Sequence[Message], turns: Mapping[int, Turn]) -> list[Fold]:
+    """The turns of a history; `turns` says at which positions one begins. One that the client changed is none."""
+    folds: list[Fold] = []
+    changed: set[str] = set()
+    at = 0
+    while at < len(messages):
+        turn = turns.get(at)
+        fold = None if turn is None or turn.key in changed else _fold(messages, at, turn, turns)
+        if fold is not None:
+            _take_text_before(fold, messages, folds[-1].end if folds else 0)
+            folds.append(fold)
+            at = fold.end
+            continue
+        if turn is not None:
+            changed.add(turn.key)
+        at += 1
+    return folds
+
+
+def decide(
+    messages: Sequence[Message],
+    folds: Sequence[Fold],
+    holds: Mapping[str, Hold | None],
+    now: float,
+    *,
+    ends_in_result: bool,
+    on_tool_error: OnToolError = "continue",
+    wire: str = "",
+    origin: str = "",
+) -> Decision:
+    """What to do. `holds` are those of the folds with calls that wait, by the turn's key; `ends_in_result` says whether
+    the client's last message brings a result: then whatever text stands beside it only comes with it. `wire` is
+    the client's, `origin` who is asked: what another has signed does not stay as it is."""
+    rebuilt: list[Message] = []
+    closed: list[Turn] = []
+    lost: list[Lost] = []
+    own_ids: dict[str, str] = {}
+    at = 0
+    for fold in folds:
+        rebuilt += _with_own_ids(messages[at : fold.start], own_ids)
+        at = fold.end
+        turn, rest = fold.turn, ""
+        if turn.held and fold.waiting:
+            hold = holds.get(turn.key)
+            last = not any(_says_something(message) for message in messages[fold.end :])
+            edited = _goes_on_changed(fold, messages, folds)
+            reason = _reason(fold, hold, now, edited, on_tool_error, is_next=last and ends_in_result)
+            if reason is None:
+                return ReleaseCall(turn, fold.waiting[0])
+            if reason in ("interrupted", "failed"):
+                rest = FAILED if reason == "failed" else SPOKEN
+            if hold is not None and rest and not hold.closed:
+                closed.append(turn)
+            if last or turn in closed:  # later requests of this history need not hear of it again
+                lost.append(Lost(reason, turn, len(fold.waiting)))
+        said = messages[fold.start : fold.end]
+        rebuilt += said if _says_it_all(fold, said, wire, origin) else _rebuild(fold, rest)
+        own_ids |= {id: turn.message.calls[place].id for id, place in fold.positions.items()}
+    rebuilt += _with_own_ids(messages[at:], own_ids)
+    changed = len(rebuilt) != len(messages) or any(map(is_not, rebuilt, messages))
+    return AskModel(tuple(rebuilt), tuple(closed), changed, tuple(lost))
+
+
+def missing_turn(
+    messages: Sequence[Message], folds: Sequence[Fold], turns: Mapping[int, Turn], found: Found, *, serial: bool
+) -> Lost | None:
+    """Why nothing more is released of the message whose results a client returns, if that was not found."""
+    last = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], Assistant)), -1)
+    if last < 0 or any(fold.start <= last < fold.end for fold in folds):
+        return None
+    if not serial and last not in found.unnamed:
+        return None
+    return Lost("edited" if last in turns else found.doubts.get(last, "unknown"))
+
+
+def _reason(
+    fold: Fold, hold: Hold | None, now: float, edited: bool, on_tool_error: OnToolError, *, is_next: bool
+) -> Reason | None:
+    """Why the rest of a held turn is not released; None if it is. `is_next`: the client's history ends with a result
+    of this turn."""
+    if hold is None:
+        return "forgotten"
+    alive = now <= hold.until
+    if not alive and not hold.closed:
+        return "expired"
+    if edited:
+        return "edited"
+    if on_tool_error == "stop" and any(_failed(result) for _, result in fold.results):
+        return "failed"
+    return None if alive and is_next and fold.present <= fold.answered else "interrupted"
+
+
+def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[int, Turn]) -> Fold | None:
+    """The parts of a turn from `start` on; None if the first is no longer what the model said."""
+    fold = Fold(turn, start)
+    at = start
+    while at < len(messages):
+        part = messages[at]
+        positions = _positions(fold, part)
+        if positions is None or not isinstance(part, Assistant):
+            break
+        # A message that was found to be of another turn is of that one, unless its ids say otherwise.
+        if turns.get(at, turn).key != turn.key and positions.keys().isdisjoint(turn.ids):
+            break
+        if at > fold.end > 0:
+            fold.between += messages[fold.end : at]
+        fold.positions |= positions
+        fold.text = fold.text or part.text
+        at += 1
+        while at < len(messages) and isinstance(message := messages[at], ToolMessage):
+            fold.results += [_placed(fold, result) for result in message.results]
+            at += 1
+        fold.end = at
+        while at < len(messages) and not isinstance(messages[at], (Assistant, ToolMessage)):
+            at += 1
+    return fold if fold.end else None
+
+
+def _take_text_before(fold: Fold, messages: Sequence[Message], since: int) -> None:
+    """Some clients keep the words of an answer and its calls as two messages."""
+    before = messages[fold.start - 1] if fold.start > since else None
+    if fold.text or not isinstance(before, Assistant) or before.calls:
+        return
+    if before.text.strip() and words(before.text) == words(fold.turn.text):
+        fold.start -= 1
+        fold.text = before.text
+
+
+def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
+    """For each call of this part, by the id that the client has for it, its position in the turn; None if it is no part
+    of it. A call is known by its id, or, where the client has rewritten that, by what it calls."""
+    turn, taken = fold.turn, fold.present
+    # What is released later comes without words: those that stand there are the client's own.
+    if not isinstance(part, Assistant) or (taken and (not part.calls or part.text.strip())):
+        return None
+    positions: dict[str, int] = {}
+    calls = turn.message.calls
+    for call in part.calls:
+        named = fold.places.get(call.id, ())
+        like = _is_same_or_retold if named else same_call
+        places = named or range(len(calls))
+        place = next((at for at in places if at not in taken and like(calls[at], call)), None)
+        if place is None:
+            return None
+        taken.add(place)
+        positions[call.id] = place
+    return positions
+
+
+def _is_same_or_retold(own: ToolCall, told: ToolCall) -> bool:
+    return same_call(own, told) or is_retold(own, told)
+
+
+def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
+    """A result under the id that the model gave its call; a stray one comes last and keeps its id, for the repairs."""
+    turn = fold.turn
+    at = fold.positions.get(result.call_id)
+    if at is None and (places := fold.places.get(result.call_id)):
+        at = places[0]
+    if at is None:
+        return len(turn.ids), result
+    own = turn.message.calls[at]
+    return at, replace(result, call_id=own.id, name=own.name)
+
+
+def _goes_on_changed(fold: Fold, messages: Sequence[Message], folds: Sequence[Fold]) -> bool:
+    """Does the client have more of this turn, but not as it was released? Then it is the client's own. (Other turns
+    may have the same ids.) A client that rewrites ids has the same calls under others."""
+    ids = {fold.turn.ids[at] for at in fold.waiting}
+    rewrites = fold.positions.keys().isdisjoint(fold.turn.ids)
+    waiting = [fold.turn.message.calls[at] for at in fold.waiting] if rewrites else []
+    others = {at for other in folds if other.turn.key != fold.turn.key for at in range(other.start, other.end)}
+    later = [message for at, message in enumerate(messages) if at >= fold.end and at not in others]
+    calls = [call for message in later if isinstance(message, Assistant) for call in message.calls]
+    return any(call.id in ids or any(same_call(own, call) for own in waiting) for call in calls)
+
+
+def _with_own_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Message]:
+    """Results that do not follow their turn find their calls all the same: the repairs put them where they belong. An
+    id that a later call has is that call's from there on, and leaves `ids`."""
+    renamed: list[Message] = []
+    for said in messages:
+        if isinstance(said, Assistant):
+            for call in said.calls:
+                ids.pop(call.id, None)
+        elif isinstance(said, ToolMessage) and any(result.call_id in ids for result in said.results):
+            results = (replace(result, call_id=ids.get(result.call_id, result.call_id)) for result in said.results)
+            said = ToolMessage(tuple(results))
+        renamed.append(said)
+    return renamed
+
+
+def _says_it_all(fold: Fold, said: Sequence[Message], wire: str, origin: str) -> bool:
+    """Does the client's own history say all that the model said, under the model's own ids?"""
+    message, turn = said[0], fold.turn
+    if not isinstance(message, Assistant) or sum(isinstance(part, Assistant) for part in said) > 1:
+        return False
+    own = turn.message
+    if [call.id for call in message.calls] != [call.id for call in own.calls] or message.text != own.text:
+        return False
+    if own.native is None:
+        return True
+    if own.native.source not in ("", origin):
+        return False
+    if not own.native.value:  # only its ids are out of the ordinary, and the same wire carries them as they are
+        return own.native.wire == wire
+    native = message.native
+    return native is not None and native.wire == own.native.wire and _covers(native.value, own.native.value)
+
+
+def _covers(said: Json, own: Json) -> bool:
+    """Is all of `own` in what was `said`? Clients add marks of their own, for caching say."""
+    if isinstance(own, dict) and isinstance(said, dict):
+        fields = cast("dict[str, Json]", said)
+        return all(name in fields and _covers(fields[name], value) for name, value in cast("Fields", own).items())
+    if isinstance(own, list) and isinstance(said, list):
+        items, others = cast("list[Json]", own), cast("list[Json]", said)
+        return len(items) == len(others) and all(map(_covers, others, items))
+    return bool(said == own)
+
+
+def _rebuild(fold: Fold, rest: str) -> list[Message]:
+    """The turn as its model said it. `rest`: what calls that were never released are answered with; if empty, they
+    are left out."""
+    turn, message = fold.turn, fold.turn.message
+    said = words(fold.text)
+    if said and said != words(turn.text):
+        message = replace(message, text=fold.text, native=None)  # the client's own words now, and nobody signed them
+    results, kept = fold.results, fold.present
+    if rest:
+        calls = message.calls
+        results = [*results, *((at, ToolResult.of(calls[at], rest, error=True)) for at in fold.waiting)]
+        kept = kept | set(fold.waiting)
+    if len(kept) < len(message.calls):
+        message = replace(message, calls=tuple(call for at, call in enumerate(message.calls) if at in kept))
+    ordered = tuple(result for _, result in sorted(results, key=lambda entry: entry[0]))
+    return [message, *([ToolMessage(ordered)] if ordered else []), *fold.between]
+
+
+def _says_something(message: Message) -> bool:
+    return isinstance(message, Assistant) and bool(message.calls or message.text.strip())
+
+
+def _failed(result: ToolResult) -> bool:
+    """Not every wire has a place for it; then the text says so, as ours does and those of many tools."""
+    return result.error or result.text.lstrip().startswith("Error:")

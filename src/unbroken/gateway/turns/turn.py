@@ -1,0 +1,428 @@
+"""A turn of a model as the gateway keeps it, and the keys that find it again. Pure; nothing is stored here.
+
+Strategy. A client receives a message in its own wire and sends it back with every later request, often without what
+its wire cannot carry. So the model's message is kept complete, once, and never changes: which of its calls were
+released is read from the client's history, not counted. That is why a client may retry, branch or go back, and why
+replicas need not agree on anything.
+
+A turn is found by the ids of its calls, and by the chained digest of the conversation up to and including the message
+as the client has it. Each such key holds a list of every turn that was given there, each with a fingerprint of its
+system texts and tools: two conversations may have the same words, or the same ids. A turn is used only if exactly one
+entry agrees with everything that the client shows. The digest leaves out what clients lose or rewrite without meaning
+anything by it: ids, reasoning, white space at the ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import inf
+from operator import itemgetter
+from typing import cast
+
+import orjson
+
+from unbroken.errors import CannotEncode, UserError
+from unbroken.gateway.stores.store import LIST_BYTES
+from unbroken.messages import Assistant, Json, Media, Message, Part, Request, System, ToolCall, ToolMessage, User
+from unbroken.transcript import from_json, to_json
+from unbroken.wires.json_pieces import IN_PIECES, dumps_in_pieces
+from unbroken.wires.jsontext import Damaged, dumps, loads_faithful, strict
+
+VERSION = 2
+"""Of what is kept: another one is not read."""
+_CHECK = 8
+"""Bytes of a checksum before each value: a damaged one must not be mistaken for what a model said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a model said at one go."""
+
+    key: str
+    """Its name in the store."""
+    message: Assistant
+    """As the model said it: all calls, their own ids, what only its wire knows."""
+    ids: tuple[str, ...] = ()
+    """The ids by which the client knows the calls."""
+    held: bool = False
+    """The calls are released one at a time."""
+    shown: str | None = None
+    """The text that the client was given, if it differs (the answer broke off, and the retry gave a different one)."""
+    kept_until: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return self.message.text if self.shown is None else self.shown
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The state of the calls of a turn that were not released yet."""
+
+    until: float
+    """When the wait for the result of the last released call ends."""
+    closed: bool = False
+    """Nothing more is released: the rest was answered "not run"."""
+
+
+# What is kept, as bytes
+
+
+def write_turn(turn: Turn) -> bytes:
+    saved: dict[str, Json] = {"v": VERSION, "message": to_json([turn.message])[0], "until": turn.kept_until}
+    if turn.ids:
+        saved["ids"] = turn.ids
+    if turn.held:
+        saved["held"] = True
+    if turn.shown is not None:
+        saved["shown"] = turn.shown
+    return write_value(saved)
+
+
+def read_turn(key: str, data: bytes) -> Turn | None:
+    """None for what another version wrote, or what is damaged: state that is lost is survivable."""
+    saved = read_value(data)
+    if saved is None:
+        return None
+    try:
+        message = cast("Assistant", from_json([saved["message"]])[0])
+        ids = tuple(saved.get("ids", ()))
+        if len(ids) != len(message.calls):
+            return None
+        return Turn(
+            key,
+            replace(message, calls=tuple(map(_exact, message.calls))),
+            ids,
+            bool(saved.get("held")),
+            saved.get("shown"),
+            float(saved["until"]),
+        )
+    except (UserError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _exact(call: ToolCall) -> ToolCall:
+    """Numbers that are larger than any, which JSON has no word for, stand only in the text of the arguments."""
+    return replace(call, arguments=strict.decode(call.raw)) if call.complete and call.raw else call
+
+
+def write_hold(hold: Hold) -> bytes:
+    return write_value({"v": VERSION, "until": hold.until, "closed": hold.closed})
+
+
+def read_hold(data: bytes | None) -> Hold | None:
+    saved = read_value(data)
+    until = None if saved is None else saved.get("until")
+    if saved is None or not isinstance(until, int | float):
+        return None
+    return Hold(float(until), bool(saved.get("closed")))
+
+
+def write_value(value: Json) -> bytes:
+    """Exact: what comes back is what went in, half a pair of surrogates and all."""
+    try:
+        data = orjson.dumps(value)
+    except TypeError:
+        data = json.dumps(value).encode()
+    return blake2b(data, digest_size=_CHECK).digest() + data
+
+
+def read_value(data: bytes | None) -> dict[str, Json] | None:
+    """None for what another version wrote, and for what is damaged."""
+    if data is None or blake2b(data[_CHECK:], digest_size=_CHECK).digest() != data[:_CHECK]:
+        return None
+    try:
+        saved = loads_faithful(data[_CHECK:])
+    except Damaged:
+        return None
+    value = cast("dict[str, Json]", saved) if isinstance(saved, dict) else {}
+    return value if value.get("v") == VERSION else None
+
+
+# Keys
+
+
+def turn_key(scope: str, chain: bytes, message: Assistant, ids: Sequence[str]) -> str:
+    """Its own: two answers that begin alike, after the same words, are two turns."""
+    return "turn:" + _named(scope, dumps([chain.hex(), to_json([message])[0], *ids]))
+
+
+def said_key(scope: str, chain: bytes) -> str:
+    """Where the turns are listed that were given after these words, and begin with them."""
+    return "said:" + _named(scope, chain)
+
+
+def call_key(scope: str, id: str) -> str:
+    """Where the turns are listed that have a call with this id."""
+    return "call:" + _named(scope, id.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry of such a list: the key of a turn, and the fingerprint of what it was given for (`context_of`)."""
+
+    key: str
+    context: bytes = b"\0" * 8
+
+    def packed(self) -> bytes:
+        return bytes.fromhex(self.key.partition(":")[2]) + self.context
+
+
+def unpack(data: bytes, kind: str = "turn:") -> tuple[list[Listed], bool]:
+    """The entries of a list, each once, and whether it is complete: one that is full may lack some."""
+    size = _TURN + _CONTEXT
+    ends = range(size, len(data) + 1, size)
+    found = [Listed(kind + data[end - size : end - _CONTEXT].hex(), data[end - _CONTEXT : end]) for end in ends]
+    return list(dict.fromkeys(found)), len(data) < LIST_BYTES
+
+
+def hold_key(turn: str) -> str:
+    return "hold:" + turn
+
+
+def asked_key(scope: str, alias: str, attempt: str, body: bytes) -> str:
+    """For the retry of a request, which has the same bytes. On one wire the model is not named in them. `attempt` is
+    the client's idempotency key or address."""
+    return "asked:" + _named(scope, f"{alias}\n{attempt}\n".encode() + body)
+
+
+def conversation_key(scope: str, saved: bytes) -> str:
+    """What was said up to a response, by its own content."""
+    return "conversation:" + _named(scope, saved)
+
+
+def response_key(scope: str, id: str) -> str:
+    """Where the conversations are listed whose last response has this id."""
+    return "response:" + _named(scope, id.encode("utf-8", "surrogatepass"))
+
+
+def owned_key(scope: str, id: str) -> str:
+    """For an id of the provider's that was given to this caller."""
+    return "owned:" + _named(scope, id.encode("utf-8", "surrogatepass"))
+
+
+def _named(scope: str, data: bytes) -> str:
+    return blake2b(data, digest_size=16, key=blake2b(scope.encode(), digest_size=32).digest()).hexdigest()
+
+
+_TURN, _CONTEXT = 16, 8
+"""Bytes of the digest in a turn's key, and of a fingerprint."""
+_RUNS = re.compile(r"[A-Za-z0-9]+")
+_UUID4 = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}")
+_MINTED = re.compile(r"call_\d+_\d+")
+"""What our decoders call a call that came without an id."""
+_ALPHABET = string.ascii_letters + string.digits
+
+
+def is_distinctive(id: str, name: str) -> bool:
+    """Is this id one that no other conversation has? `toolu_01AbCdEf…` is; `call_0`, `functions.search:0` are not."""
+    runs = _RUNS.findall(id.replace(name, "") if name else id)  # `get_weather_1` counts, however long the name is
+    longest = max(runs, key=len, default="")
+    if sum(map(len, runs)) >= 24:  # a UUID, in whatever spelling
+        return True
+    return len(longest) >= 9 and not longest.isalpha() and not longest.isdigit()
+
+
+def is_random(id: str, name: str) -> bool:
+    """Was this id surely made by chance? One that is only long may be the digest of a call's arguments, and then two
+    conversations have the same."""
+    runs = _RUNS.findall(id.replace(name, "") if name else id)
+    longest = max(runs, key=len, default="")
+    if len(longest) >= 9 and not longest.islower() and not longest.isupper() and not longest.isalpha():
+        return not longest.isdigit()
+    return _UUID4.search(id) is not None
+
+
+def new_call_id() -> str:
+    """An id that `is_random`. One in 64 of its kind has no digit, and is not taken."""
+    while True:
+        bits, letters = secrets.randbits(192), ""  # read once: an answer may need a thousand ids
+        while len(letters) < 24:
+            bits, at = divmod(bits, len(_ALPHABET))
+            letters += _ALPHABET[at]
+        if is_random(id := "call_" + letters, ""):
+            return id
+
+
+def may_be(turn: Turn, calls: Sequence[ToolCall]) -> bool:
+    """Can a client that was given this turn show these ids? It may have rewritten them. Ids that differ, but look like
+    those that it was given, belong to another turn."""
+    shapes = {_shape(id) for id in turn.ids}
+    return all(call.id in turn.ids or _MINTED.fullmatch(call.id) or _shape(call.id) not in shapes for call in calls)
+
+
+def _shape(id: str) -> tuple[int, str]:
+    runs = _RUNS.findall(id)
+    return len(id), id[: len(id) - len(runs[-1])] if runs and id.endswith(runs[-1]) else id
+
+
+def is_named(turn: Turn, message: Message) -> bool:
+    """Does this message name a call of the turn by an id that nobody else has?"""
+    calls = message.calls if isinstance(message, Assistant) else ()
+    return any(call.id in turn.ids and is_distinctive(call.id, call.name) for call in calls)
+
+
+def same_answer(one: Turn, other: Turn) -> bool:
+    """Did the model say the same, as far as a client is concerned?"""
+    ours, theirs = one.message.calls, other.message.calls
+    if (one.text, one.held, len(ours)) != (other.text, other.held, len(theirs)):
+        return False
+    return all(map(same_call, ours, theirs))
+
+
+# Digests
+
+
+def context_of(request: Request) -> bytes:
+    """A fingerprint of what frames a conversation and is not part of its chain: system texts and tools."""
+    systems = [message.text for message in request.messages if isinstance(message, System)]
+    tools = sorted(([tool.name, tool.description, tool.parameters] for tool in request.tools), key=itemgetter(0))
+    return _link(b"", [systems, tools])[:_CONTEXT]
+
+
+def chain(messages: Iterable[Message], start: bytes = b"") -> bytes:
+    """The chained digest of what was said."""
+    for message in messages:
+        start = link(start, message)
+    return start
+
+
+def chains(messages: Sequence[Message]) -> list[bytes]:
+    """For each message the digest of all up to and including it."""
+    digests: list[bytes] = []
+    last = b""
+    for message in messages:
+        last = link(last, message)
+        digests.append(last)
+    return digests
+
+
+_KNOWN: dict[tuple[bytes, int], bytes] = {}
+"""Digests that were made lately: a client sends its whole history with each request, and most of it was digested for
+the one before. By the digest before it and Python's own hash of the message, which nobody outside can aim at."""
+_MOST_KNOWN = 4096
+
+
+def link(before: bytes, message: Message) -> bytes:
+    """The digest after one more message."""
+    try:
+        mark = _mark(message)
+    except TypeError:  # media as a client spelled them
+        mark = None
+    if mark is None:
+        return _digest(before, message)
+    key = (before, mark)
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            del _KNOWN[next(iter(_KNOWN))]  # the oldest
+        known = _KNOWN[key] = _digest(before, message)
+    return known
+
+
+def _mark(message: Message) -> int | None:
+    """Equal for messages that are digested alike, as far as they can be hashed; None if this one cannot."""
+    match message:
+        case User():
+            return hash(message.parts)
+        case ToolMessage():
+            return hash(tuple([result.content for result in message.results]))
+        case Assistant(text, calls):
+            if not all(call.raw for call in calls):
+                return None
+            return hash((text, *[(call.name, call.raw, call.arguments is None) for call in calls]))
+        case _:
+            return None
+
+
+def _digest(before: bytes, message: Message) -> bytes:
+    match message:
+        case System():
+            return before  # it is in `context_of`: some clients put the time of day into it
+        case User():
+            return _link(before, ["user", *map(_said, message.parts)], in_pieces=IN_PIECES.get())
+        case Assistant():
+            calls = [[call.name, call.raw if call.arguments is None else call.arguments] for call in message.calls]
+            return _link(before, ["assistant", words(message.text), calls])
+        case ToolMessage():
+            for result in message.results:  # one by one: clients send them together or apart
+                before = _link(before, ["result", *map(_said, result.content)], in_pieces=IN_PIECES.get())
+            return before
+
+
+def words(text: str) -> str:
+    """What a client says that the model said, without what it puts around it: some write reasoning before it."""
+    text = text.strip()
+    if text.startswith("<think>"):
+        _, end, rest = text.partition("</think>")
+        text = rest.strip() if end else text
+    return text
+
+
+def _said(part: Part) -> Json:
+    if isinstance(part, Media):
+        return [part.mime, part.url or part.data]
+    return part.text.strip()
+
+
+def _link(before: bytes, said: list[Json], *, in_pieces: bool = False) -> bytes:
+    """`in_pieces`: for texts without objects among them. They may be long, and their bytes are the same."""
+    try:
+        data = dumps_in_pieces(said) if in_pieces else orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer beyond 64 bits, half a surrogate pair
+        try:
+            data = dumps(said)
+        except CannotEncode:
+            data = repr(said).encode("utf-8", "surrogatepass")
+    return blake2b(data, digest_size=16, key=before).digest()
+
+
+def same_call(one: ToolCall, other: ToolCall) -> bool:
+    if one.name != other.name:
+        return False
+    if one.arguments is None or other.arguments is None:
+        return one.raw == other.raw
+    return one.arguments == other.arguments or _spelled(one) == _spelled(other)
+
+
+def is_retold(own: ToolCall, told: ToolCall) -> bool:
+    """Is it the same call, as a client tells it that has parsed the arguments and written them again? Those know no
+    integers beyond 2**53, put defaults in, leave nulls out, and trim. Whoever changed more than that meant it."""
+    if own.name != told.name or own.arguments is None or told.arguments is None:
+        return False
+    return _is_retold(own.arguments, told.arguments)
+
+
+def _is_retold(own: Json, told: Json) -> bool:
+    if isinstance(own, dict) and isinstance(told, dict):
+        fields = cast("dict[str, Json]", told)
+        return all(_is_retold(value, fields.get(name)) for name, value in cast("dict[str, Json]", own).items())
+    if isinstance(own, list) and isinstance(told, list):
+        ours, theirs = cast("list[Json]", own), cast("list[Json]", told)
+        return len(ours) == len(theirs) and all(map(_is_retold, ours, theirs))
+    if isinstance(own, str) and isinstance(told, str):
+        return own.strip() == told.strip()
+    if isinstance(own, bool) or isinstance(told, bool):
+        return own is told
+    if isinstance(own, int | float) and isinstance(told, int | float):
+        return _as_double(own) == _as_double(told)
+    return own is None and told is None
+
+
+def _as_double(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return inf if number > 0 else -inf
+
+
+def _spelled(call: ToolCall) -> str:
+    """As it went to a client: half a pair of surrogates is another character there."""
+    text = json.dumps(call.arguments, sort_keys=True, ensure_ascii=False)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,357 @@
+"""What the gateway remembers of models' answers: turns found again in a client's history, holds, conversations.
+
+It connects the pure parts (`turn`, `serial`) with a store. What a client needs to get all of its calls is read from the
+store and confirmed by it, or the request fails (`StoreUnavailable`): an answer must not get shorter because a store is
+briefly unavailable. What only improves an answer (reasoning that a client dropped) is kept in memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from math import inf
+from typing import cast
+
+from unbroken.errors import UserError
+from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.gateway.stores.store import NOTHING, EntryTooLarge, Store, StoreUnavailable
+from unbroken.gateway.turns.retries import SavedAnswer
+from unbroken.gateway.turns.serial import Found
+from unbroken.gateway.turns.turn import (
+    VERSION,
+    Hold,
+    Listed,
+    Turn,
+    call_key,
+    chains,
+    conversation_key,
+    hold_key,
+    is_distinctive,
+    is_random,
+    may_be,
+    read_hold,
+    read_turn,
+    read_value,
+    response_key,
+    said_key,
+    same_answer,
+    unpack,
+    write_hold,
+    write_turn,
+    write_value,
+)
+from unbroken.messages import Assistant, Message, Native, ToolCall
+from unbroken.transcript import from_json, to_json
+from unbroken.wires.values import as_text
+
+log = logging.getLogger("unbroken.gateway")
+
+CACHE_BYTES = 2 << 20
+"""Bytes, about, of turns that are kept at hand, so that a long history costs no reads."""
+EMPTY = 60.0
+"""Seconds for which it is remembered that no turn was listed under a key."""
+SPARE = 32 << 20
+"""Bytes that are kept in memory while the store cannot be written to."""
+LONGEST_LINE = 1000
+"""Responses that are read to continue by `previous_response_id`; `WHOLE_EVERY` in `responder` keeps it far below."""
+
+
+class TurnStore:
+    """`ttl` and `hold_timeout` in seconds; `now` is wall time, which replicas and restarts share."""
+
+    def __init__(self, store: Store, ttl: float, hold_timeout: float, now: Callable[[], float]) -> None:
+        self.store = store
+        self._ttl = ttl
+        self._hold_timeout = hold_timeout
+        self._now = now
+        self._cache = _TurnCache(CACHE_BYTES, now)
+        self._spare = MemoryStore(max_bytes=SPARE, max_entry=SPARE // 2, now=now)
+        self._has_spares = False
+        """Something is in it."""
+
+    async def find(self, scope: str, messages: Sequence[Message], context: bytes, *, required: bool) -> Found:
+        """The turns that the messages of this history may be. `surely`: raise `StoreUnavailable` if the store cannot
+        be read, instead of finding nothing."""
+        calls = {at: message.calls for at, message in enumerate(messages) if isinstance(message, Assistant)}
+        if not calls:
+            return Found()
+        found = Found()
+        by_id, proven = await self._listed_by_id(scope, calls, required)
+        wanted = {at: [by_id[at][0].key] for at in proven if len(by_id[at]) == 1}
+        named = set(wanted)
+        if len(named) < len(calls):
+            digests = chains(messages)
+            said = {at: said_key(scope, digests[at]) for at in calls if at not in named}
+            lists = await self._listed(list(said.values()), required, remember_found=False)
+            for at, key in said.items():
+                wanted[at] = _agreeing(found, at, *lists[key], by_id.get(at, ()), context)
+        turns = await self._turns([key for keys in wanted.values() for key in keys], required)
+        for at, keys in wanted.items():
+            there = [turn for key in keys if (turn := turns.get(key)) is not None]
+            possible = there if at in named else _showing(there, calls[at])
+            if len(there) < len(keys):  # one that is gone may be the one
+                found.doubts[at] = "ambiguous" if there else "forgotten"
+            elif possible:
+                found.turns[at] = tuple(_one_of_each(possible))
+            elif there:
+                found.doubts[at] = "unmatched"
+        return found
+
+    async def _listed_by_id(
+        self, scope: str, calls: Mapping[int, Sequence[ToolCall]], required: bool
+    ) -> tuple[dict[int, list[Listed]], list[int]]:
+        """The turns that have calls with these ids, and where one was found by an id made by chance."""
+        keys: dict[int, list[str]] = {}
+        chance: set[str] = set()
+        for at, shown in calls.items():
+            telling = [call for call in shown if is_distinctive(call.id, call.name)]
+            keys[at] = [call_key(scope, call.id) for call in telling]
+            chance.update(call_key(scope, call.id) for call in telling if is_random(call.id, call.name))
+        every = dict.fromkeys(key for group in keys.values() for key in group)
+        lists = await self._listed([key for key in every if key in chance], required, remember_found=True)
+        lists |= await self._listed([key for key in every if key not in chance], required, remember_found=False)
+        listed = {at: list(dict.fromkeys(one for key in group for one in lists[key][0])) for at, group in keys.items()}
+        return listed, [at for at, group in keys.items() if any(key in chance and lists[key][0] for key in group)]
+
+    async def _listed(
+        self, keys: Sequence[str], required: bool, *, remember_found: bool
+    ) -> dict[str, tuple[list[Listed], bool]]:
+        """What stands in these lists. A list may have grown since it was read, unless its key is an id that no other
+        turn can have (`remember_found`). That one was empty is remembered for a while, and used unless `surely`: for
+        this client nothing is added, but another replica may list a turn there for somebody who said the same."""
+        use_memory = remember_found or not required
+        known, unknown = self._cache.split(keys) if use_memory else ({}, list(dict.fromkeys(keys)))
+        lists = cast("dict[str, tuple[list[Listed], bool]]", known)
+        if unknown:
+            values, confirmed = await self._get(unknown, required)
+            for key, data in zip(unknown, values, strict=True):
+                lists[key] = unpack(data or b"")
+                if confirmed and use_memory and (remember_found or not data):
+                    self._cache.add(key, lists[key], len(data or b""), inf if remember_found else EMPTY)
+        return lists
+
+    async def holds(self, turns: Iterable[Turn], *, required: bool = True) -> dict[str, Hold | None]:
+        keys = list(dict.fromkeys(turn.key for turn in turns))
+        if not keys:
+            return {}
+        values, _ = await self._get([hold_key(key) for key in keys], required)
+        return {key: read_hold(value) for key, value in zip(keys, values, strict=False)}
+
+    async def keep(self, scope: str, turn: Turn, chain: bytes, context: bytes, *, required: bool) -> bool:
+        """Before the client has the end of the answer: from then on it may ask for more. `chain` is the digest of all
+        that was said, with this. `surely`: raise `StoreUnavailable` unless the store has confirmed it."""
+        turn = replace(turn, kept_until=self._now() + self._ttl)
+        entries = {turn.key: write_turn(turn)}
+        listed = Listed(turn.key, context).packed()
+        lists = {said_key(scope, chain): listed}
+        for id, call in zip(turn.ids, turn.message.calls, strict=True):
+            # An id that was fitted to a wire looks like more than the model's own.
+            if is_distinctive(call.id, call.name) or is_random(id, call.name):
+                lists[call_key(scope, id)] = listed
+        if turn.held:
+            entries[hold_key(turn.key)] = self._new_hold()
+        if required:
+            await self.store.put(entries, self._ttl, lists)
+        elif not await self._put(entries, self._ttl, lists):
+            return False
+        for key in lists:
+            self._cache.forget(key)
+        self._cache.add(turn.key, turn, len(entries[turn.key]))
+        return True
+
+    async def keep_answered(self, key: str, answer: SavedAnswer, seconds: float) -> None:
+        """A request with this key, within so many seconds, may be a retry of the one that was answered so."""
+        await self._put({key: write_value({"v": VERSION, **asdict(answer)})}, seconds)
+
+    async def answered(self, key: str) -> tuple[Turn | None, SavedAnswer | None]:
+        """What a request was answered with a moment ago: its turn if it has calls, and what else is known of it."""
+        (value,), _ = await self._get([key], required=True)
+        saved = read_value(value)
+        if saved is None:
+            return None, None
+        answer = SavedAnswer(*(as_text(saved.get(name)) for name in ("turn", "body", "lost", "text")))
+        if not answer.turn:
+            return None, answer
+        return (await self._turns([answer.turn], required=True)).get(answer.turn), answer
+
+    async def touch(self, turn: Turn, hold: Hold | None) -> None:
+        """A call is released: it is waited for from now on. Raises `StoreUnavailable` if that cannot be noted."""
+        closed = hold is not None and hold.closed
+        await self.store.put({hold_key(turn.key): self._new_hold(closed=closed)}, self._ttl)
+
+    async def close(self, turns: Iterable[Turn], holds: Mapping[str, Hold | None]) -> None:
+        """Their rest is answered "not run" in this history; in another branch it may still be released."""
+        closed = {turn.key: hold for turn in turns if (hold := holds.get(turn.key)) is not None}
+        if closed:
+            entries = {hold_key(key): write_hold(replace(hold, closed=True)) for key, hold in closed.items()}
+            with suppress(StoreUnavailable):  # the next request of this history closes them again
+                await self.store.put(entries, self._ttl)
+
+    async def keep_response(self, scope: str, id: str, parent: str, depth: int, messages: Sequence[Message]) -> None:
+        """What was said from `parent` on, for a client that continues by `previous_response_id`; it is number `depth`
+        of its line. Raises `StoreUnavailable` unless the store has confirmed it: that client has no other history."""
+        saved = write_value({"v": VERSION, "parent": parent, "depth": depth, "messages": to_json(messages)})
+        key = conversation_key(scope, saved)
+        await self.store.put({key: saved}, self._ttl, {response_key(scope, id): Listed(key).packed()})
+
+    async def conversation(self, scope: str, id: str) -> tuple[tuple[Message, ...] | None, int]:
+        """All that was said up to the end of this response, and its number in its line; None if it, or one before it,
+        is not kept. A provider may use an id twice: then nobody knows which is meant, and it is None too."""
+        parts: list[tuple[Message, ...]] = []
+        depth = 0
+        while id:
+            (listed,), _ = await self._get([response_key(scope, id)], required=True)
+            keys = [entry.key for entry in unpack(listed or b"", "conversation:")[0]]
+            (value,), _ = await self._get(keys, required=True) if len(keys) == 1 else ([None], True)
+            saved = read_value(value)
+            if saved is None or len(parts) > LONGEST_LINE:
+                return None, 0
+            try:
+                parts.append(from_json(saved["messages"]))
+                depth = depth or int(saved.get("depth", 0))
+                id = as_text(saved["parent"])
+            except (UserError, KeyError, TypeError, ValueError):
+                return None, 0
+        return tuple(message for part in reversed(parts) for message in part), depth
+
+    def _new_hold(self, closed: bool = False) -> bytes:
+        return write_hold(Hold(self._now() + self._hold_timeout, closed))
+
+    async def _turns(self, keys: Sequence[str], required: bool) -> dict[str, Turn]:
+        """Those of them that are still kept. A turn never changes, so what was read once need not be read again."""
+        known, unknown = self._cache.split(keys)
+        turns = cast("dict[str, Turn]", known)
+        if unknown:
+            values, _ = await self._get(unknown, required)
+            for key, data in zip(unknown, values, strict=True):
+                if data is not None and (turn := read_turn(key, data)) is not None:
+                    turns[key] = turn
+                    self._cache.add(key, turn, len(data))
+        now = self._now()
+        return {key: turn for key, turn in turns.items() if turn.kept_until > now}
+
+    async def _get(self, keys: Sequence[str], required: bool = False) -> tuple[list[bytes | None], bool]:
+        """The values, and whether the store has confirmed them. `surely`: raises if it has not."""
+        confirmed = True
+        try:
+            values = await self.store.get(keys)
+        except StoreUnavailable as error:
+            log.debug("the store cannot be read, going on without: %s", error)  # the store says when that begins
+            values, confirmed, reason = list[bytes | None]([None] * len(keys)), False, error
+        else:
+            reason = None
+        if self._has_spares:
+            spare = await self._spare.get(keys)
+            values = [_joined(*pair) for pair in zip(keys, values, spare, strict=True)]
+        if required and reason is not None and any(map(_is_open, keys, values)):
+            raise reason
+        return values, confirmed
+
+    async def _put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> bool:
+        try:
+            await self.store.put(entries, ttl, append)
+            if not self._has_spares:
+                return True
+            stored = True
+        except StoreUnavailable as error:
+            level = logging.WARNING if isinstance(error, EntryTooLarge) else logging.DEBUG
+            log.log(level, "the store cannot be written to, keeping it in memory: %s", error)
+            stored = False
+        try:
+            await self._spare.put(entries, ttl, append)  # also what was stored: it may be newer than what is there
+        except StoreUnavailable as error:
+            if not stored:
+                log.warning("and there is no room for it: %s", error)
+            return stored
+        self._has_spares = True
+        return True
+
+
+class _TurnCache:
+    """The values that were used last, up to so many bytes."""
+
+    def __init__(self, most: int, now: Callable[[], float]) -> None:
+        self._most = most
+        self._now = now
+        self._bytes = 0
+        self._values: OrderedDict[str, tuple[int, float, object]] = OrderedDict()
+
+    def split(self, keys: Iterable[str]) -> tuple[dict[str, object], list[str]]:
+        """What is here of these keys, and the keys of which nothing is."""
+        known: dict[str, object] = {}
+        unknown: list[str] = []
+        for key in dict.fromkeys(keys):
+            _, until, value = self._values.get(key, (0, 0.0, None))
+            if until and (until == inf or until > self._now()):
+                self._values.move_to_end(key)
+                known[key] = value
+            else:
+                unknown.append(key)
+        return known, unknown
+
+    def forget(self, key: str) -> None:
+        self._bytes -= self._values.pop(key, (0, 0.0, None))[0]
+
+    def add(self, key: str, value: object, size: int, seconds: float = inf) -> None:
+        size = 5 * size + 400  # as objects they take so much more, with the key and what keeps it
+        self.forget(key)
+        self._bytes += size
+        self._values[key] = (size, inf if seconds == inf else self._now() + seconds, value)
+        while self._bytes > self._most:
+            self.forget(next(iter(self._values)))
+
+
+def _thoughts(message: Assistant) -> tuple[str, Native | None]:
+    return message.reasoning, message.native
+
+
+def _agreeing(
+    found: Found, at: int, listed: Sequence[Listed], complete: bool, named: Sequence[Listed], context: bytes
+) -> list[str]:
+    """The turns that were given for the same system texts and tools, and have the ids that are shown."""
+    if not complete:
+        found.doubts[at] = "ambiguous"
+        return []
+    names = {entry.key for entry in named}
+    agreeing = [entry.key for entry in listed if entry.context == context and (not names or entry.key in names)]
+    if not agreeing and (listed or names):
+        found.doubts[at] = "unmatched"
+    return agreeing
+
+
+def _showing(turns: Sequence[Turn], calls: Sequence[ToolCall]) -> list[Turn]:
+    """Those that have the ids that the client shows, else those whose ids it may have rewritten."""
+    exact = [turn for turn in turns if calls and all(call.id in turn.ids for call in calls)]
+    return exact or [turn for turn in turns if may_be(turn, calls)]
+
+
+_LISTS = ("said:", "call:")
+
+
+def _joined(key: str, stored: bytes | None, spare: bytes | None) -> bytes | None:
+    """What the store and the spare have of one value. A list may be in both in part."""
+    if stored is None or spare is None:
+        return stored if spare is None else spare
+    return stored + spare if key.startswith(_LISTS) else stored
+
+
+def _is_open(key: str, value: bytes | None) -> bool:
+    """Is it unknown what the store would have said? Only a list in it can be longer than what is known of it."""
+    return value is None or key.startswith(_LISTS)
+
+
+def _one_of_each(turns: Sequence[Turn]) -> list[Turn]:
+    """Of turns in which the model said the same, one. If it thought something else each time, without that: whose
+    thoughts they are cannot be told."""
+    different: list[Turn] = []
+    for turn in turns:
+        at = next((at for at, other in enumerate(different) if same_answer(turn, other)), None)
+        if at is None:
+            different.append(turn)
+        elif _thoughts(different[at].message) != _thoughts(turn.message):
+            bare = replace(different[at].message, reasoning="", native=None)
+            different[at] = replace(different[at], message=bare)
+    return different

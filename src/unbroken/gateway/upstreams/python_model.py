@@ -1,0 +1,148 @@
+"""Wraps a model written in Python: an exception in it is its own failure, and never the client's.
+
+Any exception is a failed attempt: it is logged and counted, and the fallback is asked. The model may yield its answer
+piece by piece, or all at once at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from unbroken.deltas import (
+    CallReady,
+    CallSpoiled,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    Restarted,
+    TextDelta,
+)
+from unbroken.errors import ProviderError, StreamError, Unavailable
+from unbroken.gateway.http.large_bodies import MAIN_LOOP
+from unbroken.messages import Assistant, Request, ToolCall
+from unbroken.models.model import Model, closing
+from unbroken.models.relay_request import without_relay
+
+log = logging.getLogger("unbroken.gateway")
+
+
+@dataclass(slots=True)
+class _Response:
+    """What was said so far. Calls are numbered by their arrival, and named where they have no id of their own: those
+    who make them by hand leave both out."""
+
+    round: int
+    text: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    given: list[ToolCall] = field(default_factory=list[ToolCall])
+    """The same calls as the model gave them."""
+
+    def hear(self, delta: Delta) -> Delta:
+        match delta:
+            case TextDelta(text):
+                self.text += text
+            case ReasoningDelta(text):
+                self.reasoning += text
+            case CallReady(call):
+                return CallReady(self._number(call))
+            case CallSpoiled(call):
+                self._forget(call.id)
+            case Restarted():
+                self.text, self.reasoning = "", ""
+                self.calls.clear()
+                self.given.clear()
+            case _:
+                pass
+        return delta
+
+    def end(self, ended: Ended) -> list[Delta]:
+        """The end, with all that was said in its message, and before it what only the message says."""
+        message, deltas = ended.message, list[Delta]()
+        if message is None:
+            return [Ended(ended.verdict, Assistant(self.text, tuple(self.calls), self.reasoning))]
+        if message.reasoning and not self.reasoning:
+            deltas.append(ReasoningDelta(message.reasoning))
+        if message.text and not self.text:
+            deltas.append(TextDelta(message.text))
+        left = list(self.given)
+        calls: list[ToolCall] = []
+        for call in message.calls:
+            at = next((at for at, said in enumerate(left) if said == call or (said.id and said.id == call.id)), None)
+            if at is not None:
+                calls.append(self.calls[self.given.index(left.pop(at))])
+            elif call.problem:
+                calls.append(call)
+            else:
+                calls.append(self._number(call))
+                deltas.append(CallReady(calls[-1]))
+        return [*deltas, Ended(ended.verdict, replace(message, calls=tuple(calls)))]
+
+    def _number(self, call: ToolCall) -> ToolCall:
+        index = len(self.calls)
+        id = call.id if call.id and all(call.id != said.id for said in self.calls) else f"call_{self.round}_{index}"
+        self.given.append(call)
+        self.calls.append(replace(call, id=id, index=index))
+        return self.calls[-1]
+
+    def _forget(self, id: str) -> None:
+        at = next((at for at, said in enumerate(self.given) if said.id == id), None)
+        if at is not None:
+            del self.given[at], self.calls[at]
+
+
+class PythonModel:
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        response = _Response(sum(isinstance(said, Assistant) and bool(said.calls) for said in request.messages))
+        home, request = MAIN_LOOP.get(), without_relay(request)
+        said = self.model.stream(request) if home is None else _said_at_home(home, self.model, request)
+        try:
+            async with closing(said) as batches:
+                async for deltas in batches:
+                    heard_now: list[Delta] = []
+                    for delta in deltas:
+                        if isinstance(delta, Ended):
+                            yield [*heard_now, *response.end(delta)]
+                            return
+                        heard_now.append(response.hear(delta))
+                    yield heard_now
+        except (ProviderError, StreamError):
+            raise
+        except Exception as error:
+            # Somebody else's code: anything may come of it, a `UserError` of ours too, and no client is to blame.
+            log.exception("the model `%s` failed", self.name)
+            raise Unavailable(f"model `{self.name}` failed: {type(error).__name__}", status=502) from error
+
+
+async def _said_at_home(
+    home: asyncio.AbstractEventLoop, model: Model, request: Request
+) -> AsyncIterator[Sequence[Delta]]:
+    """A model may hold on to the loop that it was first used on, so it is asked there, in one task."""
+    here = asyncio.get_running_loop()
+    queue: asyncio.Queue[Sequence[Delta] | None] = asyncio.Queue()
+
+    async def ask() -> None:
+        try:
+            async with closing(model.stream(request)) as batches:
+                async for deltas in batches:
+                    here.call_soon_threadsafe(queue.put_nowait, deltas)
+        finally:
+            here.call_soon_threadsafe(queue.put_nowait, None)
+
+    asking = asyncio.run_coroutine_threadsafe(ask(), home)
+    try:
+        while (deltas := await queue.get()) is not None:
+            yield deltas
+        await asyncio.wrap_future(asking)
+    finally:
+        asking.cancel()
