@@ -12,13 +12,12 @@ from typing import Annotated
 import typer
 
 from unbroken.agent import Conversation
-from unbroken.cli import options, which_model
-from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_stop, ending, tell, tell_error
-from unbroken.cli.screen import is_terminal
+from unbroken.cli import options
+from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_stop, ending, print_error, print_line
 from unbroken.cli.session import Session, open_session
-from unbroken.cli.wording import one_line
+from unbroken.cli.streams import is_terminal
+from unbroken.cli.terminal_text import one_line
 from unbroken.errors import UnbrokenError, UserError
-from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recording import SUFFIX
 
@@ -26,64 +25,22 @@ with suppress(ImportError):  # not everywhere; where it is, `input` has a line e
     import readline as readline
 
 COMMANDS = {
-    "/help": "what can be said here",
+    "/help": "the commands",
     "/tools": "the tools that the model has",
     "/save FILE": "write the conversation to a file; --save does it after each turn",
-    "/load FILE": "go on with a conversation that was saved",
+    "/load FILE": "continue a saved conversation",
     "/exit": "leave; so does Ctrl-D",
 }
 
 
+@options.takes(*options.ALL)
 def chat_command(
-    model: which_model.ModelName = "",
-    base_url: which_model.BaseUrl = "",
-    api_key_env: which_model.ApiKeyEnv = "",
-    wire: which_model.WireName = "",
-    tools: options.Tools = None,
-    mcp: options.Mcp = None,
-    instructions: options.Instructions = "",
-    schedule: options.ScheduleName = Schedule.EAGER.value,
-    rounds: options.Rounds = None,
-    calls: options.Calls = None,
-    seconds: options.Seconds = None,
-    one_call: options.OneCall = False,
-    todo: options.Todo = False,
-    yes: options.Yes = False,
-    no_stream: options.NoStream = False,
-    attempts: options.Attempts = None,
-    fallback: options.Fallback = None,
-    raw_log: options.RawLog = "",
-    record: options.Record = "",
-    save: Annotated[str, typer.Option(metavar="FILE", help="Go on with this conversation, and keep it there.")] = "",
-    json: options.AsJson = False,
-    debug: options.Debug = False,
+    setup: options.Setup,
+    save: Annotated[str, typer.Option(metavar="FILE", help="Continue this conversation, and save it there.")] = "",
 ) -> None:
-    setup = options.Setup(
-        model=model,
-        base_url=base_url,
-        api_key_env=api_key_env,
-        wire=wire,
-        tools=tuple(tools or ()),
-        mcp=tuple(mcp or ()),
-        instructions=instructions,
-        schedule=schedule,
-        rounds=rounds,
-        calls=calls,
-        seconds=seconds,
-        one_call=one_call,
-        todo=todo,
-        yes=yes,
-        no_stream=no_stream,
-        attempts=attempts,
-        fallback=tuple(fallback or ()),
-        raw_log=raw_log,
-        record=record,
-        json=json,
-        debug=debug,
-    )
     with ending(setup):
-        if record.endswith(SUFFIX):
-            raise UserError(f"--record {record}: each turn is recorded in a file of its own; name a folder")
+        if setup.record.endswith(SUFFIX):
+            raise UserError(f"--record {setup.record}: each turn is recorded in a file of its own; name a folder")
         with open_session(setup) as session:
             code = Chat(session, setup, save).go_on()
     raise typer.Exit(code)
@@ -112,7 +69,7 @@ class Chat:
         """Until the person leaves. Gives the exit code: that of the last turn that did not end with an answer."""
         code = 0
         if self._person:
-            self._screen.line(f"Talking with {self._session.agent.model.name}. /help says what else can be said here.")
+            self._screen.line(f"Talking with {self._session.agent.model.name}. /help lists the commands.")
         for line in _typed() if self._person else _piped():
             if line == "/exit":
                 break
@@ -123,23 +80,23 @@ class Chat:
                     code = self._say(line) or code
             except KeyboardInterrupt:
                 self._screen.close()
-                tell("interrupted; the conversation goes on")
+                print_line("interrupted; the conversation continues")
                 if not self._person:
                     return INTERRUPTED
             except UnbrokenError as error:
                 if not self._person:
                     raise
                 self._screen.close()
-                tell_error(error, self._setup)
+                print_error(error, self._setup)
             if self._save:
                 self._chat.save(self._save)
         return code
 
     def _say(self, line: str) -> int:
         try:
-            result = self._session.desk.play(lambda sink: self._chat.say(line, sinks=[sink]))
+            result = self._session.thread.play(lambda sink: self._chat.say(line, sinks=[sink]))
         finally:
-            self._session.tell_recorded()
+            self._session.print_recorded()
         return 0 if self._person else code_of_stop(result.stop_reason)
 
     def _obey(self, line: str) -> None:
@@ -169,7 +126,7 @@ class Chat:
 
     def _load(self, path: str) -> None:
         self._chat = Conversation.load(self._session.agent, path)
-        self._screen.line(f"going on with {path}: {len(self._chat.messages)} messages")
+        self._screen.line(f"continuing {path}: {len(self._chat.messages)} messages")
 
     def _save_as(self, path: str) -> None:
         self._chat.save(path)
@@ -193,7 +150,7 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    """Lines as they come: who writes them may wait for the answer."""
+    """Lines as they arrive: the program that writes them may wait for the answer."""
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
         raise UserError("reading standard input failed: it is closed; write one line for each turn to it")
     rest = b""

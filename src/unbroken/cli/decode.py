@@ -1,5 +1,5 @@
-"""`unbroken decode FILE`: what is in a provider's response, and whether it is whole; the same for each one of a raw log
-(`exchanges`).
+"""`unbroken decode FILE`: what is in a provider's response, and whether it is complete; the same for each
+exchange of a raw log (`raw_log_view`).
 
 Reads a file or standard input. Shows; decides nothing: all of it comes from `decoding`.
 """
@@ -16,16 +16,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from unbroken.cli.exchanges import Decoding, show_exchanges
-from unbroken.cli.show import Live, as_json, show_plain, show_pretty
+from unbroken.cli.raw_log_view import Decoding, show_exchanges
+from unbroken.cli.response_view import Live, as_json, show_plain, show_pretty
 from unbroken.decoding import Decoder, guess_wire
 from unbroken.deltas import Delta
 from unbroken.errors import NotAResponse, UserError
-from unbroken.models.rawlog import MARK
+from unbroken.models.raw_log import MARK
 from unbroken.wires import WIRES, find_wire
 
 GUESSED_FROM = 65536
-"""Bytes within which the wire should show; a body that does not tell by then is read to its end first."""
+"""Bytes within which the wire should be recognised; otherwise the body is read to its end first."""
 
 
 def decode_command(
@@ -43,12 +43,12 @@ def decode_command(
         bool, typer.Option("--json", help="One JSON object instead of text; for a raw log one a line.")
     ] = False,
 ) -> None:
-    """Show what is in a response: text, reasoning, every tool call, and whether it is whole.
+    """Show what is in a response: text, reasoning, every tool call, and whether it is complete.
 
     A raw log (`connect(raw_log=FILE)`) is shown exchange by exchange.
 
-    Exit codes: 0 the response is whole; 1 it is broken, and the reason is printed; 2 there is no response, or the
-    command was used wrongly. Of a raw log, 0 if every response that is shown is whole.
+    Exit codes: 0 the response is complete; 1 it is broken, and the reason is printed; 2 there is no response, or the
+    command was used wrongly. Of a raw log, 0 if every response that is shown is complete.
     """
     if json and follow:
         raise UserError("--json and --follow cannot be used together: choose one of them")
@@ -109,7 +109,7 @@ def _begin(pieces: Iterator[bytes]) -> bytes:
 
 
 def _until_guessed(pieces: Iterator[bytes], wire: str) -> bytes:
-    """As much as it takes to know the wire: all of it, if nothing tells."""
+    """As much as it takes to recognise the wire: all of it, if nothing gives it away."""
     head, tried = bytearray(), 1
     if not wire:
         for piece in pieces:

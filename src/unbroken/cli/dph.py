@@ -1,4 +1,4 @@
-"""`unbroken dph run` and `unbroken dph check`: programs in DPH. What is shown on the way stands in `dph_show`."""
+"""`unbroken dph run` and `unbroken dph check`: programs in DPH. `dph_progress` shows what a program does."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from unbroken.agent.background import BACKGROUND
+from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.toolset import ToolSet
-from unbroken.cli import options, which_model
-from unbroken.cli.cleaning import clean
-from unbroken.cli.dph_show import JsonShow, PlainShow, Show, TerminalShow, spent
-from unbroken.cli.exits import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, tell
-from unbroken.cli.screen import is_terminal
-from unbroken.cli.session import logged
+from unbroken.cli import options
+from unbroken.cli.dph_progress import JsonShow, PlainShow, Show, TerminalShow, spent
+from unbroken.cli.exits import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, print_line
+from unbroken.cli.session import allow, build_model, build_tools, logged
+from unbroken.cli.streams import is_terminal
+from unbroken.cli.terminal_text import clean, counted
 from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
 from unbroken.dph.checking import check_program
 from unbroken.dph.environment import types_beside
@@ -28,10 +28,9 @@ from unbroken.dph.parsing import read_source
 from unbroken.dph.problems import TOLD
 from unbroken.dph.values import read_json
 from unbroken.errors import AnswerInvalid, MissingKey, UnbrokenError, UnknownProvider, UserError
-from unbroken.messages import Json, ToolCall
+from unbroken.messages import Json
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
-from unbroken.tools.approval import Allow
 from unbroken.transcript import Transcript
 
 app = typer.Typer(help="Programs for models in the language DPH (docs/dph.md).", no_args_is_help=True)
@@ -52,21 +51,8 @@ Also: TypeAlias = Annotated[
 
 
 @app.command("run")
-def run_command(
-    file: File,
-    model: which_model.ModelName = "",
-    base_url: which_model.BaseUrl = "",
-    api_key_env: which_model.ApiKeyEnv = "",
-    wire: which_model.WireName = "",
-    also: Also = None,
-    tools: options.Tools = None,
-    mcp: options.Mcp = None,
-    variable: Variables = None,
-    yes: options.Yes = False,
-    record: options.Record = "",
-    json: options.AsJson = False,
-    debug: options.Debug = False,
-) -> None:
+@options.takes(*options.MODEL, "tools", "mcp", "yes", "record", *options.OUTPUT)
+def run_command(file: File, setup: options.Setup, also: Also = None, variable: Variables = None) -> None:
     """Run a program. Standard output has its value, that of the statement which ran last.
 
     It is checked first: a program with a mistake that can be found is not begun. On a terminal, and on standard error
@@ -75,21 +61,9 @@ def run_command(
     Exit codes: 0 the program ran to its end; 2 wrong use, a program with mistakes, a wrong key; 3 the provider failed;
     4 the program stopped (a tool failed, a loop over a number, …); 130 interrupted.
     """
-    setup = options.Setup(
-        model=model,
-        base_url=base_url,
-        api_key_env=api_key_env,
-        wire=wire,
-        tools=tuple(tools or ()),
-        mcp=tuple(mcp or ()),
-        yes=yes,
-        record=record,
-        json=json,
-        debug=debug,
-    )
-    show = _show(json)
+    show = _show(setup.json)
     live = isinstance(show, TerminalShow)
-    with ending(setup), logged(debug), nullcontext() if live else redirect_stdout(sys.stderr):
+    with ending(setup), logged(setup), nullcontext() if live else redirect_stdout(sys.stderr):
         try:
             program = _program(file)
             variables = _variables(variable or ())
@@ -97,40 +71,38 @@ def run_command(
             result = _run(program, setup, variables, models, show)
         except InvalidProgram as error:
             show.refuse(error)
-            _tell_problems([*error.warnings, *error.problems])
+            _print_problems([*error.warnings, *error.problems])
             raise typer.Exit(MISUSED) from None
         except ProgramFailed as error:
             show.fail(error)
-            if debug:
+            if setup.debug:
                 traceback.print_exception(error, file=sys.stderr)
             typer.echo(clean(_in_words(error)), err=True)
-            _tell_set(error.variables)
+            _print_variables(error.variables)
             if error.requests:
-                tell(f"spent until then: {spent(error.requests, error.usage)}")
+                print_line(f"spent until then: {spent(error.requests, error.usage)}")
             raise typer.Exit(_code(error.__cause__)) from None
         show.finish(result)
     raise typer.Exit(ANSWERED)
 
 
 @app.command("check")
+@options.takes("tools", "mcp", "debug")
 def check_command(
     files: Annotated[list[str], typer.Argument(metavar="FILE.dph…", help="Programs; - reads standard input.")],
-    tools: options.Tools = None,
-    mcp: options.Mcp = None,
+    setup: options.Setup,
     variable: Annotated[
         list[str] | None,
         typer.Option("--variable", "-v", metavar="NAME", help="A variable that will be given; may be repeated."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as mistakes.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Problems as JSON, one a line, on standard output.")] = False,
-    debug: options.Debug = False,
 ) -> None:
     """Find mistakes without running anything: blocks that are not closed, unknown tools and arguments, variables that
     nothing sets, programs that are not there. Without --tools nothing is said about tools.
 
     Exit codes: 0 no mistakes; 1 there are some; 2 wrong use, or a file that cannot be read.
     """
-    setup = options.Setup(tools=tuple(tools or ()), mcp=tuple(mcp or ()), json=json, debug=debug)
     with ending(setup), redirect_stdout(sys.stderr):
         names = {one.partition("=")[0] for one in variable or ()}
         problems: list[Problem] = []
@@ -145,18 +117,14 @@ def check_command(
         for problem in problems:
             typer.echo(jsonlib.dumps(problem.to_json(), ensure_ascii=False))
     else:
-        _tell_problems(problems)
+        _print_problems(problems)
         if not wrong and not unreadable:
-            warned = f", {_count(len(problems), 'warning')}" if problems else ""
-            looked = "" if tools or mcp else " (tools were not looked at: give --tools)"
-            typer.echo(f"{_count(len(files), 'program')}: no mistakes found{warned}{looked}")
+            warned = f", {counted(len(problems), 'warning')}" if problems else ""
+            looked = "" if setup.tools or setup.mcp else " (tools were not looked at: give --tools)"
+            typer.echo(f"{counted(len(files), 'program')}: no mistakes found{warned}{looked}")
     for error in unreadable:
-        tell(str(error))
+        print_line(str(error))
     raise typer.Exit(MISUSED if unreadable else WRONG if wrong else FINE)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _run(
@@ -164,11 +132,11 @@ def _run(
 ) -> ProgramResult:
     run = run_program(
         program,
-        options.build_model(setup) if setup.model.strip() else None,  # a program may ask nobody
-        options.build_tools(setup),
+        build_model(setup) if setup.model.strip() else None,  # a program need not ask a model
+        build_tools(setup),
         variables,
         models=models,
-        on_approval=_allow if setup.yes else None,
+        on_approval=allow if setup.yes else None,
         record=setup.record or None,
     )
 
@@ -178,13 +146,13 @@ def _run(
             async for event in run:
                 if not told:
                     told = True
-                    _tell_problems(run.warnings)
+                    _print_problems(run.warnings)
                 show.show(event)
             if not told:
-                _tell_problems(run.warnings)
+                _print_problems(run.warnings)
         except asyncio.CancelledError:
             await run.aclose()
-            async for event in run:  # what was under way is told, and how it ended
+            async for event in run:  # the events of what was under way, and how it ended
                 show.show(event)
             raise
         return run.result
@@ -193,16 +161,16 @@ def _run(
         return BACKGROUND.run(work())
     except KeyboardInterrupt:
         show.interrupt(run.variables)
-        _tell_set(run.variables)
+        _print_variables(run.variables)
         raise
     finally:
         show.close()
 
 
-def _tell_set(variables: dict[str, Json]) -> None:
+def _print_variables(variables: dict[str, Json]) -> None:
     names = [name for name, value in variables.items() if value != []]  # lists are there from the beginning
     if names:
-        tell(f"set until then: {', '.join(names)}")
+        print_line(f"set until then: {', '.join(names)}")
 
 
 def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Problem]:
@@ -212,7 +180,7 @@ def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Prob
         return error.problems
     if not setup.tools and not setup.mcp:
         return check_program(program, None, names)
-    toolset = ToolSet(options.build_tools(setup))
+    toolset = ToolSet(build_tools(setup))
 
     async def look() -> list[Problem]:
         async with toolset.opened():
@@ -269,10 +237,6 @@ def _show(json: bool) -> Show:
     return PlainShow(sys.stdout, sys.stderr)
 
 
-def _allow(call: ToolCall) -> Allow:
-    return Allow()
-
-
 def _in_words(error: ProgramFailed) -> str:
     """With options named as they are here; the words of a tool, and the program's own line, stay as they are."""
     cause = error.__cause__
@@ -288,7 +252,7 @@ def _code(cause: BaseException | None) -> int:
     return STOPPED if wrong else code_of(cause)
 
 
-def _tell_problems(problems: Sequence[Problem]) -> None:
+def _print_problems(problems: Sequence[Problem]) -> None:
     for problem in problems[:TOLD]:
         mark = "warning: " if problem.kind == "warning" else ""
         where = f"{problem.place}: {mark}{problem.message}"

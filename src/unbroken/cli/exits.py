@@ -1,4 +1,4 @@
-"""Exit codes, and how an error that ends a command is told: one line on standard error, in the words of options."""
+"""Exit codes, and the line on standard error for an error that ends a command. It names options, not arguments."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from unbroken.cli.cleaning import clean
+from unbroken.cli.terminal_text import clean
 from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
-from unbroken.models.rows import own_file
+from unbroken.models.provider_files import own_file
 
-if TYPE_CHECKING:  # commands that run no agent do without all that belongs to one
+if TYPE_CHECKING:  # commands that run no agent start without loading one
     from unbroken.agent.limits import StopReason
     from unbroken.cli.options import Setup
 
@@ -35,7 +35,7 @@ _OPTIONS = {
     "base_url=": "--base-url",
     "base_url": "--base-url",
 }
-"""What the library tells a programmer, and what somebody at a command line can do."""
+"""The way out that an error names, and the option that does the same."""
 
 
 def code_of_stop(reason: StopReason) -> int:
@@ -46,23 +46,23 @@ def code_of(error: UnbrokenError) -> int:
     return MISUSED if isinstance(error, UserError | Unauthorized | ModelNotFound) else FAILED
 
 
-def tell(line: str) -> None:
-    """One line for the person, whatever stands in it."""
+def print_line(line: str) -> None:
+    """One line on standard error. Line breaks and control characters in it are made harmless."""
     typer.echo(f"unbroken: {clean(' '.join(line.split()))}", err=True)
 
 
-def tell_error(error: UnbrokenError, setup: Setup) -> int:
+def print_error(error: UnbrokenError, setup: Setup) -> int:
     if setup.debug:
         traceback.print_exception(error, file=sys.stderr)
     message = in_options(str(error))
     if setup.api_key_env and isinstance(error, Unauthorized):
         message = re.sub(r"(?<=check )[A-Z0-9_]+(?=, and)", setup.api_key_env, message)
-    tell(message)
+    print_line(message)
     return code_of(error)
 
 
 def in_options(message: str) -> str:
-    """The library's words for somebody at a command line."""
+    """The message with options in place of arguments."""
     if not _is_about_own_rows(message):
         for spelled, option in _OPTIONS.items():
             message = message.replace(spelled, option)
@@ -70,18 +70,18 @@ def in_options(message: str) -> str:
 
 
 def _is_about_own_rows(message: str) -> bool:
-    """There `base_url` is a key of the file, and no option helps."""
+    """In an error about that file `base_url` is one of its keys, and no option helps."""
     file = own_file()
     return file is not None and message.startswith(str(file))
 
 
 @contextmanager
 def ending(setup: Setup) -> Generator[None]:
-    """What ends a command becomes a line and an exit code."""
+    """An error or an interrupt becomes a line and an exit code."""
     try:
         yield
     except UnbrokenError as error:
-        raise typer.Exit(tell_error(error, setup)) from None
+        raise typer.Exit(print_error(error, setup)) from None
     except KeyboardInterrupt:
-        tell("interrupted")
+        print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None

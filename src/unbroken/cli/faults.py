@@ -17,13 +17,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from unbroken import testing
-from unbroken.cli.cleaning import clean
 from unbroken.cli.faults_run import run_command
-from unbroken.cli.wording import one_line
+from unbroken.cli.options import LogLevelName
+from unbroken.cli.terminal_text import clean, one_line
 from unbroken.errors import UserError
+from unbroken.logs import chosen_level, set_up_logs
 from unbroken.wires import WIRES, find_wire
 
-if TYPE_CHECKING:  # a server is imported when one is wanted: the other commands start without
+if TYPE_CHECKING:  # servers are loaded when one is started: the other commands start without
     from unbroken.testing import Fault, FaultyServer, Sent
     from unbroken.testing.reply import Stray
 
@@ -35,7 +36,6 @@ app = typer.Typer(
 app.command("run")(run_command)
 
 _LONGEST = 300
-_SHORT = {"openai-chat": "chat", "openai-responses": "responses", "anthropic-messages": "anthropic", "gemini": "gemini"}
 
 
 @app.command("list")
@@ -74,7 +74,8 @@ def serve_command(
     wire: Annotated[
         list[str] | None, typer.Option(help=f"Break only this one: {', '.join(WIRES)}; may be repeated.")
     ] = None,
-    differs: Annotated[bool, typer.Option("--differs", help="Say it in other words when asked again.")] = False,
+    differs: Annotated[bool, typer.Option("--differs", help="Give a different answer to a retry.")] = False,
+    log_level: LogLevelName = "",
 ) -> None:
     """A provider on this machine that speaks all four wires, and breaks. Ctrl-C ends it.
 
@@ -82,6 +83,7 @@ def serve_command(
     will do. A client can choose a fault for itself: by its model, fault:NAME, or by its base URL,
     http://HOST:PORT/fault/NAME (and /v1 where the client wants it). `unbroken faults list` has the names.
     """
+    set_up_logs(level=chosen_level(log_level, "warning") or "warning")
     wires = {find_wire(name).name for name in wire or WIRES}
     chosen = [_on(testing.find_fault(name), wires) for name in fault or ()]
     server = testing.FaultyServer(
@@ -91,8 +93,8 @@ def serve_command(
         differs=differs,
         strict=False,
         port=port,
-        on_sent=_tell,
-        on_stray=_tell_stray,
+        on_sent=_print_sent,
+        on_stray=_print_stray,
     )
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, [fault.name for fault in chosen], times))
@@ -132,7 +134,7 @@ def _on(fault: Fault, wires: set[str]) -> Fault:
     return fault.on(kept)
 
 
-def _tell(sent: Sent) -> None:
+def _print_sent(sent: Sent) -> None:
     """What came, and what became of it."""
     mode = "streamed" if sent.stream else "whole"
     came = f"{sent.number} {sent.wire} {mode} {clean(sent.model)[:60] or '-'} {sent.size:,} bytes"
@@ -142,13 +144,13 @@ def _tell(sent: Sent) -> None:
     typer.echo(f"{came} -> {went}: {sent.fault or said}")
 
 
-def _tell_stray(stray: Stray) -> None:
-    """The mistakes of who is only setting up a client: a wrong path, a body that is no JSON."""
+def _print_stray(stray: Stray) -> None:
+    """Mistakes in setting up a client: a wrong path, a body that is not JSON."""
     typer.echo(f"- {stray.method} {one_line(stray.path, 100)} -> {stray.status}: {one_line(stray.words, _LONGEST)}")
 
 
 def _row(fault: Fault) -> tuple[str, ...]:
-    wires = "all" if fault.wires == tuple(WIRES) else " ".join(_SHORT[wire] for wire in fault.wires)
+    wires = "all" if fault.wires == tuple(WIRES) else " ".join(WIRES[wire].http.short_name for wire in fault.wires)
     return str(fault.row), fault.name, fault.title, wires, " ".join(fault.modes), fault.outcome
 
 

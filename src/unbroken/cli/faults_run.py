@@ -1,4 +1,4 @@
-"""`unbroken faults run`: the fault matrix, against our own agent or against somebody else's program.
+"""`unbroken faults run`: the fault matrix, against our own agent or against a program of yours.
 
 What is run and how it is judged stands in `testing.matrix` and `testing.target`; here are the options, a line that says
 how far it is, and the table.
@@ -7,7 +7,6 @@ how far it is, and the table.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from json import dumps
@@ -21,13 +20,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table as Grid
 
 from unbroken import testing
-from unbroken.cli.exits import INTERRUPTED, tell
-from unbroken.cli.screen import is_terminal
-from unbroken.cli.wording import one_line
+from unbroken.cli.exits import INTERRUPTED, print_line
+from unbroken.cli.streams import is_terminal
+from unbroken.cli.terminal_text import one_line
 from unbroken.errors import UserError
-from unbroken.wires import WIRES, find_wire
+from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 
-if TYPE_CHECKING:  # servers are imported when they are wanted: the other commands start without
+if TYPE_CHECKING:  # loaded when the matrix is run: `faults list` starts without servers
     from unbroken.testing import Fault
     from unbroken.testing.matrix import Case, Ended
 
@@ -51,7 +50,7 @@ def run_command(
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that --target has for one fault.")] = 30.0,
 ) -> None:
-    """Break responses in every way that is known, on every wire, streamed and whole, and see what becomes of the run.
+    """Break responses in every way that is known, on every wire, streamed and not, and see what becomes of the run.
 
     A --target gets an address and a key in its environment (OPENAI_BASE_URL and the like, UNBROKEN_MODEL,
     UNBROKEN_PROMPT); docs/faults.md says what is expected of it. It is to ask on openai-chat, unless --wire says
@@ -70,25 +69,27 @@ def run_command(
         chosen, player = _own(fault, wire) if target is None else _foreign(fault, wire, target, timeout)
         ended = _follow(chosen, quiet=json, player=player)
     except KeyboardInterrupt:
-        tell("interrupted")
+        print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None
-    page: Any = importlib.import_module("unbroken.testing.faults_page")
+    from unbroken.testing.faults_page import make_page  # noqa: PLC0415 - start-up time
+
     if write is not None and not printed:
-        _write(write, page.make_page(ended))
+        _write(write, make_page(ended))
     if json:
         typer.echo(dumps([_as_json(each) for each in ended], ensure_ascii=False, indent=2))
     elif printed:
-        typer.echo(page.make_page(ended), nl=False)
-        _close(page, ended, err=True)
+        typer.echo(make_page(ended), nl=False)
+        _close(ended, err=True)
     else:
-        _print(page, ended)
-        _close(page, ended)
+        _print(ended)
+        _close(ended)
     raise typer.Exit(0 if all(each.good for each in ended) else WRONG)
 
 
 def _own(faults: Sequence[str] | None, wires: Sequence[str] | None) -> tuple[list[Case], Player]:
-    matrix: Any = importlib.import_module("unbroken.testing.matrix")
-    chosen: list[Case] = matrix.cases(_faults(faults), [find_wire(name).name for name in wires or WIRES])
+    from unbroken.testing import matrix  # noqa: PLC0415 - start-up time
+
+    chosen = matrix.cases(_faults(faults), [find_wire(name).name for name in wires or WIRES])
     return _some(chosen), lambda told: matrix.play(chosen, told)
 
 
@@ -96,21 +97,23 @@ def _foreign(
     faults: Sequence[str] | None, wires: Sequence[str] | None, command: str, timeout: float
 ) -> tuple[list[Case], Player]:
     """The faults that can befall a program, as it asks."""
-    matrix: Any = importlib.import_module("unbroken.testing.matrix")
-    programs: Any = importlib.import_module("unbroken.testing.target")
-    target = programs.Target(command, timeout)
+    from unbroken.testing import matrix  # noqa: PLC0415 - start-up time
+    from unbroken.testing.target import AT_ONCE, Target  # noqa: PLC0415 - start-up time
+
+    target = Target(command, timeout)
     # A program's own results are not long, so no history is too long for it.
     known = [each for each in _faults(faults) if each.longest is None]
     chosen: list[Case] = []
-    for wire in [find_wire(name).name for name in wires or ("openai-chat",)]:
-        possible: list[Case] = _some(matrix.cases(known, [wire], whens=("once",)))
+    for wire in [find_wire(name).name for name in wires or (DEFAULT_WIRE,)]:
+        possible = _some(matrix.cases(known, [wire], whens=("once",)))
         mode = asyncio.run(target.rehearse(wire))
         here = [case for case in possible if case.mode == mode]
         chosen += here
         left = len({case.fault.name for case in possible} - {case.fault.name for case in here})
         if mode == "whole" and left:
-            tell(f"--target asks {wire} without streaming: faults that befall streams alone are left out ({left})")
-    return _some(chosen), lambda told: matrix.play(chosen, told, target.play, programs.AT_ONCE)
+            why = f"faults that befall streams alone are left out ({left})"
+            print_line(f"--target asks {wire} without streaming: {why}")
+    return _some(chosen), lambda told: matrix.play(chosen, told, target.play, AT_ONCE)
 
 
 def _faults(names: Sequence[str] | None) -> list[Fault]:
@@ -124,7 +127,7 @@ def _some(chosen: list[Case]) -> list[Case]:
 
 
 def _follow(chosen: list[Case], quiet: bool, player: Player) -> list[Ended]:
-    """Runs them, and says how far it is where somebody looks."""
+    """Runs them, with a progress bar on a terminal."""
     if quiet or not is_terminal(sys.stderr):
         return _unwrapped(player(lambda _: None))
     columns = (
@@ -160,8 +163,10 @@ def _write(path: Path, page: str) -> None:
         raise UserError(f"--write {path}: it cannot be written: {error.strerror or error}") from None
 
 
-def _print(page: Any, ended: list[Ended]) -> None:
-    table: Any = page.Table(ended)
+def _print(ended: list[Ended]) -> None:
+    from unbroken.testing.faults_page import Table  # noqa: PLC0415 - start-up time
+
+    table = Table(ended)
     broken = {each.case.fault.name for each in ended if not each.good}
     rows = [(str(fault.row), fault.name, *table.cells(fault)) for fault in table.faults]
     heads = ("row", "fault", *table.heads)
@@ -177,10 +182,12 @@ def _print(page: Any, ended: list[Ended]) -> None:
             typer.echo("\t".join(row))
 
 
-def _close(page: Any, ended: list[Ended], err: bool = False) -> None:
+def _close(ended: list[Ended], err: bool = False) -> None:
+    from unbroken.testing.faults_page import wrong_in_words  # noqa: PLC0415 - start-up time
+
     wrong = [each for each in ended if not each.good]
     for each in wrong:
-        typer.echo(f"! {one_line(page.wrong_in_words(each), _LONGEST)}", err=err)
+        typer.echo(f"! {one_line(wrong_in_words(each), _LONGEST)}", err=err)
     typer.echo(f"{len(ended)} cases, {f'{len(wrong)} not as expected' if wrong else 'all as expected'}", err=err)
 
 

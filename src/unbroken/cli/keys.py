@@ -12,11 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from unbroken.cli.exits import tell
-from unbroken.cli.screen import is_terminal
+from unbroken.cli.exits import print_line
+from unbroken.cli.streams import is_terminal
 from unbroken.errors import UserError
 from unbroken.gateway.config import FILE, read_config
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
+from unbroken.gateway.passthrough.pass_rules import read_rule
 from unbroken.gateway.settings import GatewaySettings
 
 app = typer.Typer(help="The keys that clients show to the gateway (`unbroken serve`).", no_args_is_help=True)
@@ -46,6 +47,18 @@ def create_command(
         int | None,
         typer.Option(metavar="N", help="Requests at the same time, in each worker.", show_default="no limit"),
     ] = None,
+    pass_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass",
+            metavar="'METHOD /v1/PATH'",
+            help="A request that it may pass through to the provider, `none` for none at all; may be repeated.",
+            show_default="as [passing] says",
+        ),
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="It may see the status and the metrics of all keys.")
+    ] = False,
     file: KeysFile = "",
 ) -> None:
     """Make a key. It is printed this once and kept as a hash: nobody can show it again."""
@@ -55,9 +68,19 @@ def create_command(
         if served and one not in served:
             raise UserError(f"--alias {one}: {FILE} has no such model; there are: {', '.join(served)}")
     path = file or configured.keys_file
-    secret = create_key(path, GatewayKey(name, tuple(alias or ()), requests_per_minute, in_flight))
+    secret = create_key(
+        path,
+        GatewayKey(
+            name,
+            tuple(alias or ()),
+            requests_per_minute,
+            in_flight,
+            passes=tuple(read_rule(one) for one in pass_ if one != "none") if pass_ else None,
+            operator=operator,
+        ),
+    )
     typer.echo(secret)
-    tell(f"this is the key of `{name}`, shown this once; its hash is in {path}")
+    print_line(f"this is the key of `{name}`, shown this once; its hash is in {path}")
 
 
 @app.command("list")
@@ -71,12 +94,12 @@ def list_command(
     if json:
         typer.echo(dumps([_as_json(key) for key in keys], ensure_ascii=False, indent=2))
     elif not keys:
-        tell(f"no keys in {path}; `unbroken keys create NAME` makes one")
+        print_line(f"no keys in {path}; `unbroken keys create NAME` makes one")
     elif not is_terminal(sys.stdout):
         for key in keys:
             typer.echo("\t".join(_row(key)))
     else:
-        table = Table("name", "models", "a minute", "in flight", "made", box=None, pad_edge=False)
+        table = Table("name", "models", "a minute", "in flight", "made", "passes", "sees", box=None, pad_edge=False)
         for key in keys:
             table.add_row(*_row(key))
         Console(highlight=False).print(table)
@@ -96,7 +119,16 @@ def _configured() -> GatewaySettings:
 
 def _row(key: GatewayKey) -> tuple[str, ...]:
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created))
-    return key.name, ", ".join(key.aliases) or "all", _limit(key.requests_per_minute), _limit(key.in_flight), made
+    passes = "as configured" if key.passes is None else ", ".join(map(str, key.passes)) or "nothing"
+    return (
+        key.name,
+        ", ".join(key.aliases) or "all",
+        _limit(key.requests_per_minute),
+        _limit(key.in_flight),
+        made,
+        passes,
+        "everything" if key.operator else "its own requests",
+    )
 
 
 def _limit(limit: int | None) -> str:
@@ -110,4 +142,6 @@ def _as_json(key: GatewayKey) -> dict[str, Any]:
         "requests_per_minute": key.requests_per_minute,
         "in_flight": key.in_flight,
         "created": key.created,
+        "pass": None if key.passes is None else [*map(str, key.passes)],
+        "operator": key.operator,
     }

@@ -10,7 +10,6 @@ not safe (a tool may have printed something meanwhile, or the text has scrolled 
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
 
@@ -20,11 +19,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from unbroken.cli.cleaning import clean
-from unbroken.cli.page import Page
-from unbroken.cli.show import escape
-from unbroken.cli.wording import closing, in_brackets, one_line, retrying, seconds
-from unbroken.errors import UserError
+from unbroken.cli.approval_prompt import approval_text, ask_on_terminal, call_of
+from unbroken.cli.repaint import Page
+from unbroken.cli.terminal_text import clean, closing, escape, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
     ApprovalAsked,
     CallFinished,
@@ -35,6 +32,7 @@ from unbroken.events import (
     LimitReached,
     ReasoningAdded,
     ReasoningReplaced,
+    RecordingIncomplete,
     RequestRetried,
     RequestSent,
     RoundFinished,
@@ -48,7 +46,7 @@ from unbroken.events import (
     ToolLate,
 )
 from unbroken.messages import Json, ToolCall
-from unbroken.tools.approval import Allow, Approval, Deny, Edit
+from unbroken.tools.approval import Approval, Deny
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 PER_SECOND = 12.5
@@ -137,6 +135,8 @@ class LiveScreen:
                 self._line(f"[yellow]only one call was asked for; ignored: {escape(', '.join(names))}[/]")
             case LimitReached(kind=kind, limit=limit):
                 self._line(f"[yellow]limit reached: {kind.replace('_', ' ')} ({limit:g})[/]")
+            case RecordingIncomplete(path=path, reason=reason):
+                self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
             case ToolLate(name=name):
                 self._line(f"[yellow]{escape(name)} still runs after its time-out[/]")
             case Said() | RoundFinished():
@@ -156,28 +156,13 @@ class LiveScreen:
         self._stop()
         self._end_line()
         self._page.settle()
-        arguments = call.arguments or {}
-        self._console.print(f"[bold yellow]?[/] [bold]{escape(call.name)}[/]{escape(in_brackets(arguments, 2000))}")
-        while True:
-            try:
-                answer = input("  run it? (y)es, (n)o, (e)dit, or say why not: ").strip()
-                if answer.lower() in ("y", "yes"):
-                    return Allow()
-                if answer.lower() in ("n", "no"):
-                    return Deny()
-                if answer.lower() not in ("e", "edit"):
-                    if answer:
-                        return Deny(answer)
-                    continue
-                self._console.print(f"  now: {escape(json.dumps(arguments, ensure_ascii=False))}", soft_wrap=True)
-                return Edit(_read_arguments(input("  new: ")))
-            except UserError as error:
-                self._console.print(f"  [red]{escape(str(error))}[/]")
-            except EOFError:
-                return Deny("nobody is there to ask")
-            except KeyboardInterrupt:
-                self._console.print()
-                raise
+        try:
+            return ask_on_terminal(self._console, call)
+        except EOFError:
+            return Deny("nobody is there to ask")
+        except KeyboardInterrupt:
+            self._console.print()
+            raise
 
     def line(self, text: str) -> None:
         self._line(escape(text))
@@ -254,7 +239,7 @@ class LiveScreen:
             result, took = end.text, seconds(end.seconds) if end.executed else "not run"
         width = self._console.width
         wide = max(min(width * 2 // 5, 48), 20)
-        called = Text(clean(row.name), "bold")
+        called = Text(visible(row.name), "bold")
         called.append(in_brackets(row.arguments, 200), "")
         called.truncate(wide, overflow="ellipsis", pad=True)
         text.append_text(called)
@@ -300,8 +285,11 @@ class LiveScreen:
     def _finish(self, event: RunFinished) -> None:
         self.close()
         for call in event.pending:
-            what = one_line(f"{call.get('name')} {call.get('arguments')} (id {call.get('id')})")
-            self._line(f"[yellow]waits:[/] {escape(what)}")
+            self._line(
+                f"[yellow]waits:[/] {escape(one_line(str(call.get('name'))))} (id {escape(str(call.get('id')))})"
+            )
+            for row in approval_text(call_of(call), self._console.width - 2):
+                self._line(escape(row))
         good = event.stop_reason == "answered"
         self._line(f"[{'green' if good else 'yellow'}]{'✔' if good else '■'}[/] [dim]{closing(event)}[/]")
 
@@ -344,16 +332,8 @@ def _mark(end: CallFinished) -> tuple[str, str, str]:
     """The mark, its colour, and the style of the result."""
     if end.duplicate_of:
         return "=", "green", "dim"
+    if end.uncertain:
+        return "?", "yellow", "yellow"
     if not end.executed:
         return "–", "yellow", "yellow"
     return ("✘", "red", "red") if end.error else ("✔", "green", "")
-
-
-def _read_arguments(line: str) -> dict[str, Json]:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"that is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError("arguments are a JSON object, as in the line above")
-    return value  # pyright: ignore[reportUnknownVariableType] - JSON objects have text keys

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import IO
 
-from unbroken.cli.cleaning import clean
-from unbroken.cli.wording import closing, in_brackets, one_line, retrying, seconds
+from unbroken.cli.approval_prompt import approval_text, call_of
+from unbroken.cli.terminal_text import clean, closing, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
     ApprovalAsked,
     CallFinished,
@@ -15,6 +15,7 @@ from unbroken.events import (
     CallStarted,
     Event,
     LimitReached,
+    RecordingIncomplete,
     RequestRetried,
     RequestSent,
     RunFailed,
@@ -57,29 +58,38 @@ class PlainScreen:
             case Said(text=text, final=False):
                 self._say("thought", one_line(text))
             case CallStarted(name=name, arguments=arguments):
-                self._say("call", f"{clean(name)}{in_brackets(arguments, 200)}")
+                self._say("call", f"{visible(name)}{in_brackets(arguments, 200)}")
             case CallProgress(name=name, message=message):
-                self._say("progress", f"{clean(name)}: {one_line(message)}")
+                self._say("progress", f"{visible(name)}: {one_line(message)}")
             case CallFinished():
                 outcome = "dropped" if lost else _outcome(event)
-                self._say(outcome, f"{clean(event.name)} {seconds(event.seconds)}: {one_line(event.text)}")
+                self._say(outcome, f"{visible(event.name)} {seconds(event.seconds)}: {one_line(event.text)}")
+            case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
+                self._say(
+                    "uncertain",
+                    f"{visible(name)}{in_brackets(arguments, 200)} may have taken effect before the run stopped",
+                )
             case ApprovalAsked(name=name, arguments=arguments):
-                self._say("approval", f"{clean(name)}{in_brackets(arguments, 200)} is asked about (--yes allows all)")
+                self._say("approval", f"{one_line(name)} needs an approval (--yes approves all calls)")
+                self._show_call(ToolCall("", name, arguments))
             case TodoUpdated(todos=todos):
                 steps = [f"{MARKS.get(str(todo.get('status')), '[ ]')} {todo.get('content', '')}" for todo in todos]
                 self._say("todo", one_line("; ".join(steps), 400))
             case CallsIgnored(names=names):
-                self._say("ignored", clean(", ".join(names)))
+                self._say("ignored", visible(", ".join(names)))
             case LimitReached(kind=kind, limit=limit):
                 self._say("limit", f"{kind} ({limit:g})")
+            case RecordingIncomplete(path=path, reason=reason):
+                self._say("recording", f"{clean(path)} is incomplete from here on: {one_line(reason)}")
             case ToolLate(name=name):
-                self._say("late", f"{clean(name)} still runs after its time-out")
+                self._say("late", f"{visible(name)} still runs after its time-out")
             case RunFinished():
                 if event.text:
                     self._out.write(f"{clean(event.text)}\n")
                     self._out.flush()
                 for call in event.pending:
-                    self._say("waiting", one_line(f"{call.get('name')} {call.get('arguments')} (id {call.get('id')})"))
+                    self._say("waiting", one_line(f"{call.get('name')} (id {call.get('id')})"))
+                    self._show_call(call_of(call))
                 self._say("end", closing(event))
             case RunFailed():
                 if self._heard:
@@ -99,6 +109,10 @@ class PlainScreen:
 
     def _say(self, what: str, text: str) -> None:
         self.line(f"{what}: {text}")
+
+    def _show_call(self, call: ToolCall) -> None:
+        for row in approval_text(call):
+            self.line(row)
 
 
 class JsonScreen:
@@ -126,6 +140,8 @@ class JsonScreen:
 def _outcome(event: CallFinished) -> str:
     if event.duplicate_of:
         return "same"
+    if event.uncertain:
+        return "unknown"
     if event.adopted_from and not event.error:
         return "kept"
     return "not run" if not event.executed else "failed" if event.error else "done"

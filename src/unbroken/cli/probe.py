@@ -1,4 +1,5 @@
-"""`unbroken probe --base-url … --model …`: what a live endpoint does well, otherwise or not at all, and its row.
+"""`unbroken probe --base-url … --model …`: what a live endpoint does well, differently or not at all, and its
+provider profile.
 
 On a terminal each question is shown as it is asked. In a pipe the whole output is TOML: the findings are comments, so
 it can be appended to the file of one's own rows as it is.
@@ -19,14 +20,14 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from unbroken.cli import options, which_model
-from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, tell, tell_error
-from unbroken.cli.screen import is_terminal
-from unbroken.cli.wording import one_line, seconds
+from unbroken.cli import options
+from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_error, print_line
+from unbroken.cli.streams import is_terminal
+from unbroken.cli.terminal_text import one_line, seconds
 from unbroken.errors import TimedOut, UnbrokenError, UserError
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
-from unbroken.models.rows import Row, write_row
+from unbroken.models.provider_files import Row, write_row
 from unbroken.probing import Answer, Judgement, Question, Report, probe
 
 BROKEN = 1
@@ -48,8 +49,8 @@ def probe_command(
     provider: Annotated[
         str, typer.Option(help="The row to start from; compatible is any OpenAI-compatible server.")
     ] = "compatible",
-    wire: which_model.WireName = "",
-    api_key_env: which_model.ApiKeyEnv = "",
+    wire: options.WireName = "",
+    api_key_env: options.ApiKeyEnv = "",
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one answer may take.")] = 120.0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
@@ -71,13 +72,13 @@ def probe_command(
     except TimedOut as error:
         longer = f"; if the server is only slow, give it longer than --timeout {timeout:g}"
         words = _TIMES.sub("", str(error)).removesuffix("; a slow model needs a larger first_byte")
-        tell_error(TimedOut(words + longer), options.Setup())
+        print_error(TimedOut(words + longer), options.Setup())
         raise typer.Exit(MISUSED) from None
     except UnbrokenError as error:
-        tell_error(error, options.Setup(api_key_env=api_key_env))
+        print_error(error, options.Setup(api_key_env=api_key_env))
         raise typer.Exit(MISUSED) from None
     except KeyboardInterrupt:
-        tell("interrupted")
+        print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(BROKEN if report.judgement == "broken" else ANSWERED)
 

@@ -8,75 +8,32 @@ from typing import Annotated
 import typer
 
 from unbroken.agent import Image
-from unbroken.agent.inputs import OTHER_TYPE, Prompt
-from unbroken.cli import options, which_model
+from unbroken.agent.prompt_parts import OTHER_TYPE, Prompt
+from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending
 from unbroken.cli.session import open_session
 from unbroken.cli.timeline import Timeline, legend
 from unbroken.errors import UserError
 from unbroken.messages import Media
-from unbroken.tools.schedule import Schedule
 
 
+@options.takes(*options.ALL)
 def run_command(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What is to be done; - reads standard input.")],
-    model: which_model.ModelName = "",
-    base_url: which_model.BaseUrl = "",
-    api_key_env: which_model.ApiKeyEnv = "",
-    wire: which_model.WireName = "",
-    tools: options.Tools = None,
-    mcp: options.Mcp = None,
-    instructions: options.Instructions = "",
+    setup: options.Setup,
     image: Annotated[list[str] | None, typer.Option(metavar="FILE|URL", help="Shown with the prompt.")] = None,
-    schedule: options.ScheduleName = Schedule.EAGER.value,
-    rounds: options.Rounds = None,
-    calls: options.Calls = None,
-    seconds: options.Seconds = None,
-    one_call: options.OneCall = False,
-    todo: options.Todo = False,
-    yes: options.Yes = False,
-    no_stream: options.NoStream = False,
-    attempts: options.Attempts = None,
-    fallback: options.Fallback = None,
-    raw_log: options.RawLog = "",
-    record: options.Record = "",
     timeline: Annotated[bool, typer.Option("--timeline", help="Draw when each call was written and run.")] = False,
-    json: options.AsJson = False,
-    debug: options.Debug = False,
 ) -> None:
-    setup = options.Setup(
-        model=model,
-        base_url=base_url,
-        api_key_env=api_key_env,
-        wire=wire,
-        tools=tuple(tools or ()),
-        mcp=tuple(mcp or ()),
-        instructions=instructions,
-        schedule=schedule,
-        rounds=rounds,
-        calls=calls,
-        seconds=seconds,
-        one_call=one_call,
-        todo=todo,
-        yes=yes,
-        no_stream=no_stream,
-        attempts=attempts,
-        fallback=tuple(fallback or ()),
-        raw_log=raw_log,
-        record=record,
-        json=json,
-        debug=debug,
-    )
     with ending(setup):
-        if json and timeline:
+        if setup.json and timeline:
             raise UserError("--json and --timeline cannot be used together: choose one of them")
         asked = _prompt(prompt, image or [])
         with open_session(setup, watched=timeline) as session:
-            sinks = [session.watch] if session.watch else []
             try:
-                result = session.desk.play(lambda sink: session.agent.run(asked, sinks=[*sinks, sink]))
+                result = session.thread.play(lambda sink: session.agent.run(asked, sinks=[sink]))
             finally:
-                session.tell_recorded()
+                session.print_recorded()
+                session.print_order_hint()
         if session.watch:
             session.console.print(Timeline(session.watch), legend(session.console, session.watch))
     raise typer.Exit(code_of_stop(result.stop_reason))

@@ -1,4 +1,4 @@
-"""`unbroken serve`: the gateway, from a file, from options, or with the demo model when nothing is said.
+"""`unbroken serve`: the gateway, from a file, from options, or with the demo model by default.
 
 What is served is decided by `gateway.config`; here it is shown, and the server started. uvicorn and what else only a
 server needs is an extra, and loaded when one is wanted.
@@ -6,25 +6,24 @@ server needs is an extra, and loaded when one is wanted.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from yarl import URL
 
-from unbroken.cli.exits import MISUSED, tell
-from unbroken.cli.which_model import ApiKeyEnv, BaseUrl, WireName
+from unbroken.cli.exits import MISUSED, print_line
+from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
-from unbroken.gateway.config.opening import Opened
-from unbroken.gateway.demo import NAME as DEMO
-from unbroken.gateway.logs import set_up_logs
+from unbroken.gateway.config.preflight import Opened
 from unbroken.gateway.settings import HOST, PORT, GatewaySettings
-from unbroken.gateway.upstreams import Upstream
+from unbroken.gateway.upstreams.demo_model import NAME as DEMO
+from unbroken.gateway.upstreams.upstream import Upstream
+from unbroken.logs import LogLevel, chosen_level, set_up_logs
 
 _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -32,7 +31,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 _IN_A_FILE = {"pass api_key=…": "name a variable with `api_key_env`", "pass base_url=…": "write `base_url`"}
 _AS_OPTIONS = {"pass api_key=…": "name a variable with --api-key-env", "pass base_url=…": "give --base-url"}
-"""What the library tells a programmer, and what can be done here."""
+"""The way out that an error names, and what does the same here."""
 
 
 def serve_command(
@@ -76,6 +75,7 @@ def serve_command(
     access_log: Annotated[bool, typer.Option("--access-log", help="A line in the log for each request.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Say what would be served, or all that is wrong.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
+    log_level: LogLevelName = "",
 ) -> None:
     """Serve models to any client: OpenAI's, Anthropic's or Google's, each in its own words.
 
@@ -86,6 +86,7 @@ def serve_command(
     3 it could not start.
     """
     with _telling(_AS_OPTIONS if upstream else _IN_A_FILE):
+        level: LogLevel = chosen_level(log_level, "info") or "info"
         file = _file(config, upstream)
         said = ServeOptions(
             upstream=upstream,
@@ -107,12 +108,14 @@ def serve_command(
         )
         opened = Opened()
         settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
-        serve, gateway = _load("unbroken.gateway.server").serve, _load("unbroken.gateway.app").Gateway
+        with _missing_extra():
+            from unbroken.gateway.app import Gateway  # noqa: PLC0415 - an optional extra
+            from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
         show: Callable[[str], None] = partial(_show, settings, opened, file)
         if check:
             show("")
             return
-        serve(settings, show, app=gateway, logs=partial(set_up_logs, json))
+        serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level))
 
 
 def _file(config: str, upstream: str) -> str:
@@ -122,7 +125,7 @@ def _file(config: str, upstream: str) -> str:
     if not config and Path(FILE).is_file():
         if not upstream:
             return FILE
-        tell(f"{FILE} is not read, as --upstream names the model")
+        print_line(f"{FILE} is not read, as --upstream names the model")
     return config
 
 
@@ -141,13 +144,14 @@ def _telling(words: dict[str, str]) -> Generator[None]:
         for line in str(error).splitlines():
             for spelled, here in words.items():
                 line = line.replace(spelled, here)
-            tell(line)
+            print_line(line)
         raise typer.Exit(MISUSED) from None
 
 
-def _load(module: str) -> Any:
+@contextmanager
+def _missing_extra() -> Generator[None]:
     try:
-        return importlib.import_module(module)
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
@@ -157,7 +161,7 @@ def _load(module: str) -> Any:
 
 
 def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None:
-    """What is served, and how clients get there; `at` is the address, empty while nobody listens."""
+    """What is served, and how clients get there; `at` is the address, empty with --check."""
     place = URL(at) if at else URL.build(scheme="http", host=settings.host, port=settings.port)
     near = str(place.with_host(_EVERYWHERE.get(place.host or "", place.host or ""))).rstrip("/")
     _line("listens on" if at else "would listen on", str(place).rstrip("/"))
@@ -180,11 +184,11 @@ def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None
         _line("status page", f"{near}/")
         typer.echo("Ctrl-C ends it")
     if ring is not None and not len(ring):
-        tell(f"nobody has a key: make one with `unbroken keys create NAME --file {settings.keys_file}`")
+        print_line(f"nobody has a key: make one with `unbroken keys create NAME --file {settings.keys_file}`")
     for profile in settings.clients:
         if profile.key and (ring is None or not ring.has(profile.key)):
             why = "keys are not asked for" if ring is None else f"{settings.keys_file} has none of that name"
-            tell(f"client `{profile.name}` is known by the key `{profile.key}`, and {why}: it will never be met")
+            print_line(f"client `{profile.name}` is known by the key `{profile.key}`, and {why}: it will never be met")
 
 
 def _line(what: str, value: str) -> None:

@@ -1,93 +1,246 @@
-"""What `run` and `chat` begin with: the screen that fits, logging, the model, the agent, and its loop."""
+"""From options to a run, for every command that asks a model: the screen, logging, the model, the tools, the agent and
+its thread."""
 
 from __future__ import annotations
 
+import importlib
 import logging
+import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
-from unbroken.agent import Agent
-from unbroken.cli.desk import Desk
+from unbroken.agent import Agent, Limits
+from unbroken.agent.recorded_agent import agent_of
+from unbroken.cli.agent_thread import AgentThread, Screen
 from unbroken.cli.live import LiveScreen
-from unbroken.cli.options import NamingRecorder, Setup, build_agent, build_model, build_tools
+from unbroken.cli.options import SCHEDULES, Setup
 from unbroken.cli.plain import JsonScreen, PlainScreen
-from unbroken.cli.screen import Screen, is_terminal
+from unbroken.cli.streams import is_terminal
 from unbroken.cli.timeline import Watch
+from unbroken.errors import UserError
+from unbroken.logs import PlainLines, chosen_level, stderr_handler
 from unbroken.messages import ToolCall
+from unbroken.middleware import Middleware, RunStart
+from unbroken.models.connect import connect
+from unbroken.models.guarded import ATTEMPTS
+from unbroken.models.model import Model
 from unbroken.tools.approval import Allow, OnApproval
-from unbroken.tools.toolbox import Source
+from unbroken.tools.mcp import MCPServer
+from unbroken.tools.schedule import Schedule
+from unbroken.tools.todo import todo_write
+from unbroken.tools.toolbox import Source, Toolbox
+from unbroken.trajectory.recorder import Recorder, RunRecorder
+from unbroken.trajectory.recording import Recording
 
 LOG = logging.getLogger("unbroken")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    desk: Desk
+    thread: AgentThread
     agent: Agent
     tools: list[Source]
     screen: Screen
     console: Console
     watch: Watch | None = None
     recorder: NamingRecorder | None = None
+    hints: bool = True
 
-    def tell_recorded(self) -> None:
+    def print_recorded(self) -> None:
         """Where the last run was recorded, if it was."""
         if self.recorder is not None and self.recorder.last:
             self.screen.close()
             self.console.print(Text(f"recorded in {self.recorder.last}", "dim"), soft_wrap=True)
 
+    def print_order_hint(self) -> None:
+        """Which tools cost time because they declare nothing, if any did."""
+        if self.hints and self.agent.order_hint.text:
+            self.screen.close()
+            self.console.print(Text(f"hint: {self.agent.order_hint.text}", "dim"), soft_wrap=True)
+
+
+def open_screen(setup: Setup, asks: bool = True) -> tuple[Screen, Console, bool]:
+    """The screen that fits, a console for lines that are no part of the answer, and whether both are the terminal.
+    `asks=False`: no approval is asked for."""
+    console = Console(highlight=False)
+    if not setup.json and is_terminal(sys.stdout) and not console.is_dumb_terminal:
+        return LiveScreen(console, asks=asks and is_terminal(sys.stdin)), console, True
+    screen = (JsonScreen if setup.json else PlainScreen)(sys.stdout, sys.stderr)
+    return screen, Console(highlight=False, stderr=True), False  # standard output has the answer or JSON alone
+
 
 @contextmanager
-def open_session(setup: Setup, watched: bool = False) -> Generator[Session]:
-    console = Console(highlight=False)
-    live = not setup.json and is_terminal(sys.stdout) and not console.is_dumb_terminal
-    if live:
-        screen: Screen = LiveScreen(console, asks=is_terminal(sys.stdin))
-    else:
-        console = Console(highlight=False, stderr=True)  # standard output has the answer, or JSON, and nothing else
-        screen = (JsonScreen if setup.json else PlainScreen)(sys.stdout, sys.stderr)
-    desk = Desk(screen)
+def open_session(setup: Setup, watched: bool = False, recording: Recording | None = None) -> Generator[Session]:
+    """`recording`: the run that is resumed. Its agent has the settings that were recorded."""
+    screen, console, live = open_screen(setup)
+    thread = AgentThread(screen)
     # What tools print is not the answer; on a terminal it may stand between the lines.
-    with logged(setup.debug, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
+    with logged(setup, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
         model = build_model(setup)
         watch = Watch() if watched else None
         tools = build_tools(setup)
-        recorder = NamingRecorder(setup.record) if setup.record else None
-        agent = build_agent(setup, watch.over(model) if watch else model, tools, _on_approval(setup, desk), recorder)
-        with desk.open(agent):
+        recorder = build_recorder(setup)
+        on_approval = allow if setup.yes else thread.approve if screen.asks else None
+        if recording is None:
+            agent = build_agent(setup, model, tools, on_approval, recorder, [watch] if watch else [])
+        else:
+            agent = agent_of(recording, tools, model, on_approval)
+        with thread.open(agent):
             try:
-                yield Session(desk, agent, tools, screen, console, watch, None if setup.json else recorder)
+                shown = None if setup.json else recorder
+                yield Session(thread, agent, tools, screen, console, watch, shown, hints=not setup.json)
             finally:
                 screen.close()
 
 
-def _on_approval(setup: Setup, desk: Desk) -> OnApproval | None:
-    if setup.yes:
-        return _allow
-    return desk.approve if desk.screen.asks else None
-
-
-def _allow(call: ToolCall) -> Allow:
+def allow(call: ToolCall) -> Allow:
+    """`--yes`."""
     return Allow()
 
 
 @contextmanager
-def logged(debug: bool, console: Console | None = None) -> Generator[None]:
-    """Without --debug nothing of it is seen: what matters is told by the screen."""
-    handler: logging.Handler = logging.NullHandler()
-    if debug:
-        LOG.setLevel(logging.DEBUG)
-        handler = RichHandler(console=console, show_path=False) if console else logging.StreamHandler(sys.stderr)
-        if console is None:
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+def logged(setup: Setup, console: Console | None = None) -> Generator[None]:
+    """Without --log-level, UNBROKEN_LOG or --debug nothing is logged: the screen reports what matters."""
+    level = chosen_level(setup.log_level, "debug" if setup.debug else None)
+    if level is None:
+        yield
+        return
+    handler = stderr_handler() if console is None else RichHandler(console=console, show_path=False, show_time=False)
+    if console is not None:
+        handler.setFormatter(PlainLines("%(message)s"))
+    before = LOG.level
+    LOG.setLevel(level.upper())
     LOG.addHandler(handler)
     try:
         yield
     finally:
         LOG.removeHandler(handler)
+        LOG.setLevel(before)
+
+
+def build_model(setup: Setup) -> Model:
+    if not setup.model.strip():
+        raise UserError("no model is named; say --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL")
+    attempts = ATTEMPTS if setup.attempts is None else setup.attempts
+    if attempts < 1:
+        raise UserError(f"--attempts {attempts}: it is a number from 1, and counts the first try too")
+    try:
+        return connect(
+            setup.model.strip(),
+            base_url=setup.base_url or None,
+            api_key=_key(setup.api_key_env),
+            wire=setup.wire or None,
+            stream=not setup.no_stream,
+            attempts=attempts,
+            fallback=setup.fallback or (),
+            raw_log=setup.raw_log or None,
+        )
+    except UserError as error:
+        if not str(error).startswith("raw_log="):
+            raise
+        raise UserError(str(error).replace("raw_log=", "--raw-log ", 1)) from None
+
+
+def build_tools(setup: Setup) -> list[Source]:
+    own = [todo_write] if setup.todo else []
+    return [*map(_tools, setup.tools or ()), *map(_server, setup.mcp or ()), *own]
+
+
+class NamingRecorder(Recorder):
+    """Knows the file of the last run."""
+
+    last = ""
+
+    def start(self, run: RunStart) -> RunRecorder:
+        self.last = ""
+        recorder = super().start(run)
+        self.last = recorder.path
+        return recorder
+
+
+def build_recorder(setup: Setup) -> NamingRecorder | None:
+    if setup.record_failure not in ("stop", "continue"):
+        raise UserError(f"--record-failure {setup.record_failure}: it is stop or continue")
+    return NamingRecorder(setup.record, on_failure=setup.record_failure) if setup.record else None
+
+
+def build_agent(
+    setup: Setup,
+    model: Model,
+    tools: list[Source],
+    on_approval: OnApproval | None,
+    recorder: Recorder | None = None,
+    middleware: Sequence[Middleware] = (),
+) -> Agent:
+    for option, limit in (("--rounds", setup.rounds), ("--calls", setup.calls), ("--seconds", setup.seconds)):
+        if limit is not None and not limit >= 0:  # NaN is not
+            raise UserError(f"{option} {limit:g}: a limit is 0 or more; leave it out for none")
+    limits = Limits(calls=setup.calls, seconds=setup.seconds)
+    return Agent(
+        model,
+        tools,
+        _instructions(setup.instructions),
+        schedule=_schedule(setup.schedule),
+        limits=limits if setup.rounds is None else replace(limits, rounds=setup.rounds),
+        several_calls=not setup.one_call,
+        on_approval=on_approval,
+        record=recorder,
+        middleware=middleware,
+    )
+
+
+def _key(variable: str) -> str | None:
+    if not variable:
+        return None
+    if key := os.environ.get(variable, "").strip():
+        return key
+    raise UserError(f"--api-key-env {variable}: that variable is not set; export it, or name the one that has the key")
+
+
+def _tools(name: str) -> Toolbox:
+    if name.endswith(".py") or os.sep in name or Path(name).exists():
+        return Toolbox.from_file(name)
+    here = os.getcwd()
+    sys.path.insert(0, here)  # a module in the current folder is found as `python -m` finds it
+    try:
+        return Toolbox(importlib.import_module(name))
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        words = f": {error}" if str(error) else ""
+        raise UserError(
+            f"--tools {name}: importing this module failed: {type(error).__name__}{words}; "
+            "give the path of a .py file, or the name of a module that can be imported"
+        ) from error
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _server(place: str) -> MCPServer:
+    if place.startswith(("http://", "https://")):
+        return MCPServer(url=place)
+    return MCPServer(place)
+
+
+def _instructions(given: str) -> str:
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--instructions {given}: the file cannot be read: {reason}") from None
+
+
+def _schedule(name: str) -> Schedule:
+    if name.lower() not in SCHEDULES:
+        raise UserError(f"--schedule {name}: there is no such schedule; there are: {', '.join(SCHEDULES)}")
+    return Schedule(name.lower())

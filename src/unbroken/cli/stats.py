@@ -1,4 +1,4 @@
-"""`unbroken stats DIR|FILE…`: what many recorded runs came to, in numbers. It reads and adds up; `stats_show` shows."""
+"""`unbroken stats DIR|FILE…`: the numbers of many recorded runs. Reads and adds up; `stats_tables` draws."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.status import Status
 
 from unbroken.agent.limits import Prices
-from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, tell
-from unbroken.cli.screen import is_terminal
-from unbroken.cli.stats_show import Counted, LeftOut, show_json, show_plain, show_tables
+from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_line
+from unbroken.cli.stats_tables import Counted, LeftOut, show_json, show_plain, show_tables
+from unbroken.cli.streams import is_terminal
 from unbroken.errors import UserError
 from unbroken.trajectory.alerts import ALERTS, Alert, fired
 from unbroken.trajectory.metrics import Metrics
@@ -26,7 +26,7 @@ from unbroken.trajectory.recording import SUFFIX, Recording, read_recording
 
 FIRED = 1
 _LONG = 0.5
-"""Seconds after which somebody who watches is told how far it is."""
+"""Seconds after which a terminal shows how far it is."""
 _TOLD = 20
 """So many files that are left out are named on a terminal."""
 _BY = ("model", "agent")
@@ -38,7 +38,7 @@ def stats_command(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR|FILE…", help="Recordings, or folders of them.")],
     by: Annotated[str, typer.Option(metavar="model|agent", help="One column for each, and one for all.")] = "",
     prices: Annotated[
-        str | None, typer.Option(metavar="IN,OUT[,CACHED]", help="What a million tokens cost, to tell the cost.")
+        str | None, typer.Option(metavar="IN,OUT[,CACHED]", help="What a million tokens cost, to compute the cost.")
     ] = None,
     alert: Annotated[
         list[str] | None,
@@ -60,7 +60,7 @@ def stats_command(
     try:
         found = _read(_files(paths), by, priced)
     except KeyboardInterrupt:
-        tell("interrupted")
+        print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     counted = Counted(
         found.all,
@@ -80,10 +80,12 @@ def stats_command(
     if not found.recordings:
         below = sorted({str(file.parent) for path in paths for file in Path(path).glob(f"*/*{SUFFIX}")})
         hint = f"; some are in {below[0]}: name that folder" if below else ""
-        tell(f"there is nothing to count in {' '.join(map(str, paths))}: no recording could be read{hint}")
+        print_line(f"there is nothing to count in {' '.join(map(str, paths))}: no recording could be read{hint}")
         raise typer.Exit(MISUSED)
     if check and not found.all.queries:
-        tell("no query ended in these recordings, so there is nothing to check: a gate counts runs (Agent(record=DIR))")
+        print_line(
+            "no query ended in these recordings, so there is nothing to check: a gate counts runs (Agent(record=DIR))"
+        )
         raise typer.Exit(MISUSED)
     raise typer.Exit(FIRED if check and counted.fired else ANSWERED)
 
@@ -206,6 +208,6 @@ def _progress(count: int) -> Generator[_Step]:
 def _tell_left_out(left_out: Sequence[LeftOut]) -> None:
     shown = left_out[:_TOLD] if is_terminal(sys.stderr) else left_out
     for each in shown:
-        tell(f"left out: {each.reason}")
+        print_line(f"left out: {each.reason}")
     if len(shown) < len(left_out):
-        tell(f"left out: {len(left_out) - len(shown):,} more files; --json names them all")
+        print_line(f"left out: {len(left_out) - len(shown):,} more files; --json names them all")

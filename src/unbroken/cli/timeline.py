@@ -14,8 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from unbroken.cli.cleaning import clean
-from unbroken.cli.wording import one_line, seconds
+from unbroken.cli.terminal_text import clean, one_line, seconds
 from unbroken.clock import current_clock
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Restarted
 from unbroken.events import (
@@ -29,7 +28,8 @@ from unbroken.events import (
     RunStarted,
 )
 from unbroken.messages import Json, Request
-from unbroken.models.model import Model
+from unbroken.middleware import Ask, Middleware
+from unbroken.models.model import closing
 
 
 @dataclass(slots=True)
@@ -81,8 +81,10 @@ class Turn:
             self.calls[span.index] = lost
 
 
-class Watch:
-    """Of one run: `Agent(watch.over(model), …)`, and `sinks=[watch]`."""
+class Watch(Middleware):
+    """Of one run: `Agent(…, middleware=[watch])`."""
+
+    edits_answers = False
 
     def __init__(self) -> None:
         self.schedule = ""
@@ -94,8 +96,16 @@ class Watch:
     def spans(self) -> list[Span]:
         return [span for turn in self.turns for span in turn.spans]
 
-    def over(self, model: Model) -> Model:
-        return _Watched(model, self)
+    async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
+        clock = current_clock()
+        try:
+            async with closing(call_next(request)) as batches:
+                async for deltas in batches:
+                    for delta in deltas:
+                        self.hear(delta, clock.now())
+                    yield deltas
+        finally:
+            self.turns[-1].heard = clock.now()
 
     def hear(self, delta: Delta, now: float) -> None:
         turn = self.turns[-1]
@@ -112,7 +122,7 @@ class Watch:
             case _:
                 pass
 
-    def __call__(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RunStarted(schedule=schedule):
@@ -138,30 +148,6 @@ class Watch:
     def _find(self, id: str, lost: bool = False) -> Span | None:
         """A run that is resumed begins with calls that nobody saw being written."""
         return self.turns[-1].find(id, lost) if self.turns else None
-
-
-class _Watched:
-    def __init__(self, model: Model, watch: Watch) -> None:
-        self._model = model
-        self._watch = watch
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
-        return self._pass_on(self._model.stream(request))
-
-    async def _pass_on(self, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
-        clock = current_clock()
-        try:
-            async for delta in deltas:
-                self._watch.hear(delta, clock.now())
-                yield delta
-        finally:
-            self._watch.turns[-1].heard = clock.now()
-            if close := getattr(deltas, "aclose", None):
-                await close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from unbroken.cli.exits import tell
+from unbroken.cli.exits import print_line
+from unbroken.cli.options import LogLevelName
 from unbroken.errors import UserError
+from unbroken.logs import chosen_level, set_up_logs
 from unbroken.trajectory.recording import is_recording
 from unbroken.viewer.listing import Shelf, recordings_below
 from unbroken.viewer.page import whole_page
 from unbroken.viewer.picture import picture_json
-from unbroken.viewer.plain import list_lines, picture_lines
 from unbroken.viewer.ruler import COARSE, FINE
-from unbroken.viewer.server import serving
+from unbroken.viewer.terminal import list_lines, picture_lines
 
 _NAMED = 5
 """So many folders are named where recordings could be."""
@@ -39,6 +39,7 @@ def view_command(
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="The same picture here, in the terminal.")] = False,
     json: Annotated[bool, typer.Option("--json", help="What the page draws, as JSON.")] = False,
+    log_level: LogLevelName = "",
 ) -> None:
     """Look at recorded runs: a list of them, and each as a waterfall, with its messages and its events.
 
@@ -46,6 +47,7 @@ def view_command(
 
     Exit codes: 0 shown; 2 there is no recording, or it cannot be read, or the port is taken.
     """
+    set_up_logs(level=chosen_level(log_level, "warning") or "warning")
     if html == "":
         raise UserError("--html: the name of the file is empty; give one, or - to print the page")
     if sum((bool(html), plain, json)) > 1:
@@ -76,10 +78,14 @@ def _instead(folder: Path) -> str:
 
 
 async def _serve(shelf: Shelf, port: int, opens: bool) -> None:
+    import webbrowser  # noqa: PLC0415 - start-up time
+
+    from unbroken.viewer.server import serving  # noqa: PLC0415 - start-up time: it loads aiohttp
+
     async with serving(shelf, port) as address:
         typer.echo(address)
         sys.stdout.flush()
-        tell("Ctrl-C ends it")
+        print_line("Ctrl-C ends it")
         if opens:
             await asyncio.to_thread(webbrowser.open, address)
         await asyncio.Event().wait()
@@ -96,7 +102,7 @@ def _write(shelf: Shelf, out: str) -> None:
         raise UserError(f"{out} is a recording, and would be lost: name another file for the page")
     page, left_out = whole_page(shelf)
     for words in left_out:
-        tell(words)
+        print_line(words)
     if out == "-":
         typer.echo(page.decode("utf-8", "replace"), nl=False)
         return

@@ -21,7 +21,8 @@ from unbroken.dph.values import Answer, in_text
 from unbroken.errors import AnswerInvalid, UserError
 from unbroken.events import Event, RunFailed, ToolCallsDetected
 from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, Usage, User
-from unbroken.tools.calling import Caller
+from unbroken.middleware import Middleware
+from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
 
@@ -126,7 +127,7 @@ class _Asking:
             "choice": settings.tool_choice,
             "record": environment.recorder,
             "share_all": True,
-            "caller": _once_for_all(tools) if settings.enable_skill_deduplicator else None,
+            "middleware": [RunOnce(tools)] if settings.enable_skill_deduplicator else [],
             "clock": environment.clock,
             **changes,
         }
@@ -163,25 +164,23 @@ class _Asking:
         self._environment.tell(InBlock(self._block, event))
 
 
-def _once_for_all(tools: Toolbox) -> Callable[[Caller], Caller]:
-    """A call that was made before is answered from its first result, unless its tool says no."""
-    answered: dict[str, ToolResult] = {}
+class RunOnce(Middleware):
+    """A call of the same tool with the same arguments gets the first result, unless the tool says otherwise."""
 
-    def wrap(caller: Caller) -> Caller:
-        async def call(call: ToolCall, context: CallContext[Any]) -> ToolResult:
-            tool = tools.get(call.name)
-            if tool is None or tool.dedupe is False or tool.repeat:
-                return await caller(call, context)
-            if first := answered.get(context.fingerprint):
-                return replace(first, call_id=call.id)
-            result = await caller(call, context)
-            if not result.error:
-                answered[context.fingerprint] = result
-            return result
+    def __init__(self, tools: Toolbox) -> None:
+        self._tools = tools
+        self._answered: dict[str, ToolResult] = {}
 
-        return call
-
-    return wrap
+    async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
+        tool = self._tools.get(call.name)
+        if tool is None or tool.dedupe is False or tool.repeat:
+            return await call_next(call, context)
+        if first := self._answered.get(context.fingerprint):
+            return replace(first, call_id=call.id)
+        result = await call_next(call, context)
+        if not result.error:
+            self._answered[context.fingerprint] = result
+        return result
 
 
 def _history(wanted: bool | list[dict[str, str]], said: Sequence[Message]) -> tuple[Message, ...]:

@@ -37,8 +37,10 @@ from unbroken.errors import UserError
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
+from unbroken.validation import checked
 
 
+@checked
 def check_program(
     program: Program,
     tools: Toolbox | None = None,

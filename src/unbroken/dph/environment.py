@@ -19,11 +19,11 @@ from unbroken.messages import Usage
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.calling import ResultCache
+from unbroken.tools.caller import ResultCache
 from unbroken.tools.parameters import innermost
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.record import Recorder
+from unbroken.trajectory.recorder import Recorder
 
 NO_MODEL = "no model is named, and this block asks one; give one to the program (--model), or say model= here"
 CHOICES = ("auto", "required", "none")

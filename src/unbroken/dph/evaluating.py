@@ -8,6 +8,7 @@ from typing import Any, assert_never, cast
 
 from unbroken.dph.filling import fill
 from unbroken.dph.functions import apply
+from unbroken.dph.scope import Scope
 from unbroken.dph.syntax import (
     Applied,
     Binary,
@@ -20,7 +21,7 @@ from unbroken.dph.syntax import (
     Variable,
     Word,
 )
-from unbroken.dph.values import Answer, Missing, bounded, in_text, is_number, kind_of, same, step_into
+from unbroken.dph.values import Answer, Missing, bounded, in_text, is_number, kind_of, refuse_beyond, same, step_into
 from unbroken.messages import Json
 
 
@@ -39,7 +40,7 @@ def evaluate(expression: Expression, variables: Mapping[str, Json], *, as_writte
         case Constant():
             return expression.value
         case Quoted():
-            return _guarded(expression.at, "the text", lambda: fill(expression.text, variables))
+            return _guarded(expression.at, "the text", lambda: _spent(variables, fill(expression.text, variables)))
         case Word():
             return expression.text
         case Variable():
@@ -52,8 +53,7 @@ def evaluate(expression: Expression, variables: Mapping[str, Json], *, as_writte
                 for key, value in expression.items
             }
         case Applied():
-            arguments = [evaluate(argument, variables) for argument in expression.arguments]
-            return _guarded(expression.at, f"{expression.function}(…)", lambda: apply(expression.function, arguments))
+            return _apply(expression, variables)
         case Unary():
             return _unary(expression, variables)
         case Binary():
@@ -99,17 +99,43 @@ def _binary(expression: Binary, variables: Mapping[str, Json]) -> Json:
         elif each.operator == "or":
             value = value if bool(value) else evaluate(each.right, variables)
         else:
-            value = _operate(each, value, evaluate(each.right, variables))
+            value = _operate(each, value, evaluate(each.right, variables), variables)
     return value
 
 
-def _operate(node: Binary, left: Json, right: Json) -> Json:
+def _apply(expression: Applied, variables: Mapping[str, Json]) -> Json:
+    arguments = [evaluate(argument, variables) for argument in expression.arguments]
+
+    def work() -> Json:
+        if expression.function != "len":
+            for argument in arguments:
+                _spent(variables, argument, expression.function in ("str", "join"))
+        return _spent(variables, apply(expression.function, arguments))
+
+    return _guarded(expression.at, f"{expression.function}(…)", work)
+
+
+def _spent(variables: Mapping[str, Json], value: Json, deep: bool = False) -> Json:
+    """The value; where a program runs, it is counted what it costs to go through it."""
+    if isinstance(variables, Scope):
+        variables.spend(value, deep)
+    return value
+
+
+def _operate(node: Binary, left: Json, right: Json, variables: Mapping[str, Json]) -> Json:
     # Beside a text the value of a block stands for its answer, as it does in a text.
     if isinstance(left, str) and isinstance(right, Answer):
         right = in_text(right)
     elif isinstance(left, Answer) and (isinstance(right, str) or node.operator in ("in", "not in")):
         left = in_text(left)
-    return _guarded(node.at, f"`{node.operator}`", lambda: _OPERATORS[node.operator](left, right))
+
+    def work() -> Json:
+        deep = node.operator in ("==", "!=", "in", "not in") or isinstance(left, str) or isinstance(right, str)
+        _spent(variables, left, deep)
+        _spent(variables, right, deep)
+        return _OPERATORS[node.operator](left, right)
+
+    return _guarded(node.at, f"`{node.operator}`", work)
 
 
 def _guarded(at: int, what: str, work: Callable[[], Json]) -> Json:
@@ -121,9 +147,13 @@ def _guarded(at: int, what: str, work: Callable[[], Json]) -> Json:
 
 def _add(left: Json, right: Json) -> Json:
     if isinstance(left, str) or isinstance(right, str):
-        return bounded(in_text(left) + in_text(right))
+        one, other = in_text(left), in_text(right)
+        refuse_beyond(len(one) + len(other))
+        return one + other
     if isinstance(left, list) and isinstance(right, list):
-        return bounded([*cast("list[Json]", left), *cast("list[Json]", right)])
+        ours, theirs = cast("list[Json]", left), cast("list[Json]", right)
+        refuse_beyond(len(ours) + len(theirs))
+        return [*ours, *theirs]
     if isinstance(left, dict) and isinstance(right, dict):
         return {**cast("dict[str, Any]", left), **cast("dict[str, Any]", right)}
     return _numbers("+", left, right, lambda: left + right)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from unbroken.dph.values import LARGEST, Answer, bounded, in_text, is_number, kind_of, read_json
+from unbroken.dph.values import Answer, bounded, in_text, is_number, kind_of, read_json, refuse_beyond
 from unbroken.messages import Json
 
 MOST_NUMBERS = 1_000_000
@@ -98,15 +98,9 @@ def _split(value: Any, mark: Any = None) -> list[Json]:
     return list(_text(value).split(None if mark is None else _text(mark)))
 
 
-def _refuse_beyond(size: int) -> None:
-    """Before the work is done."""
-    if size > LARGEST:
-        raise ValueError("the value gets too large")
-
-
 def _join(items: Any, mark: Any = "") -> str:
     texts = [in_text(item) for item in _list(items)]
-    _refuse_beyond(sum(map(len, texts)) + len(_text(mark)) * len(texts))
+    refuse_beyond(sum(map(len, texts)) + len(_text(mark)) * len(texts))
     return _text(mark).join(texts)
 
 
@@ -114,7 +108,7 @@ def _replace(text: Any, old: Any, new: Any) -> str:
     whole, part, instead = _text(text), _text(old), _text(new)
     if not part:
         raise ValueError("nothing cannot be replaced: the second text is empty")
-    _refuse_beyond(len(whole) + whole.count(part) * (len(instead) - len(part)))
+    refuse_beyond(len(whole) + whole.count(part) * (len(instead) - len(part)))
     return whole.replace(part, instead)
 
 

@@ -4,9 +4,9 @@ result, as its `data`."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
@@ -14,7 +14,9 @@ from pydantic_core import to_jsonable_python
 from unbroken.dph.values import checked, measure
 from unbroken.errors import UserError
 from unbroken.messages import Json, Media, Text, ToolResult
-from unbroken.tools.results import ITEMS, ToolOutput
+from unbroken.tools.lazy import collect, drain
+from unbroken.tools.results import ToolOutput, is_plain
+from unbroken.tools.threads import in_thread
 from unbroken.tools.tool import Tool
 
 
@@ -24,46 +26,64 @@ class ToolCallFailed(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    value: Any
+    value: Json
+    problem: str = ""
+    """Why what the tool gave is no value of the language."""
 
 
 def keeping(tool: Tool) -> Tool:
-    """The same tool; what it gives goes along as it is, beside the words that are made of it for a model."""
+    """The same tool; what it gives goes along as a value, beside the words that are made of it for a model."""
     function = tool.function
     assert function is not None
 
     async def run_async(**arguments: Any) -> Any:
-        return _with_value(await function(**arguments))
+        return await _finished(function(**arguments))
 
     def run(**arguments: Any) -> Any:
         value = function(**arguments)
-        return _awaited(value) if inspect.isawaitable(value) else _with_value(value)
+        lazy = inspect.isawaitable(value) or isinstance(_content(value), AsyncIterator)
+        return _finished(value) if lazy else _with_value(value)
 
     return replace(tool, function=run_async if tool.signature.is_async else run)
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return _with_value(await value)
+async def _finished(value: Any) -> Any:
+    """On the event loop: what runs foreign code is done in a thread."""
+    if inspect.isawaitable(value):
+        value = await value
+    content = _content(value)
+    if isinstance(content, AsyncIterator):
+        items = await collect(cast("AsyncIterator[Any]", content), lambda item: None)
+        value = replace(value, content=items) if isinstance(value, ToolOutput) else items
+    return _with_value(value) if is_plain(_content(value)) else await in_thread(partial(_with_value, value))
+
+
+def _content(value: Any) -> Any:
+    return value.content if isinstance(value, ToolOutput) else value
 
 
 def _with_value(value: Any) -> Any:
-    content: Any = value.content if isinstance(value, ToolOutput) else value
+    content: Any = _content(value)
     if isinstance(content, Iterator):  # it can be gone through once, and a model is told of it too
-        content = [*islice(cast("Iterator[object]", content), ITEMS)]
+        content = drain(cast("Iterator[Any]", content))
     parts: Sequence[object] = cast("Sequence[object]", content) if isinstance(content, list | tuple) else [content]
     if any(isinstance(part, ToolResult | Text | Media) for part in parts):
-        return value  # it is in words already
-    return ToolOutput(cast("object", content), Kept(cast("object", content)))
+        return value if content is _content(value) else cast("object", content)  # it is in words already
+    try:
+        kept = Kept(value_of(content))
+    except ValueError as error:
+        kept = Kept(None, str(error))
+    return ToolOutput(cast("object", content), kept)
 
 
 def kept_value(result: ToolResult) -> Json:
     """What the tool gave; if that was words already, its words."""
-    if not isinstance(result.data, Kept):
+    kept = result.data
+    if not isinstance(kept, Kept):
         return result.text
-    try:
-        return value_of(result.data.value)
-    except ValueError as error:
-        raise ToolCallFailed(f"what tool `{result.name}` gave is no value: {error}") from None
+    if kept.problem:
+        raise ToolCallFailed(f"what tool `{result.name}` gave is no value: {kept.problem}")
+    return kept.value
 
 
 def value_of(given: Any) -> Json:

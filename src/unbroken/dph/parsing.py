@@ -28,6 +28,7 @@ from unbroken.dph.syntax import (
     Target,
 )
 from unbroken.errors import UserError
+from unbroken.validation import checked
 
 DEEPEST = 30
 """How deep `/if/`, `/for/` and `/parallel/` may stand in each other."""
@@ -67,6 +68,7 @@ def read_source(path: str | Path) -> Source:
     return Source(_plain(text), str(path), file)
 
 
+@checked
 def parse_program(source: str | Source, name: str = "<program>") -> Program:
     """A program, or `InvalidProgram` with the first thing that is wrong."""
     if isinstance(source, str):

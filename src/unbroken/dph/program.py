@@ -7,9 +7,9 @@ import secrets
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from unbroken.agent.background import BACKGROUND
+from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.streaming import Streamed
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
@@ -31,8 +31,9 @@ from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.record import Recorder
+from unbroken.trajectory.recorder import Recorder
 from unbroken.transcript import Transcript
+from unbroken.validation import checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,18 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
         return self.result
 
 
+class ProgramOptions(TypedDict, total=False):
+    """Options of `run_program`, which describes them."""
+
+    models: Mapping[str, Model] | None
+    types: Mapping[str, Any] | None
+    on_approval: OnApproval | None
+    deps: Any
+    record: str | Path | Recorder | None
+    clock: Clock | None
+
+
+@checked
 def run_program(
     source: str | Path | Source | Program,
     model: Model | str | None,
@@ -122,12 +135,13 @@ def run_program(
     return ProgramRun(perform, scope, warnings)
 
 
+@checked
 def run_program_sync(
     source: str | Path | Source | Program,
     model: Model | str | None,
     tools: Sequence[Any] | Toolbox = (),
     variables: Mapping[str, Json] | None = None,
-    **options: Any,
+    **options: Unpack[ProgramOptions],
 ) -> ProgramResult:
     """`run_program` for programs that cannot await."""
 

@@ -71,8 +71,7 @@ class Runner:
     async def _let_others(self, scope: Scope) -> None:
         """Others on the loop get their turn, and an interrupt is heard, also while a program only reckons."""
         environment = self._environment
-        environment.steps += 1 + scope.work
-        scope.work = 0
+        environment.steps += 1 + scope.begin_statement()
         if environment.steps > AT_A_TIME:
             environment.steps = 0
             await asyncio.sleep(0)

@@ -8,6 +8,10 @@ from typing import Any, cast
 from unbroken.dph.values import checked, measure
 from unbroken.messages import Json, Message
 
+MOST_WORK = 3_000_000
+"""Values that one statement may copy, compare or write out. In between nothing else runs, not even a time-out."""
+CHARACTERS = 100
+"""So many characters of a text are as much work as one value."""
 REMEMBERED = 1000
 """From this size on a value is worth remembering."""
 
@@ -26,6 +30,7 @@ class Scope(dict[str, Json]):
         """The large value that was measured last."""
         self.work = 0
         """How much was done here: who runs a program lets others have their turn now and then."""
+        self._spent = 0
         self._set: dict[str, None] = {}
         """Since it was forked: names that were set, in their order."""
         self._appended: dict[str, list[Json]] = {}
@@ -36,6 +41,24 @@ class Scope(dict[str, Json]):
     def __getitem__(self, name: str) -> Json:
         self._unseen.discard(name)
         return super().__getitem__(name)
+
+    def begin_statement(self) -> int:
+        """Gives how much was done here since the last one."""
+        work = self.work + self._spent // 1000
+        self.work = self._spent = 0
+        return work
+
+    def spend(self, value: Json, deep: bool = False) -> None:
+        """A statement goes through this value, with `deep` also through all that is in it. `ValueError` if that is too
+        much for one statement."""
+        if isinstance(value, str):
+            self._spent += len(value) // CHARACTERS
+        elif isinstance(value, list | dict):
+            self._spent += self._measured(cast("Json", value))[0] if deep else len(cast("list[Json]", value))
+        if self._spent > MOST_WORK:
+            raise ValueError(
+                f"this statement goes through more than {MOST_WORK:,} values; split it, or use smaller ones"
+            )
 
     def put(self, name: str, value: Json, *, append: bool) -> None:
         """Set a name, or append to the list that it has; one that has no list is made one. What is too large or too

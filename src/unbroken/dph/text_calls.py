@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,41 +63,22 @@ class TextCalls:
         """All else is the model's: its secrets too, which a recorder has to know."""
         return getattr(self._model, name)
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         before = sum(isinstance(message, Assistant) and bool(message.calls) for message in request.messages)
         names = frozenset(tool.name for tool in request.tools)
         return self._listen(in_words(request), f"call_{before}_0", names)
 
-    async def _listen(self, request: Request, id: str, names: frozenset[str]) -> AsyncIterator[Delta]:
+    async def _listen(self, request: Request, id: str, names: frozenset[str]) -> AsyncIterator[Sequence[Delta]]:
         reader = _Reader(id, names)
-        reasoning: list[str] = []
-        async with closing(self._model.stream(request)) as deltas:
-            async for delta in deltas:
-                match delta:
-                    case TextDelta():
-                        for said in reader.feed(delta.text):
-                            yield said
-                        if reader.ignored > IGNORED:
-                            break
-                    case ReasoningDelta():
-                        reasoning.append(delta.text)
-                        yield delta
-                    case CallReady(call) | CallSpoiled(call):  # it has calls of its own after all
-                        if reader.call is None:
-                            reader.call = call
-                            yield delta
-                    case Restarted():
-                        reader, reasoning = _Reader(id, names), []
-                        yield delta
-                    case Ended():
-                        for said in reader.end(delta.verdict.whole):
-                            yield said
-                        # What the wire of the model said is no longer what was said.
-                        yield Ended(delta.verdict, reader.message("".join(reasoning)))
-                        return
-                    case _:
-                        yield delta
-        yield Ended(Verdict("whole", finish="tool_calls"), reader.message("".join(reasoning)))
+        async with closing(self._model.stream(request)) as batches:
+            async for deltas in batches:
+                if read := [each for delta in deltas for each in reader.take(delta)]:
+                    yield read
+                if reader.ended:
+                    return
+                if reader.ignored > IGNORED:
+                    break
+        yield [Ended(Verdict("whole", finish="tool_calls"), reader.message())]
 
 
 class _Reader:
@@ -108,6 +89,8 @@ class _Reader:
         """Once it is whole, or cannot become so."""
         self.ignored = 0
         """Characters that came after the call."""
+        self.ended = False
+        self._reasoning: list[str] = []
         self._id = id
         self._names = names
         self._said: list[str] = []
@@ -118,9 +101,30 @@ class _Reader:
         self._raw: list[str] = []
         self._scanner = Scanner()
 
-    def message(self, reasoning: str) -> Assistant:
+    def message(self) -> Assistant:
         """All that was said."""
-        return Assistant("".join(self._said), (self.call,) if self.call else (), reasoning)
+        return Assistant("".join(self._said), (self.call,) if self.call else (), "".join(self._reasoning))
+
+    def take(self, delta: Delta) -> list[Delta]:
+        """The deltas in its place."""
+        match delta:
+            case TextDelta():
+                return self.feed(delta.text)
+            case ReasoningDelta():
+                self._reasoning.append(delta.text)
+            case CallReady(call) | CallSpoiled(call):  # the model has calls of its own after all
+                if self.call is not None:
+                    return []
+                self.call = call
+            case Restarted():
+                self.__init__(self._id, self._names)
+            case Ended():
+                self.ended = True
+                # What the model's wire holds is no longer what was said, so the message is written anew.
+                return [*self.end(delta.verdict.whole), Ended(delta.verdict, self.message())]
+            case _:
+                pass
+        return [delta]
 
     def feed(self, text: str) -> list[Delta]:
         if self.call is not None:
@@ -231,9 +235,7 @@ def in_words(request: Request) -> Request:
     if how:
         first = said[0] if said and isinstance(said[0], System) else None
         said[: 1 if first else 0] = [System.of(f"{first.text}\n\n{how}" if first else how)]
-    return replace(
-        request, messages=tuple(said), tools=(), choice=None, parallel=None, final=False, verbatim=None, passes=""
-    )
+    return replace(request, messages=tuple(said), tools=(), choice=None, parallel=None, final=False)
 
 
 def _how_to_call(request: Request) -> str:

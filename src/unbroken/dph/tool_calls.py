@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
-from unbroken.agent.voice import Voice
+from unbroken.agent.emitter import Emitter
 from unbroken.dph.environment import Environment
 from unbroken.dph.events import BlockRun, InBlock
 from unbroken.dph.keeping import ToolCallFailed, kept_value
 from unbroken.dph.values import Answer, in_text
 from unbroken.events import CallFinished, CallStarted, Event
 from unbroken.messages import Json, ToolCall
+from unbroken.middleware import as_middleware
 from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
-from unbroken.tools.calling import Prepared, ToolCaller, prepare
+from unbroken.tools.caller import Prepared, ToolCaller, prepare
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
@@ -37,7 +38,8 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
     def tell(event: Event) -> None:
         environment.tell(InBlock(block, event))
 
-    voice = Voice(environment.run, environment.clock, [tell])
+    emitter = Emitter(environment.run, environment.clock)
+    emitter.listen(as_middleware([tell]))
     context = CallContext(
         environment.run,
         0,
@@ -47,16 +49,16 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
         nth=block.number,
         deps=environment.deps,
         arguments=prepared.arguments,
-        say=voice.say,
+        say=emitter.emit,
     )
     caller = ToolCaller(toolbox, environment.clock, environment.results)
-    voice.say(CallStarted, call.id, name, prepared.call.arguments)
+    emitter.emit(CallStarted, call.id, name, prepared.call.arguments)
     started = environment.clock.elapsed()
     try:
         result = await caller(prepared.call, context)
     finally:
         context.ended = True
-    voice.say(CallFinished, call.id, name, environment.clock.elapsed() - started, result.error, result.text)
+    emitter.emit(CallFinished, call.id, name, environment.clock.elapsed() - started, result.error, result.text)
     if result.error:
         raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")
     return kept_value(result)

@@ -117,9 +117,14 @@ def _sum_up(one: Any, known: dict[int, tuple[int, int]], ready: bool) -> tuple[i
     return size, depth + 1, missing
 
 
-def checked(size: int, depth: int) -> None:
+def refuse_beyond(size: int) -> None:
+    """Before the work is done."""
     if size > LARGEST:
         raise ValueError("the value gets too large")
+
+
+def checked(size: int, depth: int) -> None:
+    refuse_beyond(size)
     if depth > DEEPEST:
         raise ValueError(f"the value is nested more than {DEEPEST} deep")
 

@@ -247,16 +247,17 @@ class Asker:
         ended: Ended | None = None
         error: UnbrokenError | None = None
         try:
-            async for delta in model.stream(request):
-                match delta:
-                    case TextDelta(text):
-                        texts.append(text)
-                    case UsageReported():
-                        usage = delta.usage
-                    case Ended():
-                        ended = delta
-                    case _:
-                        pass
+            async for deltas in model.stream(request):
+                for delta in deltas:
+                    match delta:
+                        case TextDelta(text):
+                            texts.append(text)
+                        case UsageReported():
+                            usage = delta.usage
+                        case Ended():
+                            ended = delta
+                        case _:
+                            pass
         except (ProviderError, StreamError, UserError) as raised:
             error = raised
         message, verdict = (ended.message, ended.verdict) if ended else (None, None)

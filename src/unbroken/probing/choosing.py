@@ -9,6 +9,7 @@ from unbroken.models.quirks import ChoiceKind
 from unbroken.probing.asker import Asker, Failing, Reply
 from unbroken.probing.findings import Finding, bent, broken, unclear, works
 from unbroken.probing.wording import GET_TIME, GET_WEATHER, HELLO, SEVERAL, WEATHER
+from unbroken.wires import find_wire
 
 _BY_THE_ROW = "left out, as its row says"
 _FLAG = "parallel_tool_calls"
@@ -87,7 +88,7 @@ async def ask_parallel_off(asker: Asker) -> Finding:
 
 async def leaks(asker: Asker, reply: Reply, choice: Choice | None = None) -> bool:
     """Were these calls found in the text? Nothing is looked for in it when the tools are given as raw JSON."""
-    if asker.wire != "openai-chat" or not any("minted id" in call.notes for call in reply.calls):
+    if not find_wire(asker.wire).calls_leak or not any("minted id" in call.notes for call in reply.calls):
         return False
     function = {"name": GET_WEATHER.name, "description": GET_WEATHER.description, "parameters": GET_WEATHER.parameters}
     try:

@@ -8,6 +8,7 @@ from unbroken.messages import Message
 from unbroken.probing.asker import Asker, Reply
 from unbroken.probing.findings import Finding, bent, broken, unclear, works
 from unbroken.probing.wording import CODE, GET_WEATHER, TWO_CALLS, answered
+from unbroken.wires import DEFAULT_WIRE
 from unbroken.wires.ids import MISTRAL
 
 
@@ -27,7 +28,7 @@ async def ask_results(asker: Asker) -> Finding:
 
 async def _accepted(asker: Asker, history: tuple[Message, ...], what: str) -> Finding:
     reply = await asker.ask(history, GET_WEATHER)
-    if reply.problem and asker.wire == "openai-chat" and asker.quirks.call_ids is None:
+    if reply.problem and asker.wire == DEFAULT_WIRE and asker.quirks.call_ids is None:
         short = await asker.ask(history, GET_WEATHER, quirks=replace(asker.quirks, call_ids=MISTRAL))
         if not short.problem:
             return bent("call ids must have 9 letters and digits", call_ids=MISTRAL)

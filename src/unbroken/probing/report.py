@@ -13,12 +13,13 @@ from unbroken.clock import current_clock
 from unbroken.errors import UnknownProvider
 from unbroken.models.addresses import read_base, shown
 from unbroken.models.http import HTTPModel
+from unbroken.models.provider_files import Row
 from unbroken.models.providers import find_provider
 from unbroken.models.quirks import Quirks
-from unbroken.models.rows import Row
 from unbroken.probing.asker import WAITS, Asker, Failing, TooSlow
 from unbroken.probing.findings import Answer, Finding, Judgement, broken, unclear
 from unbroken.probing.questions import QUESTIONS, Question
+from unbroken.wires import DEFAULT_WIRE
 
 _WORST_FIRST: tuple[Judgement, ...] = ("broken", "bent", "unclear", "works")
 
@@ -50,7 +51,7 @@ class Report:
         given: dict[str, Any] = {}
         if base_url:
             given["base_url"] = shown(read_base(base_url, name, provider.port))
-        if self.wire != provider.wire and not (base_url and provider.elsewhere and self.wire == "openai-chat"):
+        if self.wire != provider.wire and not (base_url and provider.elsewhere and self.wire == DEFAULT_WIRE):
             given["wire"] = self.wire
         if key_variable and key_variable not in provider.keys:
             given["keys"] = (key_variable,)

@@ -17,8 +17,8 @@ from unbroken.messages import System, User
 from unbroken.probing.asker import Asker, Failing, Reply
 from unbroken.probing.findings import Finding, bent, broken, unclear, works
 from unbroken.probing.wording import COUNT, PONG
+from unbroken.wires import DEFAULT_WIRE
 
-_CHAT = "openai-chat"
 _HOPELESS = (Unauthorized, ModelNotFound, Unreachable, TimedOut, RateLimited)
 _LIMIT = 16
 _UNLIMITED = 150
@@ -54,7 +54,7 @@ async def ask_limit(asker: Asker) -> Finding:
     quirks = asker.quirks
     renamed = {**quirks.rename, "max_tokens": "max_completion_tokens"}
     spellings = [("max_tokens", quirks)]
-    if asker.wire == _CHAT and "max_tokens" not in quirks.rename:
+    if asker.wire == DEFAULT_WIRE and "max_tokens" not in quirks.rename:
         spellings.append(("max_completion_tokens", replace(quirks, rename=renamed)))
     refused = ignored = ""
     for name, spelled in spellings:
@@ -74,7 +74,7 @@ async def ask_limit(asker: Asker) -> Finding:
         return bent("max_tokens is refused, max_completion_tokens is ignored", rename=renamed)
     if not await asker.answers():
         return unclear(f"{refused}; but now it refuses a plain question too")
-    if asker.wire == _CHAT:
+    if asker.wire == DEFAULT_WIRE:
         return bent(f"refused by any name, so it is left out: {refused}", drop=quirks.drop | {"max_tokens"})
     return broken(refused)
 
@@ -94,7 +94,7 @@ async def ask_stream(asker: Asker) -> Finding:
         failed.advice = "; connect with stream=False"
         raise
     found = works()
-    if reply.problem and asker.wire == _CHAT and "stream_options" not in asker.quirks.drop:
+    if reply.problem and asker.wire == DEFAULT_WIRE and "stream_options" not in asker.quirks.drop:
         drop = asker.quirks.drop | {"stream_options"}
         without = await asker.ask(COUNT, stream=True, quirks=replace(asker.quirks, drop=drop))
         if not without.problem:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unbroken.testing.faulty import FaultyServer, serve_faulty, story
     from unbroken.testing.reply import Sent
     from unbroken.testing.server import ScriptedServer, serve
-    from unbroken.testing.strict import check_request
+    from unbroken.testing.strict_requests import check_request
     from unbroken.virtual import Deadlock, VirtualLoop
     from unbroken.virtual import run as run_virtual
 
@@ -52,7 +52,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.testing.faulty": ("FaultyServer", "serve_faulty", "story"),
     "unbroken.testing.reply": ("Sent",),
     "unbroken.testing.server": ("ScriptedServer", "serve"),
-    "unbroken.testing.strict": ("check_request",),
+    "unbroken.testing.strict_requests": ("check_request",),
     "unbroken.virtual": ("Deadlock", "VirtualLoop", "run_virtual"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -14,13 +14,12 @@ from unbroken.testing.frames import Bend
 from unbroken.testing.reply import Reply
 from unbroken.testing.rewrites import Rewrite
 from unbroken.wires import WIRES
+from unbroken.wires.event_shapes import BOTH, Mode
 
 Outcome: TypeAlias = str
 """`answered`; `told`: the model gets an error result, and goes on; `typed:NAME`: the caller gets this error."""
-Mode: TypeAlias = Literal["streamed", "whole"]
 Form: TypeAlias = Literal["", "whole", "stream", "array"]
 
-BOTH: tuple[Mode, ...] = ("streamed", "whole")
 ALL = tuple(WIRES)
 
 

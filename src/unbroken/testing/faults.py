@@ -1,31 +1,47 @@
 """What goes wrong between a provider and its clients, as data: every fault that a server can commit, row by row.
 
-A fault acts on what a script says (`rewrites`), on the events that tell it (`bends`), on their bytes (`damage`), or it
-stands in place of the response (a status). `faulty` serves them. The numbers of rows are those of docs/faults.md.
+A fault changes the script (`rewrites`), the events (`event_faults`) or their bytes (`damage`), or it takes the place of
+the response (a status). `faulty` serves them. The numbers of rows are those of docs/faults.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
 from unbroken.errors import UserError
 from unbroken.models.script import Break, End
-from unbroken.testing import bends, damage, rewrites
-from unbroken.testing.bends import chat_pieces, indexes
-from unbroken.testing.fault import Fault, Instead, Mode, Outcome
-from unbroken.testing.frames import dumps
-from unbroken.testing.provider_run import provider_run
-from unbroken.testing.refusals import TOO_LONG, refusal
+from unbroken.testing import damage, event_faults, rewrites
+from unbroken.testing.event_faults import each_fragment, indexes
+from unbroken.testing.fault import Fault, Instead, Outcome
 from unbroken.testing.rewrites import changed, each_call
+from unbroken.wires import WIRES, find_wire
+from unbroken.wires.event_shapes import BOTH, EventShapes, Mode, TooLong, dumps
 from unbroken.wires.values import Object
 
 STREAMED: tuple[Mode, ...] = ("streamed",)
 WHOLE: tuple[Mode, ...] = ("whole",)
-CHAT = ("openai-chat",)
-IN_PIECES = ("openai-chat", "openai-responses", "anthropic-messages")
-"""The wires on which a call comes in pieces."""
+
+
+def _wires(allow: Callable[[EventShapes], bool]) -> tuple[str, ...]:
+    """The wires whose events allow a fault."""
+    return tuple(name for name, wire in WIRES.items() if allow(wire.for_tests().events))
+
+
+def _except(modes_of: Callable[[EventShapes], Sequence[Mode]]) -> tuple[tuple[str, Mode], ...]:
+    """The wires and modes that are not among those of their wire."""
+    return tuple(
+        (name, mode) for name, wire in WIRES.items() for mode in BOTH if mode not in modes_of(wire.for_tests().events)
+    )
+
+
+LOOSE = _wires(lambda events: events.loose_fragments)
+IN_FRAGMENTS = _wires(lambda events: events.in_fragments)
+IN_ONE_EVENT = _wires(lambda events: not events.in_fragments)
+DONE_ENDS = tuple(name for name, wire in WIRES.items() if wire.done_ends)
+LEAKING = tuple(name for name, wire in WIRES.items() if wire.calls_leak)
+ARGUMENTS_ARE_OBJECTS = _except(lambda events: events.text_arguments)
 
 LONGEST = 20_000
 
@@ -90,7 +106,7 @@ def _status(code: int, outcome: Outcome, lasting: Outcome) -> Fault:
     words = _WORDS.get(code, "no")
 
     def body(wire: str) -> bytes:
-        return dumps(refusal(wire, code, words))
+        return dumps(find_wire(wire).error_body(code, words))
 
     title = f"the provider answers {code}: {words}"
     return Fault(f"status_{code}", 19, title, True, outcome, lasting, instead=Instead(code, body))
@@ -121,58 +137,58 @@ def _in_calls() -> Iterator[Fault]:
         "calls_in_one_event",
         1,
         "several calls in one event",
-        wires=("openai-chat", "gemini"),
+        wires=_wires(lambda events: events.merges_calls),
         modes=STREAMED,
-        bend=bends.all_calls_at_once,
+        bend=event_faults.all_calls_at_once,
     )
     yield Fault(
         "calls_interleaved",
         1,
         "the pieces of several calls in turns",
-        wires=("openai-chat", "anthropic-messages"),
+        wires=_wires(lambda events: events.interleaves),
         modes=STREAMED,
-        bend=bends.interleaved,
+        bend=event_faults.interleaved,
     )
-    yield Fault("no_index", 2, "no index", wires=IN_PIECES, modes=STREAMED, bend=indexes(lambda index: None))
-    yield Fault("no_type", 2, "calls without their type", wires=CHAT, bend=chat_pieces(bends.without_type))
+    yield Fault("no_index", 2, "no index", wires=IN_FRAGMENTS, modes=STREAMED, bend=indexes(lambda index: None))
+    yield Fault("no_type", 2, "calls without their type", wires=LOOSE, bend=each_fragment(event_faults.without_type))
     yield Fault(
-        "all_at_index_0", 3, "every call at index 0", wires=IN_PIECES, modes=STREAMED, bend=indexes(lambda _: 0)
+        "all_at_index_0", 3, "every call at index 0", wires=IN_FRAGMENTS, modes=STREAMED, bend=indexes(lambda _: 0)
     )
     yield Fault(
         "one_index_several_ids",
         3,
         "one index with several ids, in one event",
-        wires=CHAT,
+        wires=LOOSE,
         modes=STREAMED,
-        bend=bends.at_one_index,
+        bend=event_faults.at_one_index,
     )
     yield Fault(
         "index_0_without_ids",
         3,
         "every call at index 0, and no ids",
-        wires=CHAT,
+        wires=LOOSE,
         modes=STREAMED,
-        bend=chat_pieces(bends.at_index_0_without_ids),
+        bend=each_fragment(event_faults.at_index_0_without_ids),
     )
     from_1, sparse, text = indexes(lambda index: index + 1), indexes(lambda index: 2 * index), indexes(str)
-    yield Fault("index_from_1", 4, "the first index is 1", wires=IN_PIECES, modes=STREAMED, bend=from_1)
-    yield Fault("sparse_indexes", 4, "indexes with gaps", wires=IN_PIECES, modes=STREAMED, bend=sparse)
-    yield Fault("index_as_string", 4, "an index sent as a string", wires=IN_PIECES, modes=STREAMED, bend=text)
+    yield Fault("index_from_1", 4, "the first index is 1", wires=IN_FRAGMENTS, modes=STREAMED, bend=from_1)
+    yield Fault("sparse_indexes", 4, "indexes with gaps", wires=IN_FRAGMENTS, modes=STREAMED, bend=sparse)
+    yield Fault("index_as_string", 4, "an index sent as a string", wires=IN_FRAGMENTS, modes=STREAMED, bend=text)
     yield Fault(
         "id_and_name_repeated",
         5,
         "id and name in every piece",
-        wires=CHAT,
+        wires=LOOSE,
         modes=STREAMED,
-        bend=bends.repeat_id_and_name(),
+        bend=event_faults.repeat_id_and_name(),
     )
     yield Fault(
         "empty_id_and_name",
         5,
         "an empty id and an empty name in later pieces",
-        wires=CHAT,
+        wires=LOOSE,
         modes=STREAMED,
-        bend=chat_pieces(bends.empty_id_and_name),
+        bend=each_fragment(event_faults.empty_id_and_name),
     )
     yield Fault("no_ids", 6, "calls without ids", rewrite=each_call(lambda call, _: changed(call, id="")))
     yield Fault(
@@ -188,50 +204,52 @@ def _in_calls() -> Iterator[Fault]:
         "empty_arguments",
         7,
         "nothing in place of `{}` for a tool without arguments",
-        wires=IN_PIECES,
+        wires=IN_FRAGMENTS,
         rewrite=each_call(rewrites.without_arguments),
-        except_for=(("anthropic-messages", "whole"),),
+        except_for=ARGUMENTS_ARE_OBJECTS,
     )
     yield Fault(
         "null_arguments",
         7,
         "null in place of `{}` for a tool without arguments",
-        wires=IN_PIECES,
+        wires=IN_FRAGMENTS,
         rewrite=each_call(rewrites.without_arguments),
-        bend=bends.null_arguments,
+        bend=event_faults.null_arguments,
     )
-    yield Fault("null_args", 7, "null for a tool without arguments", wires=("gemini",), bend=bends.null_arguments)
+    yield Fault(
+        "null_args", 7, "null for a tool without arguments", wires=IN_ONE_EVENT, bend=event_faults.null_arguments
+    )
     yield Fault(
         "object_arguments",
         7,
         "arguments as an object in place of text",
-        wires=IN_PIECES,
+        wires=IN_FRAGMENTS,
         rewrite=each_call(lambda call, _: changed(call, pieces=1)),
-        bend=bends.object_arguments,
-        except_for=(("anthropic-messages", "whole"),),
+        bend=event_faults.object_arguments,
+        except_for=ARGUMENTS_ARE_OBJECTS,
     )
     yield Fault(
         "double_encoded",
         7,
         "arguments as JSON within JSON",
-        wires=IN_PIECES,
+        wires=IN_FRAGMENTS,
         rewrite=each_call(rewrites.double_encoded),
-        except_for=(("anthropic-messages", "whole"),),
+        except_for=ARGUMENTS_ARE_OBJECTS,
     )
     yield Fault(
         "string_arguments",
         7,
         "arguments as text in place of an object",
-        wires=("anthropic-messages", "gemini"),
-        bend=bends.string_arguments,
-        except_for=(("anthropic-messages", "streamed"),),
+        wires=_wires(lambda events: events.text_arguments != BOTH),
+        bend=event_faults.string_arguments,
+        except_for=_except(lambda events: [mode for mode in BOTH if mode not in events.text_arguments]),
     )
     yield Fault(
         "cut_by_length",
         8,
         "the token limit cuts a call",
         outcome="told",
-        wires=IN_PIECES,
+        wires=IN_FRAGMENTS,
         rewrite=rewrites.cut_last_call(),
     )
     yield Fault(
@@ -240,7 +258,7 @@ def _in_calls() -> Iterator[Fault]:
         "the provider could not read a call itself",
         True,
         lasting=BROKEN,
-        wires=("gemini",),
+        wires=IN_ONE_EVENT,
         rewrite=rewrites.cut_last_call(),
     )
     yield Fault(
@@ -256,18 +274,18 @@ def _in_calls() -> Iterator[Fault]:
         9,
         "arguments that are whole, and then more text",
         outcome="told",
-        wires=IN_PIECES,
+        wires=IN_FRAGMENTS,
         rewrite=rewrites.last_call(lambda call: [changed(call, raw=f"{call.raw}, and so on")]),
-        except_for=(("anthropic-messages", "whole"),),
+        except_for=ARGUMENTS_ARE_OBJECTS,
     )
     yield Fault(
         "placeholder_before_arguments",
         9,
         "`{}` before the arguments",
         outcome="told",
-        wires=IN_PIECES,
+        wires=IN_FRAGMENTS,
         rewrite=rewrites.last_call(lambda call: [changed(call, raw=f"{{}}{call.raw}")]),
-        except_for=(("anthropic-messages", "whole"),),
+        except_for=ARGUMENTS_ARE_OBJECTS,
     )
 
 
@@ -277,8 +295,8 @@ def _at_the_end() -> Iterator[Fault]:
         "finish_says_stop",
         10,
         "the finish reason says that there are no calls",
-        wires=("openai-chat", "anthropic-messages"),
-        bend=bends.finish({"openai-chat": "stop", "anthropic-messages": "end_turn"}),
+        wires=_wires(lambda events: bool(events.done_reason)),
+        bend=event_faults.finish_without_calls,
     )
     yield Fault(
         "finish_says_calls_on_cut",
@@ -286,36 +304,41 @@ def _at_the_end() -> Iterator[Fault]:
         "the finish reason says that all is well, and a call is cut",
         True,
         lasting="told",
-        wires=("openai-chat", "anthropic-messages"),
+        wires=_wires(lambda events: bool(events.done_reason)),
         rewrite=rewrites.cut_last_call(End("done")),
-        except_for=(("anthropic-messages", "whole"),),
+        except_for=ARGUMENTS_ARE_OBJECTS,
     )
     yield Fault(
         "completed_with_cut_item",
         10,
         "the response says that it is complete, and a call in it that it is not",
         outcome="told",
-        wires=("openai-responses",),
+        wires=_wires(lambda events: events.calls_have_status),
         rewrite=rewrites.cut_last_call(End("done")),
     )
     yield Fault(
         "finish_twice",
         10,
         "two finish reasons",
-        wires=("openai-chat", "anthropic-messages", "gemini"),
+        wires=_wires(lambda events: not events.calls_have_status),
         modes=STREAMED,
-        bend=bends.finish_twice,
+        bend=event_faults.finish_twice,
     )
     yield Fault(
         "usage_after_finish",
         10,
         "usage after the finish",
-        wires=("openai-chat", "gemini"),
+        wires=_wires(lambda events: events.usage_apart),
         modes=STREAMED,
-        bend=bends.usage_last,
+        bend=event_faults.usage_last,
     )
     yield Fault(
-        "no_finish_reason", 10, "`[DONE]` and no finish reason", wires=CHAT, modes=STREAMED, bend=bends.no_finish
+        "no_finish_reason",
+        10,
+        "`[DONE]` and no finish reason",
+        wires=DONE_ENDS,
+        modes=STREAMED,
+        bend=event_faults.no_finish,
     )
     yield Fault(
         "clean_end_without_finish",
@@ -323,7 +346,7 @@ def _at_the_end() -> Iterator[Fault]:
         "the body ends cleanly, the response does not",
         True,
         lasting=BROKEN,
-        bend=bends.clean_end,
+        bend=event_faults.clean_end,
     )
     yield Fault("close", 11, "the connection is closed", True, lasting=BROKEN, damage=damage.close)
     yield Fault("reset", 11, "the connection is reset", True, lasting=BROKEN, damage=damage.reset)
@@ -337,7 +360,7 @@ def _at_the_end() -> Iterator[Fault]:
 
 def _inside() -> Iterator[Fault]:
     """Rows 13 to 15 and 17: errors inside, nothing inside, something else beside."""
-    error = bends.error_inside("the upstream failed, try again", 502)
+    error = event_faults.error_inside("the upstream failed, try again", 502)
     yield Fault("error_object_inside", 13, "an error object inside a 200", True, lasting=BROKEN, bend=error)
     yield Fault(
         "error_event_inside",
@@ -345,7 +368,7 @@ def _inside() -> Iterator[Fault]:
         "an error event inside a 200",
         True,
         modes=STREAMED,
-        bend=bends.error_inside("overloaded", 529, named=True),
+        bend=event_faults.error_inside("overloaded", 529, named=True),
     )
     yield Fault(
         "error_at_the_end",
@@ -353,7 +376,7 @@ def _inside() -> Iterator[Fault]:
         "all is said, and then an error in place of the end",
         True,
         modes=STREAMED,
-        bend=bends.error_at_the_end("internal error"),
+        bend=event_faults.error_at_the_end("internal error"),
     )
     yield Fault(
         "limit_inside",
@@ -361,7 +384,7 @@ def _inside() -> Iterator[Fault]:
         "too many requests, inside a 200",
         True,
         lasting=BROKEN,
-        bend=bends.error_inside("too many requests", 429),
+        bend=event_faults.error_inside("too many requests", 429),
     )
     yield Fault(
         "refusal_inside",
@@ -370,7 +393,7 @@ def _inside() -> Iterator[Fault]:
         True,
         BROKEN,
         BROKEN,
-        bend=bends.error_inside("the messages are invalid", 400),
+        bend=event_faults.error_inside("the messages are invalid", 400),
     )
     yield Fault(
         "html_inside",
@@ -378,7 +401,7 @@ def _inside() -> Iterator[Fault]:
         "an HTML page inside a stream",
         True,
         modes=STREAMED,
-        bend=bends.inside(_PAGE, ends=True),
+        bend=event_faults.inside(_PAGE, ends=True),
     )
     yield Fault(
         "json_error_inside",
@@ -386,7 +409,7 @@ def _inside() -> Iterator[Fault]:
         "the body of an error inside a stream, not as an event",
         True,
         modes=STREAMED,
-        bend=bends.bare_error_inside,
+        bend=event_faults.bare_error_inside,
     )
     yield Fault("empty_response", 14, "an end, and nothing before it", True, lasting=BROKEN, rewrite=rewrites.nothing)
     yield Fault("empty_body", 14, "a 200 without a body", True, lasting=BROKEN, damage=damage.nothing)
@@ -397,8 +420,8 @@ def _inside() -> Iterator[Fault]:
     yield Fault("text_before_call", 15, "text before a call", rewrite=rewrites.before_calls("One moment. "))
     for dialect, rewrite in rewrites.LEAKS.items():
         name = f"leaked_{dialect.replace('-', '_')}"
-        yield Fault(name, 16, f"calls written as text, as {dialect} does", wires=CHAT, rewrite=rewrite)
-    yield Fault("provider_run_tools", 17, "a search that the provider ran itself", bend=provider_run)
+        yield Fault(name, 16, f"calls written as text, as {dialect} does", wires=LEAKING, rewrite=rewrite)
+    yield Fault("provider_run_tools", 17, "a search that the provider ran itself", bend=event_faults.provider_run)
 
 
 def _in_bytes() -> Iterator[Fault]:
@@ -420,15 +443,17 @@ def _in_bytes() -> Iterator[Fault]:
         "no_event_names",
         18,
         "no `event:` lines",
-        wires=("openai-responses", "anthropic-messages"),
+        wires=_wires(lambda events: events.named),
         modes=STREAMED,
-        bend=bends.without_names,
+        bend=event_faults.without_names,
     )
     yield Fault("json_array", 18, "one JSON array in place of events", modes=STREAMED, form="array")
     yield Fault("whole_for_stream", 18, "a whole body though a stream was asked for", modes=STREAMED, form="whole")
     yield Fault("stream_for_whole", 18, "a stream though a whole body was asked for", modes=WHOLE, form="stream")
     yield Fault("garbage", 18, "bytes that nobody wrote", True, lasting=BROKEN, damage=damage.garbage)
-    yield Fault("damaged_event", 18, "an event whose JSON is torn", True, lasting=BROKEN, bend=bends.damaged_event)
+    yield Fault(
+        "damaged_event", 18, "an event whose JSON is torn", True, lasting=BROKEN, bend=event_faults.damaged_event
+    )
 
 
 def _in_place() -> Iterator[Fault]:
@@ -447,21 +472,21 @@ def _in_place() -> Iterator[Fault]:
 
 def _too_long() -> Iterator[Fault]:
     """Row 35: many spellings of one refusal."""
-    for spelling, said in TOO_LONG.items():
+    reports = {name: report for wire in WIRES.values() for name, report in wire.for_tests().events.too_long.items()}
+    for name, report in reports.items():
         yield Fault(
-            f"too_long_{spelling}",
+            f"too_long_{name}",
             35,
-            f"the context is too long, as {spelling} says it",
+            f"the context is too long, as {name} says it",
             True,
             lasting="typed:ContextTooLong",
-            wires=said.wires,
-            instead=Instead(said.status, lambda wire, said=said: dumps(said.body(wire))),
+            wires=_wires(lambda events, name=name: name in events.too_long),
+            instead=Instead(report.status, lambda wire, report=report: dumps(_too_long_body(wire, report))),
             longest=LONGEST,
         )
 
     def shape(wire: str, status: int, message: str) -> Object:
-        own = {"anthropic-messages": "anthropic", "gemini": "gemini"}.get(wire, "openai")
-        return TOO_LONG[own].body(wire)
+        return _too_long_body(wire, next(iter(find_wire(wire).for_tests().events.too_long.values())))
 
     yield Fault(
         "too_long_inside",
@@ -469,14 +494,20 @@ def _too_long() -> Iterator[Fault]:
         "the context is too long, and a 200 says so",
         True,
         lasting="typed:ContextTooLong",
-        bend=bends.error_inside("", 400, shape=shape),
+        bend=event_faults.error_inside("", 400, shape=shape),
         longest=LONGEST,
     )
 
 
+def _too_long_body(wire: str, report: TooLong) -> Object:
+    body = find_wire(wire).error_body(report.status, report.message)
+    body["error"] |= report.fields
+    return body
+
+
 def _in_values() -> Iterator[Fault]:
     """Rows 36 and 37: what parsers trip over."""
-    yield Fault("split_emoji", 36, "emoji as two halves in two events", modes=STREAMED, bend=bends.split_emoji)
+    yield Fault("split_emoji", 36, "emoji as two halves in two events", modes=STREAMED, bend=event_faults.split_emoji)
     yield Fault("big_integers", 37, "integers beyond 64 bits", rewrite=each_call(rewrites.beyond_64_bits))
 
 

@@ -126,8 +126,6 @@ def expected() -> list[Ended]:
 
 Choice: TypeAlias = Callable[[Case], bool]
 
-_SHORT = {"openai-chat": "chat", "openai-responses": "responses", "anthropic-messages": "anthropic", "gemini": "gemini"}
-
 
 class Table:
     """Outcomes by fault: a cell for each wire that was run, what was expected, and what comes of it if it lasts."""
@@ -141,7 +139,11 @@ class Table:
         self._modes = [mode for mode in ("streamed", "whole") if any(case.mode == mode for case in run)]
         self._lasting = any(case.when == "always" for case in run)
         self.title = " / ".join(self._modes)
-        self.heads = [*(_SHORT[wire] for wire in self._wires), "expected", *(["if it lasts"] if self._lasting else [])]
+        self.heads = [
+            *(WIRES[wire].http.short_name for wire in self._wires),
+            "expected",
+            *(["if it lasts"] if self._lasting else []),
+        ]
 
     @property
     def faults(self) -> list[Fault]:

@@ -23,6 +23,7 @@ from unbroken.testing.frames import Spelled, bend_chunks
 from unbroken.testing.reply import Reply, Sent
 from unbroken.testing.rewrites import changed
 from unbroken.testing.server import ScriptedServer, in_thread
+from unbroken.wires import DEFAULT_WIRE
 from unbroken.wires.values import Object, as_dict, as_list
 
 Plan: TypeAlias = Callable[[int, Request], "Fault | str | None"]
@@ -71,7 +72,7 @@ class FaultyServer(ScriptedServer):
         self._runs: dict[tuple[str, str], int] = {}
         """How often each run that chose a fault has met it."""
 
-    def base_url(self, wire: str = "openai-chat", fault: str = "") -> str:
+    def base_url(self, wire: str = DEFAULT_WIRE, fault: str = "") -> str:
         """With a `fault`, of which this client's responses are to be."""
         url = super().base_url(wire)
         return url.replace(self.url, f"{self.url}/fault/{fault}", 1) if fault else url

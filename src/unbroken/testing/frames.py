@@ -1,21 +1,20 @@
-"""Events in the bytes of a stream and back: what the bends of `faults` work on.
+"""Events in the bytes of a stream and back, for `event_faults`.
 
-A whole body is one event. What is no JSON (`[DONE]`, the raw bytes of a script) passes as bytes, untouched.
+A non-streaming body is one event. What is no JSON (`[DONE]`, the raw bytes of a script) passes as bytes, untouched.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from unbroken.messages import Json
 from unbroken.testing.reply import Chunks
+from unbroken.wires import find_wire
+from unbroken.wires.event_shapes import Event, Events, EventShapes, Mode, dumps
 from unbroken.wires.values import Object
-
-Event: TypeAlias = Object | bytes
-Events: TypeAlias = Iterator[Event]
 
 DONE = b"data: [DONE]\n\n"
 
@@ -26,6 +25,14 @@ class Spelled:
 
     wire: str
     stream: bool
+
+    @property
+    def mode(self) -> Mode:
+        return "streamed" if self.stream else "whole"
+
+    @property
+    def shapes(self) -> EventShapes:
+        return find_wire(self.wire).for_tests().events
 
 
 Bend: TypeAlias = Callable[[Events, Spelled], Events]
@@ -52,17 +59,9 @@ def write(event: Object, spelled: Spelled) -> bytes:
     data = dumps(event)
     if not spelled.stream:
         return data
-    name = event.get("type") if spelled.wire in ("openai-responses", "anthropic-messages") else None
+    name = event.get("type") if spelled.shapes.named else None
     head = f"event: {name}\n".encode() if isinstance(name, str) else b""
     return head + b"data: " + data + b"\n\n"
-
-
-def dumps(value: Json) -> bytes:
-    """Unlike those of `wires`, it also writes half a surrogate pair, as some providers do."""
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _read(data: bytes, spelled: Spelled) -> Events:

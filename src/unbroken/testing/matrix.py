@@ -20,7 +20,7 @@ from unbroken.testing.faulty import FaultyServer
 from unbroken.testing.reply import Sent
 from unbroken.testing.scenario import Evidence, problems_of, run_scenario, tell, tell_otherwise
 from unbroken.testing.server import ScriptedServer
-from unbroken.wires import WIRES
+from unbroken.wires import WIRES, find_wire
 
 When: TypeAlias = Literal["once", "reworded", "last", "always"]
 """The first response is broken; the same, and the second answer says it in other words; the last response is broken;
@@ -34,13 +34,6 @@ SILENCE = 0.4
 PATIENCE = 10.0
 """The same where nothing stalls: nobody is to be given up because the machine is slow."""
 FIRST_WAIT = 0.01
-
-PROVIDERS = {
-    "openai-chat": "openai",
-    "openai-responses": "openai",
-    "anthropic-messages": "anthropic",
-    "gemini": "gemini",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +175,7 @@ async def go_on(wire: str, messages: Sequence[Message]) -> str:
 def open_model(wire: str, base_url: str, stream: bool = True, silence: float = PATIENCE, name: str = "m") -> HTTPModel:
     """The bare model: it tries once."""
     guarded = connect(
-        f"{PROVIDERS[wire]}:{name}",
+        f"{find_wire(wire).http.provider}:{name}",
         base_url=base_url,
         api_key="not-a-key",
         wire=wire,

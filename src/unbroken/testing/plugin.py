@@ -6,7 +6,6 @@ for.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -60,11 +59,11 @@ def recorded(request: pytest.FixtureRequest) -> Generator[Recorded]:
     """`agent = Agent(recorded("openai:gpt-5"), tools)`: the first run asks the model and records it beside the test, in
     `recordings/`; later ones play that. `pytest --rerecord` asks anew."""
     models: list[RecordedModel] = []
-    home = importlib.import_module("unbroken.testing.recorded")
+    from unbroken.testing.recorded import RecordedModel, file_of  # noqa: PLC0415 - start-up time of every pytest
 
     def make(model: Recordable) -> RecordedModel:
-        file = home.file_of(request.path.parent, request.node.nodeid, len(models) + 1)
-        made = home.RecordedModel(model, file, request.config.getoption("--rerecord"))
+        file = file_of(request.path.parent, request.node.nodeid, len(models) + 1)
+        made = RecordedModel(model, file, bool(request.config.getoption("--rerecord")))
         models.append(made)
         return made
 
@@ -80,8 +79,9 @@ def scripted_upstream() -> Generator[ScriptedUpstream]:
     with ExitStack() as servers:
 
         def start(*answers: Line, **options: Any) -> ScriptedServer:
-            server = importlib.import_module("unbroken.testing.server")
-            return servers.enter_context(server.serve(*answers, **options))
+            from unbroken.testing.server import serve  # noqa: PLC0415 - start-up time
+
+            return servers.enter_context(serve(*answers, **options))
 
         yield start
 
@@ -97,9 +97,10 @@ def faulty_upstream() -> Generator[FaultyUpstream]:
             answers: Line | Sequence[Line] = (),
             **options: Any,
         ) -> FaultyServer:
-            faulty = importlib.import_module("unbroken.testing.faulty")
+            from unbroken.testing.faulty import serve_faulty, story  # noqa: PLC0415 - start-up time
+
             several = isinstance(answers, Sequence) and not isinstance(answers, str)
             given = cast("Sequence[Line]", answers if several else [answers])
-            return servers.enter_context(faulty.serve_faulty(*(given or [faulty.story]), fault=fault, **options))
+            return servers.enter_context(serve_faulty(*(given or [story]), fault=fault, **options))
 
         yield start

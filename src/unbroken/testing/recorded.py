@@ -1,8 +1,8 @@
 """A model for tests: the first run asks a real one and records its answers, later runs play them.
 
-Recorded is what the model was asked and said; the tools of the test run each time. A request is answered by what was
-recorded for an equal one, so runs may go on beside each other; one that has no equal departs from the recording, and is
-told with the difference. What is recorded with an error in it, or by a test that fails, is not kept.
+What the model was asked and what it answered is recorded; the tools of the test run each time. A request gets the
+answer that was recorded for an equal one, so runs may overlap; one without an equal raises `ReplayDiverged` with the
+difference. A recording with an error in it, or of a test that fails, is not kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -18,14 +18,15 @@ from unbroken.clock import current_clock
 from unbroken.deltas import Delta, Ended
 from unbroken.errors import MissingKey, UserError
 from unbroken.messages import Request
+from unbroken.middleware import RunStart
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
-from unbroken.trajectory.companion import RunHead
-from unbroken.trajectory.departure import Departed, compare_requests
-from unbroken.trajectory.lines import Hearing, read_delta, read_error
-from unbroken.trajectory.record import Recorder, RunRecorder
+from unbroken.partial_response import PartialResponse
+from unbroken.trajectory.divergence import ReplayDiverged, compare_requests
+from unbroken.trajectory.lines import read_delta, read_error
+from unbroken.trajectory.recorded_inputs import Exchange, read_tape
+from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import read_recording
-from unbroken.trajectory.tape import Exchange, read_tape
 
 Recordable: TypeAlias = str | Model | Callable[[], Model]
 """A model, its name, or a function that makes it: asked only when there is something to record."""
@@ -46,13 +47,11 @@ class RecordedModel:
         self._unfinished = 0
         """Answers that failed, broke off, or were not heard to their end."""
         self.records = rerecord or not path.exists()
-        self._left: list[Exchange] = [] if self.records else read_tape(read_recording(path))[0]
+        self._left: list[Exchange] = [] if self.records else read_tape(read_recording(path)).exchanges
         self.name = model if isinstance(model, str) else getattr(model, "name", "recorded")
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        played = self._record(request) if self.records else self._play(request)
-        async for delta in played:
-            yield delta
+    def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        return self._record(request) if self.records else self._play(request)
 
     def end(self, complete: bool = True) -> None:
         """The test is over. `complete`: it did not fail; then what was recorded is kept, if all of it is good, and all
@@ -65,17 +64,18 @@ class RecordedModel:
                 os.replace(self._new, self.path)
         elif self._left and complete:
             left = "1 request" if len(self._left) == 1 else f"{len(self._left)} requests"
-            raise Departed(f"{self.path} has {left} more than the test has made: {AGAIN}")
+            raise ReplayDiverged(f"{self.path} has {left} more than the test has made: {AGAIN}")
 
-    async def _record(self, request: Request) -> AsyncIterator[Delta]:
+    async def _record(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         model, recorder = self._open()
         recorder.turn = self._number
         self._number += 1
         self._unfinished += 1
-        async for delta in recorder.recorded(model).stream(request):
-            if isinstance(delta, Ended) and delta.verdict.whole:
+        async for deltas in recorder.recorded(model)(request):
+            last = deltas[-1]
+            if isinstance(last, Ended) and last.verdict.whole:
                 self._unfinished -= 1
-            yield delta
+            yield deltas
 
     def _open(self) -> tuple[Model, RunRecorder]:
         if self._model is None:
@@ -88,10 +88,10 @@ class RecordedModel:
         if self._recorder is None:
             self._new.unlink(missing_ok=True)
             model = self._model
-            head = RunHead(
+            head = RunStart(
                 self.path.stem, "recorded", model.name, current_clock(), secrets=lambda: getattr(model, "secrets", ())
             )
-            self._recorder = Recorder(self._new).accompany(head)
+            self._recorder = Recorder(self._new).start(head)
         return self._model, self._recorder
 
     def _make(self) -> Model:
@@ -103,29 +103,31 @@ class RecordedModel:
             raise UserError(f"recorded({self._given!r}): give a model, its name, or a function that makes one")
         return self._given()
 
-    async def _play(self, request: Request) -> AsyncIterator[Delta]:
+    async def _play(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         exchange = self._find(request)
         if not exchange.whole:
-            raise Departed(f"{self.path} is cut: it has only a part of the answer to this request; {AGAIN}")
-        hearing = Hearing()
+            raise ReplayDiverged(f"{self.path} is cut: it has only a part of the answer to this request; {AGAIN}")
+        hearing = PartialResponse()
         for each in exchange.inputs:
             await asyncio.sleep(0)  # as between the pieces of a real stream, others get their turn
             if each.line["line"] == "failed":
                 raise read_error(each.line)
+            if each.line["line"] == "closed":
+                return
             delta = read_delta(each.line, hearing)
             hearing.feed(delta)
-            yield delta
+            yield (delta,)
 
     def _find(self, request: Request) -> Exchange:
         if not self._left:
-            raise Departed(f"the test asks for more than {self.path} has: {AGAIN}")
+            raise ReplayDiverged(f"the test asks for more than {self.path} has: {AGAIN}")
         words = ""
         for place, exchange in enumerate(self._left):
             other = compare_requests(exchange.request, request, exchange.request.turn)
             if not other:
                 return self._left.pop(place)
             words = words or other
-        raise Departed(f"{words}\n{self.path} has no answer to this request: {AGAIN}")
+        raise ReplayDiverged(f"{words}\n{self.path} has no answer to this request: {AGAIN}")
 
 
 def file_of(folder: Path, test: str, number: int) -> Path:

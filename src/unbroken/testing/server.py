@@ -23,14 +23,16 @@ from unbroken.errors import ProviderError, UnbrokenError, UserError
 from unbroken.messages import Request
 from unbroken.models.script import Line, Script, Step, Uses, steps_of
 from unbroken.models.scripted import play_bytes
-from unbroken.testing.refusals import refusal
 from unbroken.testing.reply import FOREVER, Chunks, Reply, Reset, Sent, Stray
-from unbroken.testing.strict import check_request, check_shape
-from unbroken.wires import WIRES, find_wire
+from unbroken.testing.strict_requests import check_request, check_shape
+from unbroken.validation import checked
+from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
+from unbroken.wires.http_api import Operation
 
 Object: TypeAlias = dict[str, Any]
 
 
+@checked
 class ScriptedServer:
     """`async with ScriptedServer("Hello.") as server:` and point a client to `server.base_url(wire)`.
 
@@ -82,16 +84,15 @@ class ScriptedServer:
         self._runner: web.AppRunner | None = None
         self._stopping = asyncio.Event()
 
-    def base_url(self, wire: str = "openai-chat") -> str:
+    def base_url(self, wire: str = DEFAULT_WIRE) -> str:
         """What a client of this wire takes for its base URL: the clients of OpenAI want the `/v1` in it."""
-        return f"{self.url}/v1" if find_wire(wire).name.startswith("openai") else self.url
+        return self.url + find_wire(wire).http.base_path
 
     async def start(self) -> None:
         """Listens; from now on it has its `url`. `UserError` if it cannot have its port. `async with` does it too."""
         app = web.Application(client_max_size=1 << 30)
         for prefix in self.prefixes:
-            for path, wire in _PATHS.items():
-                app.router.add_post(prefix + path, self._handler(wire))
+            app.router.add_post(prefix + "/{path:v1.*}", self._handle)
             app.router.add_get(prefix + "/{version:v1|v1beta|v1alpha}/models", self._list_models)
         # No middleware: aiohttp remembers those for ever, and with them the server and all that it has kept.
         app.router.add_route("*", "/{anything:.*}", self._turn_away)
@@ -128,25 +129,30 @@ class ScriptedServer:
     def _script_of(self, lines: Sequence[Line], loop_last: bool) -> Script:
         return Script(_checked(lines), loop_last)
 
-    def _handler(self, wire: str) -> Callable[[web.Request], Any]:
-        async def handle(http: web.Request) -> web.StreamResponse:
-            data = await http.read()
-            sent: Sent | None = None
-            try:
-                request, body = self._decode(wire, http, data)
-                sent = self._keep(wire, http, request, body, len(data))
-                self._check(wire, request, body)
-                reply = self._reply(sent, request, http)
-            except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client is told
-                refused = _as_refusal(error)
-                if sent is None:
-                    self._stray(http, refused.status, str(refused))
-                return self._refuse(wire, refused, sent)
-            if self._wrap is not None:
-                reply.chunks = self._wrap(reply.chunks)
-            return await self._send(http, reply, sent)
+    async def _handle(self, http: web.Request) -> web.StreamResponse:
+        path = f"/{http.match_info['path']}"
+        for wire, each in WIRES.items():
+            operation = each.http.find(path)
+            if operation is not None and operation.wanted == "answer":
+                return await self._answer(wire, operation, http)
+        return await self._turn_away(http)
 
-        return handle
+    async def _answer(self, wire: str, operation: Operation, http: web.Request) -> web.StreamResponse:
+        data = await http.read()
+        sent: Sent | None = None
+        try:
+            request, body = self._decode(wire, operation, http, data)
+            sent = self._keep(wire, http, request, body, len(data))
+            self._check(wire, request, body)
+            reply = self._reply(sent, request, http)
+        except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client is told
+            refused = _as_refusal(error)
+            if sent is None:
+                self._stray(http, refused.status, str(refused))
+            return self._refuse(wire, refused, sent)
+        if self._wrap is not None:
+            reply.chunks = self._wrap(reply.chunks)
+        return await self._send(http, reply, sent)
 
     async def _turn_away(self, request: web.Request) -> web.Response:
         """What leads nowhere is told where it should have gone."""
@@ -157,14 +163,14 @@ class ScriptedServer:
             status, words = 404, f"there is no such path; the base URL is {bases}"
         self._stray(request, status, words)
         told = f"{request.method} {request.path}: {words}"
-        return web.json_response(refusal("openai-chat", status, told), status=status)
+        return web.json_response(find_wire(DEFAULT_WIRE).error_body(status, told), status=status)
 
     def _stray(self, http: web.Request, status: int, words: str) -> None:
         self.strays.append(Stray(http.method, http.path, status, words))
         if self._on_stray is not None:
             self._on_stray(self.strays[-1])
 
-    def _decode(self, wire: str, http: web.Request, data: bytes) -> tuple[Request, Object]:
+    def _decode(self, wire: str, operation: Operation, http: web.Request, data: bytes) -> tuple[Request, Object]:
         if self._api_key and _key(http) != self._api_key:
             raise ProviderError("the API key is missing or wrong", status=401)
         try:
@@ -172,9 +178,10 @@ class ScriptedServer:
         except ValueError as error:
             raise ProviderError(f"the body is not JSON: {error}", status=400) from None
         request = find_wire(wire).decode_request(body)
-        if wire == "gemini":  # there the model and the stream stand in the address
-            stream = http.match_info["method"] == "streamGenerateContent"
-            request = replace(request, model=http.match_info["model"], stream=stream)
+        if operation.model:
+            request = replace(request, model=operation.model)
+        if operation.stream is not None:
+            request = replace(request, stream=operation.stream)
         return request, body
 
     def _keep(self, wire: str, http: web.Request, request: Request, body: Object, size: int) -> Sent:
@@ -200,7 +207,7 @@ class ScriptedServer:
 
     def _steps(self, sent: Sent, request: Request) -> list[Step]:
         steps = self._script_for(request).answer(request, "the scripted server")
-        quiet = sent.wire == "openai-chat" and request.stream and not _asks_for_usage(self.bodies[sent.number])
+        quiet = request.stream and not find_wire(sent.wire).http.wants_usage(self.bodies[sent.number])
         steps = [step for step in steps if not (quiet and isinstance(step, Uses))]
         sent.steps = tuple(steps)
         return steps
@@ -209,8 +216,7 @@ class ScriptedServer:
         return self._scripts.get(request.model, self._script)
 
     def _framed(self, chunks: Chunks, stream: bool, sent: Sent, http: web.Request, array: bool = False) -> Reply:
-        """Without `alt=sse`, Gemini streams one JSON array."""
-        if stream and (array or (sent.wire == "gemini" and http.query.get("alt") != "sse")):
+        if stream and (array or find_wire(sent.wire).http.wants_array(http.query_string)):
             return Reply(_as_array(chunks), headers={"Content-Type": "application/json"})
         return Reply(chunks, headers={"Content-Type": "text/event-stream" if stream else "application/json"})
 
@@ -254,7 +260,7 @@ class ScriptedServer:
 
     def _refuse(self, wire: str, error: ProviderError, sent: Sent | None) -> web.Response:
         headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
-        body = json.dumps(refusal(wire, error.status, str(error))).encode()
+        body = json.dumps(find_wire(wire).error_body(error.status, str(error))).encode()
         if sent is not None:
             sent.status = error.status
             sent.refused = "" if sent.fault else str(error)
@@ -294,14 +300,7 @@ def in_thread(server: S) -> Generator[S]:
         loop.close()
 
 
-_PATHS = {
-    "/v1/chat/completions": "openai-chat",
-    "/v1/responses": "openai-responses",
-    "/v1/messages": "anthropic-messages",
-    "/{version:v1|v1beta|v1alpha}/models/{model}:{method:generateContent|streamGenerateContent}": "gemini",
-}
-assert set(_PATHS.values()) == set(WIRES)
-_ENDINGS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
+_ENDINGS = tuple(ending for wire in WIRES.values() for ending in wire.http.endings)
 
 
 def _checked(lines: Sequence[Line]) -> Sequence[Line]:
@@ -340,11 +339,6 @@ def _key(http: web.Request) -> str:
     bearer = http.headers.get("authorization", "").removeprefix("Bearer ")
     keys = (http.headers.get("x-api-key"), http.headers.get("x-goog-api-key"), http.headers.get("api-key"))
     return next((key for key in keys if key), "") or http.query.get("key", "") or bearer
-
-
-def _asks_for_usage(body: Object) -> bool:
-    options: Object = body.get("stream_options") or {}
-    return bool(options.get("include_usage"))
 
 
 def _hang_up(http: web.Request) -> None:

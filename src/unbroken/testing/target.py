@@ -22,6 +22,7 @@ from unbroken.testing.faults import Mode, Outcome
 from unbroken.testing.faulty import FaultyServer, story
 from unbroken.testing.matrix import Case, Ended, unheard
 from unbroken.testing.scenario import ASKED, CALLS, tell
+from unbroken.wires import WIRES
 
 MODEL = "demo"
 KEY = "not-a-key"
@@ -29,12 +30,7 @@ TIMEOUT = 30.0
 AT_ONCE = 2
 """Programs that run at the same time."""
 
-_BASE_URLS = {
-    "openai-chat": "OPENAI_BASE_URL",
-    "openai-responses": "OPENAI_BASE_URL",
-    "anthropic-messages": "ANTHROPIC_BASE_URL",
-    "gemini": "GOOGLE_GEMINI_BASE_URL",
-}
+_BASE_URLS = {name: wire.http.base_url_variable for name, wire in WIRES.items()}
 
 
 @dataclass(frozen=True, slots=True)

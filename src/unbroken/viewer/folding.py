@@ -24,7 +24,7 @@ DIED = "its process died"
 
 
 class Lanes:
-    """`read` takes every line, once. A `tape` is what a model said, without the run around it."""
+    """`read` takes every line, once. A `recorded_inputs` is what a model said, without the run around it."""
 
     def __init__(self, clips: Clipper, began: float, tape: bool = False) -> None:
         self.turns: list[Turn] = []
@@ -333,7 +333,11 @@ class Lanes:
             case "call_progress":
                 self._find(line).progress.append((at, words(line, "message")[:500]))
             case "approval_asked":
-                self._find(line).asked = at
+                call = self._find(line)
+                call.asked = at
+                if flag(line, "uncertain"):
+                    call.state = "uncertain"
+                    call.notes.append("it may have taken effect before the run stopped: somebody has to say what to do")
             case "tool_late":
                 self._find(line).notes.append(f"it ran on for {number(line, 'seconds') or 0:g} s after its time-out")
             case "calls_ignored":
@@ -367,6 +371,8 @@ class Lanes:
         if call.result is None:
             call.result = self._clips.text(text(line, "text"))
         call.state = _state(call, dropped, line.get("executed") is not False)
+        if flag(line, "uncertain"):
+            call.state, call.started = "uncertain", None
 
     def _adopt(self, line: Line, adopted_from: str) -> None:
         """The call goes on as one of an answer that broke off."""

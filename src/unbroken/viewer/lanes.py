@@ -8,7 +8,17 @@ from typing import Literal, TypeAlias
 from unbroken.viewer.clips import Clip
 
 State: TypeAlias = Literal[
-    "done", "failed", "shared", "refused", "spoiled", "dropped", "running", "waiting", "handed", "withdrawn"
+    "done",
+    "failed",
+    "shared",
+    "refused",
+    "spoiled",
+    "dropped",
+    "uncertain",
+    "running",
+    "waiting",
+    "handed",
+    "withdrawn",
 ]
 """How a call ended: with a result, with an error, with that of its twin, answered without its tool, not whole, lost
 with its answer; or not at all: it still ran, it still waited, it was handed to a client, it was none."""

@@ -1,7 +1,7 @@
 """One run as a picture: plain data, from which the page and the terminal draw the same. Pure: a `Recording` in.
 
 It says what is there in seconds from the start of the run, with long texts cut (`clips`). It does not say how anything
-looks. `folding` finds the turns and calls in it, `asked` the messages.
+looks. `folding` finds the turns and calls in it, `request_messages` the messages.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import orjson
 from unbroken.trajectory.facts import NO_RESPONSE
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
-from unbroken.viewer.asked import AskedRequest, prompt_of, requests_of
 from unbroken.viewer.clips import Clip, Clipper
 from unbroken.viewer.entries import Entry, entries_of
 from unbroken.viewer.fields import count, flag, inner, number, text, words
 from unbroken.viewer.folding import Lanes
 from unbroken.viewer.lanes import CallLane, Mark, Turn
+from unbroken.viewer.request_messages import AskedRequest, prompt_of, requests_of
 
 _TOLD = 3
 """Banners of a kind: what is shown should not be hidden by them."""
@@ -42,6 +42,8 @@ class Totals:
     adopted: int
     refused: int
     """Answered without their tool."""
+    uncertain: int
+    """Their process died while they ran, and nobody knows whether they took effect."""
     retries: int
     """Requests that were made again, for whatever reason."""
     restarts: int
@@ -193,6 +195,7 @@ def _totals(lanes: Lanes, end: Line) -> Totals:
         duplicates=sum(call.state == "shared" for call in calls),
         adopted=sum(bool(call.adopted_from) for call in calls),
         refused=sum(call.state in ("refused", "spoiled") for call in calls),
+        uncertain=sum(call.state == "uncertain" for call in calls),
         retries=sum(bool(kind) for kind in failed),
         restarts=sum(bool(kind) and kind not in NO_RESPONSE for kind in failed),
         input_tokens=count(usage, "input_tokens") or sum(turn.input_tokens for turn in turns),

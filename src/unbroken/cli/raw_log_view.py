@@ -10,16 +10,16 @@ import orjson
 import typer
 from rich.console import Console
 
-from unbroken.cli.cleaning import clean
-from unbroken.cli.exits import tell
-from unbroken.cli.show import Live, as_json, escape, show_contents, show_plain
+from unbroken.cli.exits import print_line
+from unbroken.cli.response_view import Live, as_json, show_contents, show_plain
+from unbroken.cli.terminal_text import clean, escape
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder, Response
 from unbroken.decoding.verdict import How, judge_failure
 from unbroken.errors import InvalidRequest, NotAResponse, ProviderError, StreamError, TimedOut, Unreachable, UserError
 from unbroken.messages import Assistant, Json, Request
-from unbroken.models.failures import Asked, read_failure
-from unbroken.models.rawlog import Exchange, read_exchanges
+from unbroken.models.error_responses import Asked, read_failure
+from unbroken.models.raw_log import Exchange, read_exchanges
 from unbroken.verdicts import Verdict
 from unbroken.wires import WIRES, find_wire
 
@@ -35,7 +35,7 @@ _UNTOLD: tuple[How, str] = ("unfinished", "the log ends before the response does
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What was said on the command line. What was not said, the log knows."""
+    """What was given on the command line; the log has the rest."""
 
     wire: str
     tools: list[str]
@@ -44,7 +44,7 @@ class Decoding:
 
 
 def show_exchanges(pieces: Iterable[bytes], file: str, wanted: str, how: Decoding, json: bool) -> bool:
-    """Show them, or the one that is wanted; are all of these whole?"""
+    """Shows them all, or the one that is wanted. Returns whether each that was shown is complete."""
     console = Console(highlight=False)
     unread = _Unread(file)
     shown, last, whole = 0, 0, True
@@ -56,7 +56,7 @@ def show_exchanges(pieces: Iterable[bytes], file: str, wanted: str, how: Decodin
             typer.echo()
         shown += 1
         whole = _show(console, exchange, how, json) and whole
-    unread.tell()
+    unread.report()
     if not shown:
         which = "there is no whole exchange in it"
         if wanted and last:
@@ -66,7 +66,7 @@ def show_exchanges(pieces: Iterable[bytes], file: str, wanted: str, how: Decodin
 
 
 class _Unread:
-    """The lines that said nothing; people are told of them once, at the end."""
+    """The lines that could not be read; they are reported once, at the end."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -90,13 +90,15 @@ class _Unread:
         if last := b"".join(held):
             yield last
 
-    def tell(self) -> None:
+    def report(self) -> None:
         if self._numbers:
             lines = ", ".join(map(str, self._numbers[:5])) + (", …" if len(self._numbers) > 5 else "")
             what = "line" if len(self._numbers) == 1 else "lines"
-            tell(f"{self._file}: {what} {lines} left out: torn, or of an exchange whose beginning is not in the file")
+            print_line(
+                f"{self._file}: {what} {lines} left out: torn, or of an exchange whose beginning is not in the file"
+            )
         if self._torn:
-            tell(f"{self._file}: the last line left out: it is torn, whoever wrote it was stopped")
+            print_line(f"{self._file}: the last line left out: it is torn, whoever wrote it was stopped")
 
 
 def _show(console: Console, exchange: Exchange, how: Decoding, json: bool) -> bool:
@@ -160,7 +162,7 @@ def _decode(exchange: Exchange, wire: str, how: Decoding, live: Live | None) -> 
                 if live is not None:
                     live.show(delta, position)
     except StreamError:
-        pass  # beyond a limit: the verdict says so
+        pass  # beyond a limit, as the verdict reports
     kind, cause = _HOW.get(exchange.how, _UNTOLD) if exchange.how else _UNTOLD
     try:
         decoder.end(exchange.reason or cause, kind)

@@ -1,8 +1,8 @@
-"""What stands on the terminal of one turn: text as it came and lines between it, so that a part can be drawn anew.
+"""Redraws text of the current turn when a retry replaces it.
 
-A terminal keeps no account of what stands on it, so this does, and only as far as it is sure: characters whose width
-terminals do not agree on, a window that changed, text that scrolled away, or somebody else who may have printed mean
-that nothing is taken back.
+A terminal cannot be read back, so `Page` records what was printed. It redraws nothing if it cannot be sure of the
+place: characters whose width terminals do not agree on, a window that changed, text that scrolled away, or a tool that
+may have printed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class Page:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._pieces: list[tuple[Text, str]] = []
-        """Each with the part of the turn that it is of."""
+        """Each with the part of the turn that it belongs to."""
         self._width = console.width
         self._sure = True
         self.mid_line = False
 
     def begin(self) -> None:
-        """Another turn: what stands there, stands."""
+        """A new turn: what was printed before stays."""
         self.end_line()
         self._pieces.clear()
         self._width, self._sure = self._console.width, True
 
     def settle(self) -> None:
-        """Others print too: nothing of this turn can be taken back."""
+        """Others print too: nothing of this turn can be redrawn."""
         self._sure = False
 
     def print(self, text: Text, part: str) -> None:
@@ -48,7 +48,7 @@ class Page:
         return any(piece for piece, of in self._pieces if of == part)
 
     def take_back(self, part: str) -> bool:
-        """Without this part of the turn, if that can be done. Nothing else may be drawn on the terminal now."""
+        """Removes this part of the turn, if that can be done. Nothing else may be drawn on the terminal now."""
         above = rows_above("".join(piece.plain for piece, _ in self._pieces), self._width)
         console = self._console
         if not self._sure or above is None or console.width != self._width or console.legacy_windows:

@@ -10,8 +10,7 @@ from typing import IO, Protocol
 from rich.console import Console
 from rich.markup import escape
 
-from unbroken.cli.cleaning import clean
-from unbroken.cli.wording import in_brackets, one_line, retrying, seconds
+from unbroken.cli.terminal_text import clean, in_brackets, one_line, retrying, seconds, visible
 from unbroken.dph import (
     BlockFinished,
     BlockRun,
@@ -48,12 +47,12 @@ class Show(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave things so that others can print."""
+        """Leaves the terminal so that others can print."""
         ...
 
 
 class _Words:
-    """What is said in words is said by the command, on standard error."""
+    """The command itself prints these in words, on standard error."""
 
     def refuse(self, error: InvalidProgram) -> None:
         pass
@@ -191,16 +190,16 @@ def _line(event: ProgramEvent) -> tuple[str, str] | None:
             how = f" ({reason.replace('_', ' ')})" if reason not in ("", "answered") else ""
             return None if block.kind == "call" else ("done", f"{seconds(took)}{how}: {one_line(in_text(value))}")
         case InBlock(event=CallStarted() as call):
-            return "call", f"{clean(call.name)}{in_brackets(call.arguments, 200)}"
+            return "call", f"{visible(call.name)}{in_brackets(call.arguments, 200)}"
         case InBlock(event=CallFinished() as call):
             mark = "failed" if call.error else "gave"
-            return mark, f"{clean(call.name)} {seconds(call.seconds)}: {one_line(call.text)}"
+            return mark, f"{visible(call.name)} {seconds(call.seconds)}: {one_line(call.text)}"
         case InBlock(event=CallProgress() as progress):
-            return "progress", f"{clean(progress.name)}: {one_line(progress.message)}"
+            return "progress", f"{visible(progress.name)}: {one_line(progress.message)}"
         case InBlock(event=RequestRetried() as retry):
             return "retry", retrying(retry)
         case InBlock(event=CallsIgnored() as ignored):
-            return "ignored", clean(", ".join(ignored.names))
+            return "ignored", visible(", ".join(ignored.names))
         case InBlock(event=LimitReached() as limit) if event.block.kind != "judge":  # its one round is all it has
             return "limit", f"{limit.kind} ({limit.limit:g})"
         case InBlock(event=Said(text=text, final=False)):

@@ -1,7 +1,7 @@
-"""Between a person and an agent: the terminal belongs to the main thread, the agent to a loop in a thread of its own.
+"""Runs an agent on a loop in a thread of its own, while the main thread keeps the terminal.
 
-So a person can be asked, or take their time at a prompt, while calls go on and servers stay connected; and an interrupt
-is a message like any other, which ends the run and nothing else. Nothing is drawn here (that is a `Screen`).
+So you can ask the person, who may take their time, while calls continue and servers stay connected. An interrupt is a
+message like any other: it ends the run and nothing else. A `Screen` draws what happens.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from unbroken.agent import Agent, Result
-from unbroken.cli.screen import Screen
 from unbroken.events import Event, Sink
 from unbroken.messages import ToolCall
 from unbroken.tools.approval import Approval
 
 Work: TypeAlias = Callable[[Sink], Coroutine[Any, Any, Result]]
-"""Starts a run that tells the sink what happens."""
+"""Starts a run that sends its events to the sink."""
 
-UNHEARD = 0.1
-"""Seconds in which an interrupt is heard, if it is heard at all."""
-PATIENCE = 10.0
+UNNOTICED = 0.1
+"""Seconds in which an interrupt is noticed, if it is noticed at all."""
+CLOSING = 10.0
 """Seconds that servers have to close."""
 
 
@@ -45,8 +44,31 @@ class _Interrupt:
     pass
 
 
-class Desk:
-    """`with desk.open(agent): result = desk.play(lambda sink: agent.run("…", sinks=[sink]))`"""
+class Screen(Protocol):
+    """Where a run is shown: live on a terminal, as plain lines, or as JSON."""
+
+    @property
+    def asks(self) -> bool:
+        """Can it ask a person?"""
+        ...
+
+    def show(self, event: Event) -> None: ...
+
+    def ask(self, call: ToolCall) -> Approval:
+        """May this call run?"""
+        ...
+
+    def line(self, text: str) -> None:
+        """Prints a line that is not part of an answer."""
+        ...
+
+    def close(self) -> None:
+        """Leaves the terminal so that others can print."""
+        ...
+
+
+class AgentThread:
+    """`with thread.open(agent): result = thread.play(lambda sink: agent.run("…", sinks=[sink]))`"""
 
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
@@ -68,7 +90,7 @@ class Desk:
         finally:
             if self._loop is not None and self._keeper is not None and thread.is_alive():
                 self._loop.call_soon_threadsafe(self._keeper.cancel)
-            thread.join(PATIENCE if self._interrupts < 2 else 0.1)
+            thread.join(CLOSING if self._interrupts < 2 else 0.1)
 
     def play(self, work: Work) -> Result:
         """One run to its end, shown on the screen. An interrupt ends it, with every call answered, and is raised when
@@ -140,15 +162,15 @@ class Desk:
 
         before = signal.signal(signal.SIGINT, interrupted)
         try:
-            with self._heard_at_a_prompt():
+            with self._noticed_at_a_prompt():
                 yield
         finally:
             signal.signal(signal.SIGINT, before)
 
     @contextmanager
-    def _heard_at_a_prompt(self) -> Generator[None]:
-        """`input` waits for keys alone: an interrupt that comes when the prompt stands there, and just before it begins
-        to wait, is noted and not heard until a key is pressed. So it is sent once more if nobody has heard it."""
+    def _noticed_at_a_prompt(self) -> Generator[None]:
+        """`input` waits for keys alone: an interrupt that arrives after the prompt is shown and just before the wait is
+        not handled until a key is pressed. So it is sent once more if nothing has handled it."""
         if not hasattr(signal, "pthread_kill"):  # Windows
             yield
             return
@@ -157,9 +179,9 @@ class Desk:
 
         def listen() -> None:
             while os.read(reader, 1):
-                heard = self._interrupts
-                time.sleep(UNHEARD)
-                if self._asking and self._interrupts == heard:
+                seen = self._interrupts
+                time.sleep(UNNOTICED)
+                if self._asking and self._interrupts == seen:
                     signal.pthread_kill(main, signal.SIGINT)
 
         listener = threading.Thread(target=listen, name="unbroken-interrupts", daemon=True)

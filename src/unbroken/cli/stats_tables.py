@@ -1,4 +1,4 @@
-"""How the numbers of many runs look: tables and histograms on a terminal, plain lines in a pipe, JSON."""
+"""The numbers of many runs as tables and histograms on a terminal, plain lines in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from unbroken.cli.wording import one_line
+from unbroken.cli.terminal_text import one_line
 from unbroken.trajectory.alerts import Fired
 from unbroken.trajectory.histograms import Histogram
 from unbroken.trajectory.metrics import Metrics, ToolMetrics
@@ -91,6 +91,7 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("  turns with several", lambda each: f"{each.multi_tool_call_count:,}"),
     ("  duplicates shared", lambda each: f"{each.duplicates_shared:,}"),
     ("  refused", lambda each: f"{each.refused:,}"),
+    ("  uncertain", lambda each: f"{each.uncertain:,}"),
     ("tool executions", lambda each: f"{each.tool_executions:,}"),
     ("  failures", lambda each: _and_share(each.tool_failures, each.tool_failure_rate)),
     ("  time, total", lambda each: _seconds(each.tool_execution_time_total)),

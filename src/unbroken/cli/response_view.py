@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import typer
 from rich.console import Console
-from rich.markup import escape as _escape
+from rich.markup import escape as markup_escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text as RichText
 
-from unbroken.cli.cleaning import clean
+from unbroken.cli.terminal_text import clean, escape
 from unbroken.decoding import Response
 from unbroken.deltas import (
     CallOpened,
@@ -30,10 +30,6 @@ from unbroken.messages import Json, ToolCall
 
 SHOWN = 400
 """Characters of a long text that a terminal shows."""
-
-
-def escape(text: str) -> str:
-    return _escape(clean(text))
 
 
 class Live:
@@ -124,7 +120,7 @@ def show_plain(response: Response, *heading: str) -> None:
 
 
 def as_json(response: Response, wire: str, about: dict[str, Json] | None = None) -> str:
-    """`about` says more of it, first; then all of it is one line."""
+    """With `about`, which comes first, all of it is one line."""
     calls: list[dict[str, Any]] = [asdict(call) for call in response.calls]
     value: dict[str, Any] = {
         **(about or {}),
@@ -155,7 +151,7 @@ def _sayable(value: Json) -> Json:
 
 
 def _call(call: ToolCall) -> str:
-    return f"[bold]{escape(call.name)}[/] {_escape(_short(call.raw or '{}'))}"
+    return f"[bold]{escape(call.name)}[/] {markup_escape(_short(call.raw or '{}'))}"
 
 
 def _short(text: str) -> str:

@@ -143,6 +143,7 @@ def _facts(picture: Picture) -> str:
         _count(totals.rounds, "round"),
         _count(totals.calls, "call"),
         f"{totals.failed} failed" if totals.failed else "",
+        f"{totals.uncertain} uncertain" if totals.uncertain else "",
         f"{totals.early} started early" if totals.early else "",
         f"{totals.duplicates} shared" if totals.duplicates else "",
         _count(totals.restarts, "restart") if totals.restarts else "",
@@ -178,7 +179,8 @@ def _call(call: CallLane, ruler: Ruler, label: int, glyphs: Glyphs, now: float) 
     text = Text.assemble(_fit(name, label), ruler.bar(_stretches(call, glyphs, now)))
     took = "" if call.started is None else _seconds((now if call.ended is None else call.ended) - call.started)
     text.append(
-        (took or ("died" if call.died else _MARKS.get(call.state, ""))).rjust(_TOOK), FAILED if call.error else "dim"
+        (took or ("died" if call.died and call.state != "uncertain" else _MARKS.get(call.state, ""))).rjust(_TOOK),
+        FAILED if call.error else "dim",
     )
     return text
 
@@ -194,7 +196,14 @@ def _values(arguments: Clip | None) -> str:
     return ", ".join(map(str, as_object(value).values())) if isinstance(value, dict) else arguments.text
 
 
-_MARKS = {"shared": "shared", "refused": "refused", "spoiled": "not whole", "handed": "handed", "waiting": "never ran"}
+_MARKS = {
+    "shared": "shared",
+    "refused": "refused",
+    "spoiled": "not whole",
+    "handed": "handed",
+    "waiting": "never ran",
+    "uncertain": "unknown",
+}
 
 
 def _stretches(call: CallLane, glyphs: Glyphs, now: float) -> list[Stretch]:

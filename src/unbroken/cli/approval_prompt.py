@@ -1,0 +1,183 @@
+"""Asks a person on a terminal whether a call may run.
+
+All of the call is shown, exactly, so that nothing in it can pass for something else. Every row of a value begins with a
+line number and a bar, so a value cannot imitate the lines of the prompt. Characters that cannot be seen, that look like
+a space, or that change the order of others are written as `⟨U+202E⟩`; the bracket `⟨` itself is written so too:
+different arguments never look the same. A long call is shown page by page: it cannot be approved before its end was
+shown, and what was typed before that is discarded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from unbroken.cli.terminal_text import counted, visible
+from unbroken.errors import UserError
+from unbroken.messages import Json, ToolCall
+from unbroken.tools.approval import Allow, Approval, Deny, Edit
+
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None
+
+QUESTION = "  run it? (y)es, (n)o, (e)dit, or say why not: "
+
+
+def ask_on_terminal(console: Console, call: ToolCall) -> Approval:
+    """`EOFError` if nobody is there. A call with edited arguments is shown again before it can be approved."""
+    shown, edited = call, False
+    refusal = _show(console, call)
+    while refusal is None:
+        answer = _answer(QUESTION)
+        if answer.lower() in ("y", "yes"):
+            return Edit(shown.arguments or {}) if edited else Allow()
+        if answer.lower() in ("n", "no"):
+            return Deny()
+        if answer.lower() not in ("e", "edit"):
+            if answer:
+                return Deny(answer)
+            continue
+        console.print(Text(f"  now: {json.dumps(shown.arguments or {})}"), soft_wrap=True)
+        try:
+            arguments = _read_arguments(input("  new: "))
+        except UserError as error:
+            console.print(Text(f"  {visible(str(error))}", "red"), soft_wrap=True)
+            continue
+        shown, edited = ToolCall(call.id, call.name, arguments), True
+        refusal = _show(console, shown)
+    return refusal
+
+
+def _show(console: Console, call: ToolCall) -> Approval | None:
+    """All of the call, a page at a time; what the person decides before its end can only be a refusal."""
+    rows = approval_text(call, console.width)
+    page = max(console.height - 2, 5)
+    at = 0
+    while True:
+        for row in rows[at : at + page]:
+            style = "bold yellow" if row is rows[0] or row is rows[-1] else ""
+            console.print(Text(row, style), soft_wrap=True)
+        first, at = at + 1, at + page
+        if at >= len(rows):
+            return None
+        more = f"  rows {first} to {at} of {len(rows)}: Enter shows the next page, (a)ll the rest, (n)o denies: "
+        answer = _answer(more).lower()
+        if answer in ("n", "no"):
+            return Deny()
+        if answer in ("a", "all"):
+            page = len(rows)
+
+
+def _answer(question: str) -> str:
+    """What is typed from now on: what was typed before the question was not meant for it."""
+    if termios is not None:
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    return input(question).strip()
+
+
+def _read_arguments(line: str) -> dict[str, Json]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"that is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError("arguments are a JSON object, as in the line above")
+    return value  # pyright: ignore[reportUnknownVariableType] - JSON objects have text keys
+
+
+NARROWEST = 20
+_WORD = re.compile(r"\w+")
+_SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE")
+"""Scripts whose letters look like those of another."""
+
+
+def approval_text(call: ToolCall, width: int = 100) -> list[str]:
+    """The rows to show before a person decides, none wider than `width` as far as a terminal can be that narrow."""
+    if call.arguments is None:
+        values: list[tuple[str, Json]] = [("input", call.raw)]
+    else:
+        values = list(call.arguments.items())
+    rows = [f"Tool call: {_name(call.name)}, {counted(len(values), 'argument')}"]
+    for name, value in values:
+        text, kind = (value, "string") if isinstance(value, str) else (_json(value), "JSON")
+        lines = text.split("\n")
+        size = f"{counted(len(lines), 'line')}, {counted(len(text), 'character')}"
+        rows.append(f"  {_name(name)} ({kind}, {size}):")
+        rows += _numbered(lines, width)
+    rows += [f"  note: {note}" for note in _notes(values)]
+    rows.append(f"End of the call: {_name(call.name)}")
+    return rows
+
+
+def call_of(pending: Mapping[str, Json]) -> ToolCall:
+    """A call from the form that events have it in."""
+    return ToolCall(str(pending.get("id")), str(pending.get("name")), pending.get("arguments"))
+
+
+def _line(text: str) -> str:
+    """One line of a value. Spaces at its end cannot be seen, so they are counted."""
+    kept = text.rstrip(" ")
+    ending = len(text) - len(kept)
+    return visible(kept) + (f"⟨{ending} × SPACE⟩" if ending else "")
+
+
+def _name(name: str) -> str:
+    """A name as it is if it is an ordinary word, and quoted if it is not."""
+    return name if name.isidentifier() and name.isascii() else visible(json.dumps(name, ensure_ascii=False))
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _numbered(lines: list[str], width: int) -> Iterator[str]:
+    digits = max(len(str(len(lines))), 3)
+    room = max(width - digits - 4, NARROWEST)
+    for number, line in enumerate(lines, 1):
+        first, *more = _wrapped(_line(line), room)
+        yield f"  {number:{digits}}│ {first}"
+        for row in more:
+            yield f"  {'':{digits}}┆ {row}"
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    """Cut into rows here: the terminal would continue without a bar."""
+    if text.isascii() and len(text) <= room:
+        return [text]
+    rows: list[str] = []
+    row: list[str] = []
+    used = 0
+    for character in text:
+        wide = cell_len(character)
+        if used + wide > room and wide:
+            rows.append("".join(row))
+            row, used = [], 0
+        row.append(character)
+        used += wide
+    return [*rows, "".join(row)]
+
+
+def _notes(values: list[tuple[str, Json]]) -> Iterator[str]:
+    text = "\n".join(f"{name}\n{value if isinstance(value, str) else _json(value)}" for name, value in values)
+    if text.isascii():
+        return
+    if any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
+        yield "it has letters that are written from right to left; your terminal may show them in another order"
+    mixed = dict.fromkeys(word for word in _WORD.findall(text) if not word.isascii() and len(_scripts(word)) > 1)
+    for word in mixed:
+        scripts = " and ".join(script.capitalize() for script in _scripts(word))
+        yield f"{_name(word)} mixes {scripts} letters, which look alike"
+
+
+def _scripts(word: str) -> list[str]:
+    names = [unicodedata.name(character, "").split(" ")[0] for character in word]
+    return sorted({name for name in names if name in _SCRIPTS})

@@ -1,0 +1,96 @@
+"""The commands of `unbroken`, each loaded when it is called or when `--help` lists them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from unbroken.cli.main import print_version
+
+COMMANDS = ["run", "resume", "chat", "replay", "dph", "serve", "keys", "decode", "probe", "faults", "view", "stats"]
+"""In the order in which `--help` lists them."""
+
+
+def build(wanted: str = "") -> typer.Typer:
+    """The command line with the command `wanted`, or with all of them if there is no command of that name."""
+    app = typer.Typer(
+        name="unbroken",
+        cls=_Group,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",  # it fills the lines of a docstring to the width of the terminal
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+        command = _load(name)
+        if isinstance(command, typer.Typer):
+            for one in command.registered_commands:
+                one.cls = _Command
+            app.add_typer(command, name=name, cls=_Group)
+        else:
+            app.command(name, cls=_Command)(command)
+    return app
+
+
+def _load(name: str) -> Any:
+    """A function, or the group of commands below this name. Loading all of them takes twice as long as one."""
+    match name:
+        case "run":
+            from unbroken.cli.run import run_command as command  # noqa: PLC0415 - start-up time
+        case "resume":
+            from unbroken.cli.resume import resume_command as command  # noqa: PLC0415 - start-up time
+        case "chat":
+            from unbroken.cli.chat import chat_command as command  # noqa: PLC0415 - start-up time
+        case "replay":
+            from unbroken.cli.replay import replay_command as command  # noqa: PLC0415 - start-up time
+        case "dph":
+            from unbroken.cli.dph import app as command  # noqa: PLC0415 - start-up time
+        case "serve":
+            from unbroken.cli.serve import serve_command as command  # noqa: PLC0415 - start-up time
+        case "keys":
+            from unbroken.cli.keys import app as command  # noqa: PLC0415 - start-up time
+        case "decode":
+            from unbroken.cli.decode import decode_command as command  # noqa: PLC0415 - start-up time
+        case "probe":
+            from unbroken.cli.probe import probe_command as command  # noqa: PLC0415 - start-up time
+        case "faults":
+            from unbroken.cli.faults import app as command  # noqa: PLC0415 - start-up time
+        case "view":
+            from unbroken.cli.view import view_command as command  # noqa: PLC0415 - start-up time
+        case _:
+            from unbroken.cli.stats import stats_command as command  # noqa: PLC0415 - start-up time
+    return command
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> Any:
+        return _flags_alone(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> Any:
+        return _flags_alone(super().get_params(ctx))
+
+
+def _flags_alone(params: Sequence[Any]) -> Sequence[Any]:
+    """typer's help shows `<bool>` behind an option that takes no value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+def _version(value: bool) -> None:
+    if value:
+        print_version()
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Runs the tool calls of language models: each answered exactly once, in order, as fast as the stream allows."""

@@ -1,0 +1,150 @@
+"""Text for people, on a terminal and in a pipe: texts of providers and models made harmless, and the short phrases for
+what happens in a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape as _escape
+
+if TYPE_CHECKING:  # commands that run no agent start without all that belongs to one
+    from unbroken.events import RequestRetried, RunFinished
+    from unbroken.messages import Json
+
+_VISIBLE = (
+    {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+    | {0x7F: 0x2421}
+    | dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
+)
+
+NAMES = {"\t": "TAB", "\r": "CR", "\n": "LF", "\x1b": "ESC", "\0": "NUL"}
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+"""Categories of characters that have no shape of their own."""
+BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5\ufffc⟨")
+"""Letters and marks without a shape, and the bracket of our own marks."""
+SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+MOST_ACCENTS = 3
+"""Marks on one letter that are shown as they are: more would cover the rows around it."""
+_UNSEEN = {
+    code: f"⟨U+{code:04X}⟩"
+    for code in (0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
+}
+"""What changes the order of others or is not there for the eye. Joiners stay: emoji and some scripts need them."""
+
+
+def clean(text: str) -> str:
+    """A provider's text for a terminal: control characters become visible ones and do nothing."""
+    return text.translate(_VISIBLE)
+
+
+def clean_line(text: str) -> str:
+    """The same for a line among others, in which nothing may be hidden or out of order."""
+    return clean(text).translate(_UNSEEN)
+
+
+def escape(text: str) -> str:
+    """A provider's text for rich, which does not read it as markup."""
+    return _escape(clean(text))
+
+
+def visible(text: str) -> str:
+    """The text with everything written out that a reader could miss."""
+    if text.isascii() and text.isprintable():
+        return text
+    shown: list[str] = []
+    accents = MOST_ACCENTS
+    before = ""
+    for character in text:
+        category = unicodedata.category(character)
+        if category.startswith("M"):
+            plain = accents < MOST_ACCENTS and _is_accent(character, before)
+            accents = accents + 1 if plain else MOST_ACCENTS
+        else:
+            plain = character == " " or not (category in HIDDEN or character in BLANK)
+            accents = 0 if plain and category.startswith("L") else MOST_ACCENTS
+        shown.append(character if plain else _mark(character))
+        before = character
+    return "".join(shown)
+
+
+def _is_accent(character: str, before: str) -> bool:
+    """A mark that is seen on the letter before it, and does not make of it what one other character is as well."""
+    if character in BLANK or any(ord(character) in each for each in SELECTORS):
+        return False
+    return len(unicodedata.normalize("NFC", before + character)) > 1
+
+
+def _mark(character: str) -> str:
+    return f"⟨{NAMES.get(character) or f'U+{ord(character):04X}'}⟩"
+
+
+BROKEN = {
+    "unfinished": "the stream ended too early",
+    "lost": "the stream broke",
+    "silent": "the stream fell silent",
+    "late": "the answer took too long",
+    "cut_call": "a call was cut",
+    "error": "the stream broke with an error",
+    "damaged": "the stream was damaged",
+    "empty": "the answer was empty",
+    "foreign": "that was no answer",
+    "too_long": "the context is too long",
+    "limited": "too many requests",
+    "unavailable": "the provider is not available",
+    "unreachable": "the provider cannot be reached",
+    "unanswered": "no answer came",
+    "refused": "the request was refused",
+}
+"""What was wrong, by the kind of a verdict."""
+
+
+_SAID_ALREADY = re.compile(r"\Aprovider `[^`]*` (?:cannot be reached at |answered (?=\d))?")
+"""The part of a reason that repeats the kind. Space is short, and the address and the status are what is new."""
+
+
+def one_line(text: str, longest: int = 200) -> str:
+    """The text in one line, cut where it is too long."""
+    return _cut(clean_line(" ".join(text[: 8 * longest].split())), longest)
+
+
+def in_brackets(arguments: Mapping[str, Json], longest: int = 60) -> str:
+    """`(city="Rome", days=3)`, with everything written out that a reader could miss."""
+    text = ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
+    return f"({_cut(visible(' '.join(text[: 8 * longest].split())), longest)})"
+
+
+def _cut(line: str, longest: int) -> str:
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def closing(event: RunFinished) -> str:
+    """How a run ended, in one line."""
+    usage: dict[str, Any] = event.usage
+    about = "about " if usage.get("estimated") else ""
+    tokens = f"{about}{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out"
+    counts = f"{counted(event.rounds, 'round')}, {counted(event.calls, 'call')}"
+    return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens} · {seconds(event.seconds)}"
+
+
+def retrying(event: RequestRetried) -> str:
+    """`the stream broke (connection reset); asking again in 12 s…`"""
+    what = BROKEN.get(event.kind, "there was no whole answer")
+    why = f" ({one_line(_SAID_ALREADY.sub('', event.reason), 56)})" if event.reason else ""
+    wait = f" in {event.wait:.0f} s" if event.wait >= 0.5 else ""
+    return f"{what}{why}; asking {'another model' if event.elsewhere else 'again'}{wait}…"
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _value(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
