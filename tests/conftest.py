@@ -3,6 +3,7 @@ interrupts reach the programs that tests start; and that what a test logs can be
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Generator
@@ -17,12 +18,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["UNBROKEN_PROVIDERS"] = ""  # a developer's own rows change nothing here
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+    "ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 _fuzz = int(os.environ.get("UNBROKEN_FUZZ") or 0)
 if _fuzz:
     settings.register_profile("fuzz", settings.get_profile("ci"), derandomize=False, max_examples=min(_fuzz, 2000))
 settings.load_profile("fuzz" if _fuzz else "ci")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Generator[None]:
+    """A command that runs in the process of a test sets the level of our logger, as it should in its own."""
+    loggers = logging.getLogger(), logging.getLogger("unbroken")
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -174,7 +174,7 @@ def test_all_that_can_start_is_told_before_the_first_of_them_runs(schedule: Sche
             order.append(f"{event.arguments['n']} starts")
 
     model = ScriptedModel([Call("note", n=n) for n in range(4)], "Done.")
-    run_virtual(Agent(model, [Desk().tool("note", note)], schedule=schedule).run("Go.", sinks=[hear]))
+    run_virtual(Agent(model, [Desk().tool("note", note, overlap=True)], schedule=schedule).run("Go.", sinks=[hear]))
     assert order == [*[f"{n} starts" for n in range(4)], *[f"{n} runs" for n in range(4)]]
 
 
@@ -204,7 +204,7 @@ def test_a_run_that_fails_says_so_last() -> None:
 
 def test_the_end_tells_what_it_came_to() -> None:
     model = ScriptedModel([Call("look"), Call("look", n=2)], "Enough.")
-    result, events = play_aloud(Agent(model, Desk().tools("look", seconds=1.0), limits=Limits(rounds=1)))
+    result, events = play_aloud(Agent(model, Desk().tools("look", seconds=1.0, overlap=True), limits=Limits(rounds=1)))
     (end,) = only(RunFinished, events)
     assert (end.text, end.stop_reason, end.rounds, end.requests, end.calls) == ("Enough.", "round_limit", 1, 2, 2)
     assert (end.seconds, end.usage["output_tokens"]) == (1.0, result.usage.output_tokens)

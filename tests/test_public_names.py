@@ -51,6 +51,16 @@ def test_who_only_decodes_does_not_wait_for_an_http_client() -> None:
     assert printed.strip() == "[]"
 
 
+def test_an_agent_loads_the_http_client_only_with_a_model_that_needs_it() -> None:
+    program = (
+        "import sys; from unbroken import Agent, ScriptedModel, connect, tool; "
+        "Agent(ScriptedModel('Hello.')).run_sync('Hi'); print('aiohttp' in sys.modules); "
+        "connect('compatible:m', base_url='http://127.0.0.1:1'); print('aiohttp' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["False", "True"]
+
+
 def test_every_public_thing_has_words() -> None:
     silent = [
         name

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unbroken.gateway.edge import Receive, Scope, Send
-from unbroken.gateway.server import App
+from unbroken.gateway.http.asgi import Receive, Scope, Send
+from unbroken.gateway.http.uvicorn_server import App
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from tap import Exchange, Tap
 
 from unbroken import Request, Response, decode
 from unbroken.gateway.app import Gateway
-from unbroken.gateway.server import running
+from unbroken.gateway.http.uvicorn_server import running
 from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
 from unbroken.testing import ScriptedServer, serve
 from unbroken.wires import find_wire

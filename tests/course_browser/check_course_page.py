@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import chromium
@@ -269,11 +269,10 @@ class Endless:
     def __init__(self) -> None:
         self.asked, self.left = asyncio.Event(), asyncio.Event()
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         self.asked.set()
         try:
             await asyncio.Event().wait()
         finally:
             self.left.set()
-        for delta in list[Delta]():
-            yield delta
+        yield []

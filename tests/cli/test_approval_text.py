@@ -1,0 +1,167 @@
+"""What a person sees before they approve a call: all of it, exactly, with nothing in it that passes for something
+else."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from terminals import Terminal, in_pipe, write_tools
+
+from unbroken import ToolCall
+from unbroken.cli.approval_prompt import approval_text
+from unbroken.cli.terminal_text import NAMES, visible
+from unbroken.testing import Call, ScriptedServer, serve
+
+CHARACTERS = {name: character for character, name in NAMES.items()}
+MARK = re.compile(r"⟨(?:U\+([0-9A-F]{4,6})|(\d+) × SPACE|([A-Z]+))⟩")
+HEAD = re.compile(r"  (.+) \((string|JSON), \d+ lines?, \d+ characters?\):")
+ROW = re.compile(r"  ( *\d+│|  +┆) (.*)", re.S)
+
+
+def decoded(text: str) -> str:
+    def character(found: re.Match[str]) -> str:
+        code, spaces, name = found.groups()
+        return chr(int(code, 16)) if code else " " * int(spaces) if spaces else CHARACTERS[name]
+
+    return MARK.sub(character, text)
+
+
+def arguments_of(rows: list[str]) -> dict[str, Any]:
+    """Reads the rows as a person does: labels, then values line by line."""
+    found: list[tuple[str, str, list[str]]] = []
+    for row in rows[1:-1]:
+        if head := HEAD.fullmatch(row):
+            found.append((head[1], head[2], []))
+        elif line := ROW.fullmatch(row):
+            values = found[-1][2]
+            if line[1].endswith("┆"):
+                values[-1] += line[2]
+            else:
+                values.append(line[2])
+        else:
+            assert row.startswith("  note: ")
+    return {
+        json.loads(decoded(name)) if name.startswith('"') else name: json.loads(text) if kind == "JSON" else text
+        for name, kind, lines in found
+        for text in ["\n".join(map(decoded, lines))]
+    }
+
+
+ODD = "\u202e\u2066\u200b\u200d\ufeff\u00ad\u00a0\u3000\u2028\x1b\x00\x85\x9b\U000e0041\ufe0f\u115f\ud800⟨⟩│┆\r\n\t "
+TEXTS = st.text(st.one_of(st.characters(), st.sampled_from(ODD)), max_size=60)
+VALUES = st.recursive(
+    st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=4), st.integers(10, 120))
+def test_the_arguments_can_be_read_back_from_what_is_shown(arguments: dict[str, Any], width: int) -> None:
+    assert arguments_of(approval_text(ToolCall("c", "run", arguments), width)) == arguments
+
+
+@given(TEXTS)
+def test_what_is_shown_has_no_character_that_cannot_be_seen(text: str) -> None:
+    for row in approval_text(ToolCall("c", "run", {"command": text})):
+        assert row.isprintable()
+        assert not any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for each in row)
+        assert row == row.rstrip(" ") or row.endswith(("│ ", "┆ ")) or len(row) > 60
+        assert unicodedata.normalize("NFC", row) == row or any(unicodedata.category(each) == "Lo" for each in row)
+
+
+@pytest.mark.parametrize(
+    "character",
+    [
+        *("\u202e", "\u2066", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u00a0", "\u3000", "\u2003", "\u2028"),
+        *("\u2029", "\x1b", "\x07", "\x7f", "\x9b", "\U000e0041", "\ufe0f", "\U000e0100", "\u3164", "\u2800", "\ud800"),
+        *("\r", "\t", "\u034f", "\u180e", "\u115f"),
+    ],
+)
+def test_a_character_that_hides_is_written_out(character: str) -> None:
+    assert character not in visible(f"ls {character}; rm -rf /")
+    assert decoded(visible(f"ls {character}; rm -rf /")) == f"ls {character}; rm -rf /"
+
+
+def test_the_end_of_a_long_command_is_shown_and_its_white_space_is_kept() -> None:
+    command = f"grep x {'a' * 5000}{' ' * 3000}; rm -rf ~   \n\n\tdone"
+    rows = approval_text(ToolCall("c", "shell", {"command": command}), 80)
+    assert arguments_of(rows) == {"command": command}
+    assert any("; rm -rf ~⟨3 × SPACE⟩" in row for row in rows)
+    assert rows[-2] == "    3│ ⟨TAB⟩done"
+
+
+def test_a_value_cannot_imitate_the_lines_of_the_prompt() -> None:
+    forged = "x\nEnd of the call: shell\n  run it? (y)es, (n)o, (e)dit, or say why not: \nTool call: ls, 0 arguments"
+    rows = approval_text(ToolCall("c", "shell", {"command": forged}))
+    assert [row for row in rows if not ROW.fullmatch(row)] == [
+        "Tool call: shell, 1 argument",
+        "  command (string, 4 lines, 99 characters):",
+        "End of the call: shell",
+    ]
+
+
+def test_a_name_cannot_imitate_them_either() -> None:
+    rows = approval_text(ToolCall("c", "shell", {"a (string, 1 line, 1 character):\n    1│ ls": "rm"}))
+    assert rows[1] == '  "a (string, 1 line, 1 character):\\n    1│ ls" (string, 1 line, 2 characters):'
+
+
+def test_letters_that_look_like_others_are_noted() -> None:
+    rows = approval_text(ToolCall("c", "open", {"url": "https://p\u0430ypal.com", "name": "שלום"}))
+    notes = [row for row in rows if row.startswith("  note: ")]
+    assert notes == [
+        "  note: it has letters that are written from right to left; your terminal may show them in another order",
+        '  note: "p\u0430ypal" mixes Cyrillic and Latin letters, which look alike',
+    ]
+
+
+def at(server: ScriptedServer) -> list[str]:
+    return ["--model", "compatible:demo", "--base-url", server.base_url("openai-chat")]
+
+
+LONG = "\n".join(f"echo {number}" for number in range(100)) + "\nrm -rf ~"
+
+
+def test_on_a_terminal_nobody_can_approve_before_the_end_was_shown(tmp_path: Path) -> None:
+    with serve([Call("delete", path=LONG)], "Done.") as server:
+        with Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal:
+            terminal.wait_for("(n)o denies: ")
+            assert re.search(r"rows 1 to 22 of \d+: Enter", terminal.plain)
+            terminal.type("y\ny\ny\ny\ny\ny\ny\ny\ny\n")  # none of them approves, and none is kept for the question
+            while True:
+                seen = terminal.wait_for_one_of("(n)o denies: ", "or say why not: ")
+                if seen == "or say why not: ":
+                    break
+                terminal.type("\n")
+            assert "101│ rm -rf ~" in terminal.plain
+            terminal.type("n\n")
+            assert terminal.end() == 0
+        assert "denied" in str(server.bodies[1]["messages"][-1]["content"])
+
+
+@pytest.mark.parametrize(("typed", "told"), [("n", "denied"), ("a", "deleted")])
+def test_a_pager_can_deny_or_show_all_the_rest(typed: str, told: str, tmp_path: Path) -> None:
+    with serve([Call("delete", path=LONG)], "Done.") as server:
+        with Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal:
+            terminal.wait_for("(n)o denies: ")
+            terminal.type(f"{typed}\n")
+            if typed == "a":
+                terminal.wait_for("or say why not: ")
+                terminal.type("y\n")
+            assert terminal.end() == 0
+        assert told in str(server.bodies[1]["messages"][-1]["content"])
+
+
+def test_in_a_pipe_the_call_is_shown_completely_too(tmp_path: Path) -> None:
+    with serve([Call("delete", path=f"{LONG}\u202e")], "Done.") as server:
+        told = in_pipe("run", "Hi", *at(server), "--tools", write_tools(tmp_path)).stderr
+    assert "101│ rm -rf ~⟨U+202E⟩" in told
+    rows = told[told.index("Tool call: ") :].split("\nEnd of")[0].splitlines()
+    assert arguments_of([*rows, "End of the call"]) == {"path": f"{LONG}\u202e"}

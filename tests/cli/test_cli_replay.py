@@ -1,0 +1,105 @@
+"""`unbroken replay`: what it says, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import a_long_run
+import pytest
+
+from unbroken import Agent, Allow, ScriptedModel, Wait, tool
+from unbroken.models.script import Call
+
+TOOLS = Path(a_long_run.__file__)
+
+
+def replay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "unbroken.cli", "replay", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "a.jsonl"
+    a_long_run.play(path)
+    return path
+
+
+def test_the_answer_is_on_standard_output_and_the_rest_beside_it(recorded: Path) -> None:
+    done = replay(recorded)
+    assert done.returncode == 0
+    assert done.stdout == "Swim in the morning, whales at noon; both are booked.\n"
+    assert "failed: map_of 1.00 s: Error: Execution timeout after 1s" in done.stderr
+    assert done.stderr.endswith("unbroken: replayed as it was recorded: 3 rounds, 8 calls; it took 4.55 s then\n")
+
+
+def test_with_json_there_is_one_event_a_line(recorded: Path) -> None:
+    done = replay(recorded, "--json")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert (events[0]["event"], events[-1]["event"]) == ("run_started", "run_finished")
+    assert [event["seq"] for event in events] == list(range(len(events)))
+
+
+def test_live_tools_run_again_and_the_model_is_played_at_the_speed(recorded: Path) -> None:
+    done = replay(recorded, "--live-tools", "--tools", TOOLS, "--speed", "50")
+    assert done.returncode == 0
+    assert "done: events_on 1.5" in done.stderr  # the tool takes as long as it takes
+    assert "it took 4.55 s then" in done.stderr
+
+
+def test_a_run_that_departs_ends_with_1_and_the_difference(recorded: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools.py"
+    tools.write_text(TOOLS.read_text().replace("4 degrees, wind", "5 degrees, sun"))
+    done = replay(recorded, "--live-tools", "--tools", tools)
+    assert done.returncode == 1
+    assert "the run diverges from its recording: request 1, message 3 (tool) is different now" in done.stderr
+    assert '-     "text": "Reykjavik: 4 degrees, wind",' in done.stderr
+    assert '+     "text": "Reykjavik: 5 degrees, sun",' in done.stderr
+
+
+def test_a_recording_that_ends_too_early_ends_with_3(recorded: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.jsonl"
+    cut.write_bytes(recorded.read_bytes()[:9000])
+    done = replay(cut)
+    assert done.returncode == 3
+    assert f"{cut}: line " in done.stderr
+    assert "is cut: its process died while it was written" in done.stderr
+    assert "its run was cut off; `agent.resume` goes on" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_waited_and_went_on_is_played_to_where_it_waited(tmp_path: Path) -> None:
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    path = tmp_path / "run.jsonl"
+    model = ScriptedModel([Call("pay", amount=5)], "Paid.")
+    agent = Agent(model, [pay], on_approval=lambda call: Wait(), record=path)
+    (call,) = agent.run_sync("Pay.").pending
+    done = replay(path)
+    assert (done.returncode, "replayed as it was recorded" in done.stderr) == (0, True)
+    assert agent.resume_sync(path, {call.id: Allow()}).text == "Paid."
+    done = replay(path)
+    assert done.returncode == 3
+    assert "replayed to where the run waited for somebody: 1 round, 0 calls; what came then is not" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.jsonl"], "there is no recording none.jsonl"),
+        ([str(TOOLS)], "is not a recording: its first line does not begin with"),
+        (["FILE", "--speed", "0"], "--speed 0: it is a number above 0"),
+        (["FILE", "--live-tools"], "--live-tools needs the tools"),
+    ],
+)
+def test_wrong_use_is_one_line_and_2(recorded: Path, arguments: list[str], words: str) -> None:
+    done = replay(*(str(recorded) if argument == "FILE" else argument for argument in arguments))
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1

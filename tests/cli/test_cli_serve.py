@@ -1,0 +1,421 @@
+"""`unbroken serve` and `unbroken keys`, run as a user runs them: what is printed, what is served, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+from terminals import COMMAND, environment, invoke
+
+PATIENCE = 30.0
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
+    monkeypatch.chdir(tmp_path)
+
+
+def unbroken(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment(env)
+    )
+
+
+class Serving:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.printed: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.printed.append(line.rstrip("\n"))
+            if line.startswith("Ctrl-C"):
+                break
+        assert self.printed, "nothing was served"
+
+    def said(self, what: str) -> str:
+        return next(line[len(what) :].strip() for line in self.printed if line.startswith(f"{what} "))
+
+    def get(self, path: str, key: str = "") -> tuple[int, Any]:
+        return self._ask(path, None, key)
+
+    def post(self, path: str, body: object, key: str = "") -> tuple[int, Any]:
+        return self._ask(path, json.dumps(body).encode(), key)
+
+    def _ask(self, path: str, body: bytes | None, key: str) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        request = urllib.request.Request(f"{self.said('listens on')}{path}", body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, json.loads(answer.read())
+        except HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def serving(*arguments: str, env: Mapping[str, str] | None = None) -> Generator[Serving]:
+    command = [*COMMAND, "serve", "--port", "0", *arguments]
+    with (
+        Path("log").open("w") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(env)) as process,
+    ):
+        try:
+            yield Serving(process)
+        finally:
+            process.kill()
+
+
+def question(*messages: object, **more: object) -> dict[str, object]:
+    asked = {"role": "user", "content": "What is the weather like?"}
+    return {"model": "demo", "messages": [asked, *messages], "tools": TOOLS, **more}
+
+
+def test_without_anything_a_demo_model_is_served_until_ctrl_c() -> None:
+    with serving() as server:
+        url = server.said("listens on")
+        assert url.startswith("http://127.0.0.1:")
+        assert server.said("OpenAI clients") == f"{url}/v1"
+        assert server.said("Anthropic clients") == server.said("Gemini clients") == url
+        assert server.said("model") == "demo: a script to try clients with"
+        assert server.said("store") == "memory:"
+        assert server.said("keys") == "not asked for"
+        assert server.said("status page") == f"{url}/"
+        assert [model["id"] for model in server.get("/v1/models")[1]["data"]] == ["demo"]
+        status, answer = server.post("/v1/chat/completions", question())
+        assert status == 200
+        assert len(answer["choices"][0]["message"]["tool_calls"]) == 3
+        assert server.stop() == 0
+    lines = [line.split(" unbroken.gateway: ")[1] for line in Path("log").read_text().splitlines()]
+    assert lines == [f"started at={url} workers=1 store=memory: models=demo", "stopping in_work=0", "stopped"]
+    assert os.listdir() == ["log"]
+
+
+def test_a_line_for_each_request_is_logged_where_that_is_wanted() -> None:
+    with serving("--access-log", "--serial") as server:
+        server.post("/v1/chat/completions", question())
+        server.post("/v1/embeddings", {"model": "none"})
+        assert server.stop() == 0
+    held, passed = re.findall("request (key=.*)", Path("log").read_text())
+    assert re.fullmatch(
+        r"key=- client=openai-chat alias=demo status=200 seconds=\d+\.\d{3} calls=1 handed=1/3 repairs=-", held
+    )
+    assert passed.startswith("key=- client=passed alias=- status=404 seconds=0.")
+
+
+def test_serial_hands_out_the_demo_model_s_three_calls_one_by_one() -> None:
+    with serving("--serial", "--store", "turns.db", "--json") as server:
+        assert server.said("model") == "demo: a script to try clients with, one call at a time"
+        history: list[object] = []
+        cities: list[str] = []
+        for _ in range(3):
+            message = server.post("/v1/chat/completions", question(*history))[1]["choices"][0]["message"]
+            [call] = message["tool_calls"]
+            cities.append(json.loads(call["function"]["arguments"])["city"])
+            history += [message, {"role": "tool", "tool_call_id": call["id"], "content": f"{cities[-1]}: rain"}]
+        assert cities == ["Beijing", "Shanghai", "Shenzhen"]
+        final = server.post("/v1/chat/completions", question(*history))[1]["choices"][0]
+        assert final["finish_reason"] == "stop"
+        assert all(f'get_weather gave "{city}: rain"' in final["message"]["content"] for city in cities)
+        assert server.stop(signal.SIGTERM) == 0
+    lines = [json.loads(line) for line in Path("log").read_text().splitlines()]
+    assert [line["level"] for line in lines] == ["info"] * len(lines)
+    held = [line["message"] for line in lines if line["message"].startswith("serial_hold")]
+    assert len(held) == 3
+    assert lines[0]["logger"] == "unbroken.gateway"
+    assert lines[0]["time"].endswith("Z")
+    assert Path("turns.db").exists()
+
+
+def test_workers_share_a_port_and_a_store() -> None:
+    with serving("--workers", "2") as server:
+        assert server.said("store") == "sqlite:unbroken-gateway.db"
+        status, answer = server.post("/v1/messages", {**question(), "tools": [], "max_tokens": 99})
+        assert (status, answer["stop_reason"]) == (200, "end_turn")
+        assert server.stop() == 0
+
+
+def test_keys_are_asked_for_and_changes_are_noticed_while_it_runs() -> None:
+    secret = invoke("keys", "create", "ann", "--alias", "demo", "--requests-per-minute", "5").stdout.strip()
+    with serving("--keys", "on") as server:
+        assert server.said("keys") == "asked for, 1 in unbroken-keys.json"
+        assert server.get("/v1/models")[0] == 401
+        assert server.get("/v1/models", "ub-wrong")[0] == 401
+        assert server.get("/v1/models", secret)[0] == 200
+        statuses = [server.post("/v1/chat/completions", question(), secret)[0] for _ in range(6)]
+        assert statuses == [200] * 5 + [429]
+        other = invoke("keys", "create", "bob").stdout.strip()
+        assert invoke("keys", "revoke", "ann").stdout == "the key of `ann` is revoked\n"
+        until = time.monotonic() + PATIENCE
+        while server.get("/v1/models", secret)[0] == 200 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert server.get("/v1/models", secret)[0] == 401
+        assert server.get("/v1/models", other)[0] == 200
+        assert server.stop() == 0
+    log = Path("log").read_text()
+    assert "gateway keys read again" in log
+    assert secret not in log
+    assert other not in log
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = unbroken("serve", "--port", str(port))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"unbroken: listening on 127.0.0.1:{port} failed: Address already in use; "
+        "choose another port, or 0 for any that is free\n"
+    )
+
+
+def test_what_only_a_server_needs_is_loaded_when_one_is_wanted_and_named_when_it_is_missing() -> None:
+    program = (
+        "import sys; sys.modules['uvicorn'] = None; sys.argv = ['unbroken', 'serve', '--port', '0']\n"
+        "from unbroken.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "unbroken: the gateway needs uvicorn: pip install 'unbroken[gateway]' "
+        "(in a checkout: pip install '.[gateway]')\n"
+    )
+    program = (
+        "import sys; from unbroken.cli.commands import build; build(); "
+        "print({'uvicorn', 'prometheus_client', 'redis'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
+
+
+CONFIG = """
+[server]
+port = 9999
+
+[store]
+url = "turns.db"
+
+[keys]
+required = true
+
+[[models]]
+alias = "work"
+model = "openai:gpt-5"
+api_key_env = "WORK_KEY"
+fallback = ["home"]
+
+[[models]]
+alias = "home"
+model = "ollama:qwen3"
+serial = true
+
+[[clients]]
+name = "pi"
+user_agent = "pi/"
+"""
+
+
+def test_check_says_what_would_be_served() -> None:
+    Path("unbroken.toml").write_text(CONFIG)
+    done = invoke("serve", "--check", env={"WORK_KEY": "sk-secret"})
+    assert (done.exit_code, done.stdout) == (
+        0,
+        """\
+would listen on    http://127.0.0.1:9999
+OpenAI clients     http://127.0.0.1:9999/v1
+Anthropic clients  http://127.0.0.1:9999
+Gemini clients     http://127.0.0.1:9999
+model              work: openai:gpt-5 (openai-responses), else home
+model              home: ollama:qwen3 (openai-chat), one call at a time
+client             pi: one call at a time
+store              sqlite:turns.db
+keys               asked for, 0 in unbroken-keys.json
+configuration      unbroken.toml
+""",
+    )
+    assert done.stderr == (
+        "unbroken: nobody has a key: make one with `unbroken keys create NAME --file unbroken-keys.json`\n"
+    )
+    assert os.listdir() == ["unbroken.toml"]
+
+
+def test_check_tells_all_mistakes_and_exits_with_2() -> None:
+    Path("unbroken.toml").write_text(CONFIG.replace("serial", "seriel").replace("9999", "99999"))
+    done = invoke("serve", "--check", env={"WORK_KEY": None})
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "unbroken: unbroken.toml:3: [server]: `port` has to be a whole number from 0 to 65535",
+        "unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY is to hold a key and is not set: set it",
+        "unbroken: unbroken.toml:20: [[models]] 2: unknown key `seriel`, did you mean `serial`?",
+    ]
+
+
+def test_keys_that_are_missing_are_all_told_in_the_words_of_the_file() -> None:
+    Path("unbroken.toml").write_text(CONFIG.replace("ollama:qwen3", "xai:grok").replace("fallback", "# fallback"))
+    done = invoke("serve", "--check", env={"XAI_API_KEY": None, "WORK_KEY": None})
+    assert done.exit_code == 2
+    work, home = done.stderr.splitlines()
+    assert work.startswith("unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY is to hold a key")
+    assert home == (
+        "unbroken: unbroken.toml:17: [[models]] 2: provider `xai` needs a key: "
+        "set XAI_API_KEY or name a variable with `api_key_env`"
+    )
+    done = invoke("serve", "--check", "--upstream", "xai:grok", env={"XAI_API_KEY": None})
+    assert done.exit_code == 2
+    assert done.stderr.splitlines() == [
+        "unbroken: unbroken.toml is not read, as --upstream names the model",
+        "unbroken: provider `xai` needs a key: set XAI_API_KEY or name a variable with --api-key-env",
+    ]
+
+
+def test_options_count_before_the_file() -> None:
+    Path("gateway.toml").write_text(CONFIG)
+    arguments = ["serve", "--check", "--config", "gateway.toml", "--port", "1234", "--serial", "--keys", "off"]
+    done = invoke(*arguments, env={"WORK_KEY": "sk-secret"})
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "would listen on    http://127.0.0.1:1234"
+    assert "model              work: openai:gpt-5 (openai-responses), one call at a time, else home" in lines
+    assert "keys               not asked for" in lines
+    assert lines[-1] == "configuration      gateway.toml"
+
+
+def test_the_store_s_address_may_stand_in_a_variable_and_is_not_shown() -> None:
+    done = invoke("serve", "--check", "--store", "env:STORE_URL", env={"STORE_URL": None})
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "unbroken: the store's address is missing: variable STORE_URL is not set; export it, or name another store\n",
+    )
+    done = invoke("serve", "--check", "--store", "env:STORE_URL", env={"STORE_URL": "redis://:hunter2@cache/0"})
+    assert done.exit_code == 0
+    assert "store              env:STORE_URL\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--config", "a.toml", "--upstream", "openai:a"), "--config and --upstream cannot be used together: a file"),
+        (("--config", "none.toml"), "none.toml: there is no such file; without one, name a model with --upstream"),
+        (("--keys", "maybe"), "--keys maybe: say on or off"),
+        (("--hold-timeout", "soon"), "--hold-timeout has to be a time above 0"),
+        (("--port", "70000"), "--port has to be a whole number from 0 to 65535"),
+        (("--upstream", "gpt-5"), "--upstream has to be PROVIDER:MODEL like openai:gpt-5"),
+        (("--alias", "a"), "--alias goes with --upstream PROVIDER:MODEL, which is missing"),
+        (("--host", "0.0.0.0"), "--host lets everybody who reaches this machine use your providers' keys: turn"),
+        (("--host", "0.0.0.0", "--keys", "off"), "--host lets everybody who reaches this machine use your providers"),
+    ],
+)
+def test_wrong_options_are_one_line_and_exit_with_2(arguments: tuple[str, ...], told: str) -> None:
+    done = invoke("serve", "--check", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"unbroken: {told}")
+
+
+def test_another_address_may_be_open_to_all_when_that_is_said_twice() -> None:
+    done = invoke("serve", "--check", "--host", "0.0.0.0", "--keys", "off", "--open-to-all")
+    assert done.exit_code == 0
+    assert done.stdout.startswith(
+        "would listen on    http://0.0.0.0:8400\nOpenAI clients     http://127.0.0.1:8400/v1\n"
+    )
+
+
+def test_stores_and_key_files_that_cannot_be_used_are_told_with_the_rest() -> None:
+    Path("unbroken-keys.json").write_text("{")
+    Path("unbroken.toml").write_text(
+        CONFIG.replace("turns.db", "none/turns.db").replace('"home"\nmodel', '"home"\nmodle')
+    )
+    done = invoke("serve", "--check", env={"WORK_KEY": "sk-secret"})
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert [line.partition(": ")[2].partition(": ")[0] for line in lines] == [
+        "unbroken.toml:6",
+        "unbroken.toml:8",
+        "unbroken.toml:17",
+        "unbroken.toml:19",
+    ]
+    done = invoke("serve", "--check", "--keys", "off", "--store", "redis://127.0.0.1:99999/0", "--upstream", "ollama:x")
+    assert done.exit_code == 2
+    assert "the address of the store on Redis cannot be read" in done.stderr
+
+
+def test_a_client_that_can_never_be_met_is_told() -> None:
+    Path("unbroken.toml").write_text(CONFIG.replace("user_agent =", 'key = "nobody"\nuser_agent ='))
+    create = invoke("keys", "create", "somebody")
+    assert create.exit_code == 0
+    done = invoke("serve", "--check", env={"WORK_KEY": "sk-secret"})
+    assert (done.exit_code, done.stderr) == (
+        0,
+        "unbroken: client `pi` is known by the key `nobody`, and unbroken-keys.json has none of that name: "
+        "it will never be met\n",
+    )
+    done = invoke("serve", "--check", "--keys", "off", env={"WORK_KEY": "sk-secret"})
+    assert "and keys are not asked for: it will never be met\n" in done.stderr
+    invoke("keys", "create", "nobody")
+    assert invoke("serve", "--check", env={"WORK_KEY": "sk-secret"}).stderr == ""
+
+
+def test_that_there_are_no_keys_is_said_beside_the_list() -> None:
+    done = invoke("keys", "list")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "unbroken: no keys in unbroken-keys.json; `unbroken keys create NAME` makes one\n"
+
+
+@pytest.mark.parametrize("command", [(), ("serve",), ("run",), ("keys", "list"), ("faults", "run")], ids=" ".join)
+def test_help_shows_no_value_behind_what_takes_none(command: tuple[str, ...]) -> None:
+    shown = invoke(*command, "--help").stdout
+    assert "--help" in shown
+    assert "bool" not in shown
+
+
+def test_keys_are_listed_without_the_keys() -> None:
+    created = invoke("keys", "create", "ann", "--in-flight", "2")
+    secret = created.stdout.strip()
+    assert created.stderr == "unbroken: this is the key of `ann`, shown this once; its hash is in unbroken-keys.json\n"
+    invoke("keys", "create", "bob", "--alias", "a", "--alias", "b")
+    ann, bob = (line.split("\t") for line in invoke("keys", "list").stdout.splitlines())
+    assert ann[:4] == ["ann", "all", "no limit", "2"]
+    assert bob[:4] == ["bob", "a, b", "no limit", "no limit"]
+    listed = invoke("keys", "list", "--json").stdout
+    assert [key["name"] for key in json.loads(listed)] == ["ann", "bob"]
+    assert secret not in listed
+    assert "sha" not in listed
+
+
+def test_keys_go_where_the_configuration_says() -> None:
+    Path("unbroken.toml").write_text(CONFIG.replace("required = true", 'required = true\nfile = "ours.json"'))
+    refused = invoke("keys", "create", "ann", "--alias", "wrok").exception
+    assert str(refused) == "--alias wrok: unbroken.toml has no such model; there are: work, home"
+    assert invoke("keys", "create", "ann", "--alias", "work").exit_code == 0
+    assert sorted(os.listdir()) == ["ours.json", "unbroken.toml"]
+    done = unbroken("keys", "revoke", "bob")
+    assert (done.returncode, done.stderr) == (2, "unbroken: there is no key `bob` in ours.json; there are: ann\n")

@@ -1,0 +1,309 @@
+"""The examples in the README and the docs are true: Python runs, commands print what is shown."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+from urllib.request import Request as HTTPRequest
+from urllib.request import urlopen
+
+import pytest
+from test_layers import LAYERS
+from typer.main import get_command
+
+from unbroken import Request, ToolMessage
+from unbroken.cli.commands import build
+from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running
+from unbroken.gateway.admin.prometheus_metrics import GatewayMetrics
+from unbroken.gateway.config import ServeOptions, settings_from_options
+from unbroken.gateway.config.tables import CLIENT, CONNECT, MODEL, TABLES
+from unbroken.gateway.config.value_types import Reader
+from unbroken.gateway.turns import serial
+from unbroken.messages import Usage
+from unbroken.models.connect import connect
+from unbroken.models.lost_reasoning import WAYS
+from unbroken.models.script import Answer
+from unbroken.models.settings import Settings
+from unbroken.testing import Call, Uses, serve
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("**/*.md")), ROOT / "deploy" / "README.md"]
+GATEWAY = ROOT / "docs" / "gateway.md"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of-the-examples")  # models are named in them, and none is asked
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {"__name__": "__page__"}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec", dont_inherit=True), names)
+
+
+def answer(request: Request) -> Answer:
+    """What the model of the examples says. It counts files, with a tool if it is given one."""
+    last = request.messages[-1]
+    if isinstance(last, ToolMessage):
+        source, tests = (result.text.partition(",")[0] for result in last.results)
+        return [f"There are {source} in src and {tests} in tests.", Uses(520, 14)]
+    if request.tools:
+        calls = [Call("count_lines", folder=folder) for folder in ("src", "tests")]
+        return ["Let me count.", *calls, Uses(310, 40)]
+    return ["I cannot look: I have no tools.", Uses(20, 9)]
+
+
+def commands(page: Path, program: str) -> list[tuple[list[str], str]]:
+    """The commands of a page that call this program, each with what it prints."""
+    return [(words, shown) for words, shown in map(_command, blocks(page, "console")) if words[0] == program]
+
+
+def _command(block: str) -> tuple[list[str], str]:
+    lines = block.removeprefix("$ ").splitlines(keepends=True)
+    for end in range(1, len(lines) + 1):
+        try:
+            return shlex.split("".join(lines[:end])), "".join(lines[end:])
+        except ValueError:  # a quotation that goes on in the next line
+            continue
+    raise AssertionError(f"a command without an end: {block}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_with_its_output_is_one_that_is_run_here(page: Path) -> None:
+    assert {_command(block)[0][0] for block in blocks(page, "console")} <= {"unbroken", "curl"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page, "unbroken")], ids=lambda page: page.name)
+def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
+    with serve(answer) as server:
+        for words, shown in commands(page, "unbroken"):
+            together = words[-1] == "2>&1"
+            done = subprocess.run(
+                [sys.executable, "-m", "unbroken.cli", *(words[1:-1] if together else words[1:])],
+                cwd=ROOT,
+                env={**os.environ, "OPENAI_API_KEY": "of-the-examples", "OPENAI_BASE_URL": server.base_url()},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if together else subprocess.PIPE,
+                check=False,
+                timeout=60,
+            )
+            assert steady(done.stdout.decode()) == steady(shown)
+
+
+def steady(text: str) -> str:
+    """Without what differs from run to run and from day to day: seconds, and how much there is to count."""
+    return re.sub(r"[\d,]+ (?=files|lines)", "0 ", re.sub(r"\d+\.\d+ s\b", "0.00 s", text))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page, "curl")], ids=lambda page: page.name)
+def test_a_gateway_without_options_answers_as_the_page_shows(page: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed here")
+    with running(settings_from_options(ServeOptions(port=0))) as url:
+        for words, shown in commands(page, "curl"):
+            done = subprocess.run(
+                ["curl", "--noproxy", "*", *(word.replace("http://127.0.0.1:8400", url) for word in words[1:])],
+                stdout=subprocess.PIPE,
+                check=True,
+                timeout=60,
+            )
+            told = done.stdout.decode().replace("\r\n", "\n").strip()
+            # What was left out is marked. The ids of calls are made of the whole request.
+            wanted = ".*?".join(map(re.escape, same_ids(shown.strip()).split("…")))
+            assert re.fullmatch(wanted, same_ids(told), re.DOTALL), told
+
+
+def same_ids(text: str) -> str:
+    return re.sub(r"call_[0-9a-f]{20}", "call_0", text)
+
+
+@pytest.mark.parametrize("page", ["README", "docs/chain"])
+def test_both_languages_of_a_page_show_the_same_commands_and_code(page: str) -> None:
+    english, chinese = ROOT / f"{page}.md", ROOT / f"{page}.zh-CN.md"
+    for language in ("python", "console"):
+        assert blocks(english, language) == blocks(chinese, language)
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
+            other = page.parent / target if target else page
+            assert other.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in headings(other), f"{page.name} links to {target}#{heading}"
+
+
+def headings(page: Path) -> list[str]:
+    """As GitHub makes addresses of them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
+
+
+def test_the_page_of_the_architecture_names_every_file_and_every_layer() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    files = [path for path in (ROOT / "src" / "unbroken").rglob("*.py") if not path.name.startswith("__")]
+    in_code = " ".join(re.findall(r"`([^`\n]+)`", page))
+    assert [path.name for path in files if not re.search(rf"\b{path.stem}\b", in_code)] == []
+    table = page.split("```text\n")[1].split("```")[0].replace("* planned", "").replace("*", "")
+    assert [set(row.split()) for row in table.splitlines()] == LAYERS
+
+
+# The gateway
+
+
+def rows(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    _, _, rest = page.read_text("utf-8").partition(f"\n{heading}\n")
+    assert rest, f"{page.name} has no heading {heading}"
+    table = re.search(r"^\|.*\n\|[-|]+\n((?:\|.*\n)+)", rest, re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in table[1].splitlines()]
+
+
+def in_code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def defaults(heading: str) -> dict[str, str]:
+    """Each key of a table of the page, with what stands there for its default."""
+    return {key: default for keys, default, _ in rows(GATEWAY, heading) for key in in_code(keys)}
+
+
+def check_defaults(told: Mapping[str, str], known: Mapping[str, tuple[Reader, Any]]) -> None:
+    """All keys there are, and no others. A default in code is as the file would have it; words are for keys that have
+    none."""
+    assert sorted(told) == sorted(known)
+    for key, cell in told.items():
+        reader, default = known[key]
+        if code := in_code(cell):
+            assert reader(tomllib.loads(f"key = {code[0]}")["key"]) == default, key
+        else:
+            assert not default, key
+
+
+def test_the_page_of_the_gateway_has_every_setting_with_its_default() -> None:
+    settings = GatewaySettings(())
+    known = {
+        table: {key: (reader, getattr(settings, name)) for key, (name, reader) in keys.items()}
+        for table, keys in TABLES.items()
+    }
+    for table in ("server", "store", "serial"):
+        check_defaults(defaults(f"### `[{table}]`"), known.pop(table))
+    rest = {f"{table}.{key}": setting for table, keys in known.items() for key, setting in keys.items()}
+    check_defaults(defaults("### `[repair]`, `[chain]`, `[keys]`"), rest)
+
+
+def test_the_page_of_the_gateway_has_every_key_of_models_and_clients_with_its_default() -> None:
+    asked = {name: parameter.default for name, parameter in inspect.signature(connect).parameters.items()}
+    given = {**asked, **fields_of(Settings), **fields_of(UpstreamSettings)}
+    readers = {**MODEL, **CONNECT}
+    check_defaults(defaults("### `[[models]]`"), {key: (reader, given[key]) for key, reader in readers.items()})
+    given = fields_of(ClientProfile)
+    check_defaults(defaults("### `[[clients]]`"), {key: (reader, given[key]) for key, reader in CLIENT.items()})
+
+
+def fields_of(kind: Any) -> dict[str, Any]:
+    """The defaults of a dataclass; None for a field that has none, or that is empty."""
+    return {field.name: None if field.default is MISSING else field.default for field in fields(kind)} | {
+        field.name: field.default_factory() for field in fields(kind) if field.default_factory is not MISSING
+    }
+
+
+def test_the_configurations_of_the_page_are_read_and_its_agent_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)  # pyright: ignore[reportUnknownMemberType] - partly typed
+    for code in blocks(GATEWAY, "python"):
+        if named := re.match(r"# (\w+\.py)\n", code):
+            (tmp_path / named[1]).write_text(code)
+    (configuration,) = blocks(GATEWAY, "toml")
+    file = tmp_path / "unbroken.toml"
+    file.write_text(configuration)
+    settings = read_config(file)
+    shop = [upstream for upstream in settings.upstreams if upstream.model.startswith("python:")]
+    with running(GatewaySettings(tuple(shop), store="memory:", port=0)) as url:
+        body = {"model": "shop", "max_tokens": 100, "messages": [{"role": "user", "content": "When do you open?"}]}
+        with urlopen(HTTPRequest(f"{url}/v1/messages", json.dumps(body).encode())) as told:
+            assert json.load(told)["content"] == [{"type": "text", "text": "From nine to five."}]
+
+
+def test_the_configuration_to_deploy_is_read_also_with_what_it_only_suggests(tmp_path: Path) -> None:
+    folder = ROOT / "deploy"
+    settings = read_config(folder / "unbroken.toml")
+    assert (settings.keys, settings.store, len(settings.upstreams)) == (True, "redis://valkey:6379/0", 1)
+    file = tmp_path / "unbroken.toml"
+    file.write_text(re.sub(r"(?m)^# (?=\[|\w+ = )", "", (folder / "unbroken.toml").read_text("utf-8")))
+    settings = read_config(file)
+    assert ([upstream.alias for upstream in settings.upstreams], len(settings.clients)) == (
+        ["gpt-5", "claude", "any"],
+        1,
+    )
+    mounted = re.findall(r"- \./([\w.]+):", (folder / "compose.yaml").read_text("utf-8"))
+    assert mounted
+    assert all((folder / name).is_file() for name in mounted)
+
+
+def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_go_on() -> None:
+    cases = re.findall(r"(?m)^    (\S+(?: \S+)*)  +\S", serial.__doc__ or "")
+    told = [case for case, *_ in rows(GATEWAY, "### The cases, by name")]
+    assert len(cases) >= 10
+    assert told[: len(cases)] == cases
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src" / "unbroken" / "gateway").rglob("*.py"))
+    assert {name for cell, *_ in rows(GATEWAY, "### Headers") for name in in_code(cell)} == set(
+        re.findall(r"x-unbroken-[a-z]+", source)
+    )
+    repairs = {name for cell, *_ in rows(GATEWAY, "## Repairs") for name in in_code(cell)}
+    assert repairs == set(re.findall(r'"((?:drop|insert|move|rename)-\w+)":', source))
+    ways = {name for cell, *_ in rows(GATEWAY, "## The model's own message comes back") for name in in_code(cell)}
+    assert ways == set(WAYS)
+
+
+def test_the_page_of_the_gateway_has_every_metric_with_its_labels() -> None:
+    metrics = GatewayMetrics(["m"])
+    metrics.request("m", "openai-chat", "gemini", 200, 0.1)
+    metrics.first_token("m", 0.1)
+    metrics.tokens("m", Usage(1, 1, 1, 1, 1))
+    metrics.held("m", 2)
+    metrics.held_open(1)
+    metrics.released("m")
+    metrics.lost("m", "expired")
+    metrics.repaired("drop-orphan")
+    metrics.fallback("m")
+    metrics.restarted("m", "lost")
+    metrics.upstream_error("m", "lost")
+    metrics.in_flight(1)
+    metrics.kept("held")
+    assert len([name for name in vars(GatewayMetrics) if not name.startswith("_")]) == 14  # these, and `render`
+    table = rows(GATEWAY, "## Metrics")
+    series = r"(?m)^(unbroken_\w+?)(?:_bucket|_count|_sum)?(?:\{(.*)\})? "
+    counted: dict[str, set[str]] = {}
+    for name, labels in re.findall(series, metrics.render()[0].decode()):
+        counted.setdefault(name, set()).update(set(re.findall(r"(\w+)=", labels)) - {"le"})
+    told = {in_code(name)[0]: set(re.findall(r"[a-z]+", labels)) for name, labels, _ in table}
+    assert told == counted
+
+
+@pytest.mark.parametrize("command", ["serve", "keys create", "keys list", "keys revoke"])
+def test_the_page_of_the_command_line_has_every_option_of_the_gateway(command: str) -> None:
+    found: Any = get_command(build())
+    for name in command.split():
+        found = found.commands[name]
+    options = {option for parameter in found.params for option in parameter.opts if option.startswith("--")}
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8").partition("## `unbroken serve`")[2].partition("\n## ")[0]
+    told = set(re.findall(r"--[a-z-]+", page))
+    assert options - {"--help"} <= told

@@ -1,0 +1,104 @@
+"""The site of the documentation holds together: its nav, its links, its reference. mkdocs itself is not needed here;
+`make docs` builds the site and fails at the first warning."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import unbroken
+from unbroken import dph, gateway, testing, viewer
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+CONFIGURATION = (ROOT / "mkdocs.yml").read_text("utf-8")
+PAGES = sorted(DOCS.rglob("*.md"))
+LINK = re.compile(r"\]\(([^)\s#:]*)(?:#([^)\s]*))?\)")
+OUTSIDE = [ROOT / "CONTRIBUTING.md", *ROOT.glob("README*.md"), *ROOT.glob("deploy/*.md"), *ROOT.glob("examples/*/*.md")]
+
+
+def nav() -> list[str]:
+    listed = re.search(r"^nav:\n((?: .*\n|\n)+)", CONFIGURATION, re.MULTILINE)
+    assert listed is not None
+    return re.findall(r"(\S+\.md)\s*$", listed[1], re.MULTILINE)
+
+
+def prose_of(page: Path) -> str:
+    """Without its code, in which a line may begin with # and brackets may follow each other."""
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"``[^\n]+?``|`[^`\n]*`", lambda code: code[0].replace("](", "] ("), text)
+
+
+def anchors(page: Path) -> list[str]:
+    """As the site and GitHub make them. A heading that comes again has a number there, of another form on each: nobody
+    links to it."""
+    found = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found]
+
+
+def test_every_page_is_in_the_nav_exactly_once() -> None:
+    listed = nav()
+    assert sorted(listed) == sorted(set(listed))
+    assert [page for page in PAGES if page.relative_to(DOCS).as_posix() not in listed] == []
+
+
+def test_every_entry_of_the_nav_is_a_page() -> None:
+    """One outside docs/ is taken in by docs/hooks.py, if it knows of it."""
+    taken_in = re.search(r"TAKEN_IN = \((.*?)\)", (DOCS / "hooks.py").read_text("utf-8"))
+    assert taken_in is not None
+    outside = {
+        path.relative_to(ROOT).as_posix() for glob in re.findall(r'"(.+?)"', taken_in[1]) for path in ROOT.glob(glob)
+    }
+    assert [entry for entry in nav() if not (DOCS / entry).is_file() and entry not in outside] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OUTSIDE], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    wrong: list[str] = []
+    for target, anchor in LINK.findall(prose_of(page)):
+        other = (page.parent / target).resolve() if target else page
+        if not other.exists() or (anchor and anchor not in anchors(other)):
+            wrong.append(f"{target}#{anchor}" if anchor else target)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", [unbroken, testing, gateway, dph, viewer], ids=lambda room: room.__name__)
+def test_every_public_name_is_in_the_reference_once(room: ModuleType) -> None:
+    pages = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+    told = re.findall(r"^::: (unbroken(?:\.\w+)*)\.(\w+)$", pages, re.MULTILINE)
+    elsewhere = set[str]() if room is unbroken else set(unbroken.__all__)
+    wanted = sorted(set(room.__all__) - elsewhere)
+    assert sorted(name for where, name in told if where == room.__name__) == wanted
+
+
+def test_the_loop_is_shown_from_its_source() -> None:
+    page = (DOCS / "how-it-works.md").read_text("utf-8")
+    (shown,) = re.findall(r'^--8<-- "(.+)"$', page, re.MULTILINE)
+    source = (ROOT / shown).read_text("utf-8")
+    drawing = page.split("```text\n")[1].split("```")[0]
+    drawn = set(re.findall(r"\b(?:_?[a-z]+_[a-z_]+|play|listen|conclude)\b", drawing))
+    assert len(drawn) >= 8
+    assert [name for name in drawn if not re.search(rf"\b{name}\b", source)] == []
+
+
+def test_the_names_that_stand_for_those_of_the_design_documents_are_in_the_source() -> None:
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    known = set(re.findall(r"\w+", source))
+    page = (DOCS / "names.md").read_text("utf-8")
+    rows = re.findall(r"^\| (?!there|---)(.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 60
+    words = {
+        word for _, here in rows for code in re.findall(r"`([^`]+)`", here) for word in re.findall(r"[A-Za-z]\w+", code)
+    }
+    prefixed = {"UNBROKEN_ENABLE_PARALLEL_TOOL_CALLS"}  # made of a prefix and the flag
+    assert words - known - prefixed == set()
+
+
+def test_the_site_fetches_nothing_from_elsewhere() -> None:
+    assert re.search(r"^  font: false$", CONFIGURATION, re.MULTILINE)
+    assert re.findall(r"https?://", CONFIGURATION) == []
+    for asset in [*DOCS.glob("*.css"), *DOCS.glob("*.js")]:
+        assert re.findall(r"https?://", asset.read_text("utf-8")) == [], asset.name

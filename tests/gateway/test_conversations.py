@@ -1,0 +1,581 @@
+"""Conversations that look alike never mix: a held call or kept reasoning goes to the one it was made for, or to nobody,
+and a client that is not given the rest of its calls can see that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+from gateway_client import (
+    CITIES,
+    QUESTION,
+    THREE_CALLS,
+    Client,
+    Clock,
+    Inside,
+    Reply,
+    run,
+    serving,
+    settings_for,
+    stage,
+    upstream_settings,
+)
+
+from unbroken.deltas import Ended, TextDelta
+from unbroken.gateway.settings import ClientProfile
+from unbroken.gateway.stores import open_store
+from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolMessage, User
+from unbroken.models.scripted import ScriptedModel
+from unbroken.testing import Call, Raw, ScriptedServer, Step, Think
+from unbroken.verdicts import Verdict
+from unbroken.wires import WIRES
+from unbroken.wires.writer import ResponseWriter
+
+SERIAL = (ClientProfile("serial", header="x-serial", serial=True),)
+ONE_BY_ONE = {"x-serial": "yes"}
+every_client = pytest.mark.parametrize("wire", list(WIRES))
+
+
+def counted(number: int, at: int) -> str:
+    return f"call_{at}"
+
+
+def short(number: int, at: int) -> str:
+    return f"call_{'qzjwkxvb'[number]}7f3{'mntrslpd'[at]}9c2"
+
+
+def long_and_derived(number: int, at: int) -> str:
+    return "call_3f2a9c1d8b7e6f5a4c3d2e1f" if at == 0 else f"call_3f2a9c1d8b7e6f5a4c3d2{number}{at}f"
+
+
+def none(number: int, at: int) -> str:
+    return ""
+
+
+every_id = pytest.mark.parametrize("spell", [counted, short, long_and_derived, none])
+
+
+class Bank:
+    """A model that pays from the account that the system text of its request names."""
+
+    def __init__(self, spell: Callable[[int, int], str]) -> None:
+        self.spell = spell
+        self.bodies: list[Any] = []
+        self.requests: list[Request] = []
+
+    def speak(self, request: Request) -> list[str | Step]:
+        self.requests.append(request)
+        if any(isinstance(message, ToolMessage) for message in request.messages):
+            return ["Paid."]
+        number = len(self.requests)
+        account = account_of(request.messages)
+        return [
+            Think(f"The secret of {account}."),
+            Call("balance", {"of": "me"}, id=self.spell(number, 0)),
+            Call("pay", {"from_account": account}, id=self.spell(number, 1)),
+        ]
+
+
+def account_of(messages: Sequence[Message]) -> str:
+    text = "".join(message.text for message in messages if isinstance(message, System))
+    return text.removeprefix("Account ").split(".", maxsplit=1)[0]
+
+
+def drop_ids(messages: list[Message]) -> list[Message]:
+    """As Gemini's clients do."""
+    return [
+        replace(message, calls=tuple(replace(call, id="") for call in message.calls))
+        if isinstance(message, Assistant)
+        else ToolMessage(tuple(replace(result, call_id="") for result in message.results))
+        if isinstance(message, ToolMessage)
+        else message
+        for message in messages
+    ]
+
+
+def at_the_bank(url: str | Inside, wire: str, account: str, **more: Any) -> Client:
+    client = Client(url, wire, parallel=None, headers=ONE_BY_ONE, **more)
+    client.messages = [System.of(f"Account {account}.")]
+    return client
+
+
+async def two_users(bank: Bank, wire: str, **more: Any) -> list[list[Reply]]:
+    """Both ask the same, get the same first call, and only then return its result."""
+    async with open_bank(bank) as gateway:
+        users = [at_the_bank(gateway, wire, account, **more) for account in ("111", "222")]
+        replies = [[await user.ask(User.of("Pay the rent."))] for user in users]
+        for _ in range(2):
+            for user, got in zip(users, replies, strict=True):
+                got.append(await user.answer_calls())
+        return replies
+
+
+class open_bank:
+    def __init__(self, bank: Bank) -> None:
+        self._bank = bank
+
+    async def __aenter__(self) -> Inside:
+        self._store = open_store("memory:")
+        model = ScriptedModel(self._bank.speak, wire="anthropic-messages", loop_last=True)
+        return Inside({"m": model}, self._store, clients=SERIAL)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._store.aclose()
+
+
+@every_id
+@every_client
+def test_each_user_pays_from_the_own_account(wire: str, spell: Callable[[int, int], str]) -> None:
+    async def story() -> None:
+        bank = Bank(spell)
+        for account, replies in zip(("111", "222"), await two_users(bank, wire), strict=True):
+            assert [reply.calls for reply in replies[:2]] == [
+                [("balance", {"of": "me"})],
+                [("pay", {"from_account": account})],
+            ]
+            assert replies[2].response.text == "Paid."
+        for request in bank.requests[2:]:
+            account = account_of(request.messages)
+            (turn,) = [message for message in request.messages if isinstance(message, Assistant)]
+            assert [call.arguments for call in turn.calls] == [{"of": "me"}, {"from_account": account}]
+            assert f"secret of {account}" in repr(turn)
+
+    run(story)
+
+
+def test_users_of_gemini_who_drop_ids_pay_from_their_own_accounts() -> None:
+    async def story() -> None:
+        replies = await two_users(Bank(none), "gemini", habit=drop_ids)
+        assert [got[1].calls for got in replies] == [
+            [("pay", {"from_account": "111"})],
+            [("pay", {"from_account": "222"})],
+        ]
+
+    run(story)
+
+
+@every_client
+def test_reasoning_is_not_mixed_where_all_calls_are_given_at_once(wire: str) -> None:
+    async def story() -> None:
+        bank = Bank(counted)
+        async with open_bank(bank) as gateway:
+            users = [at_the_bank(gateway, wire, account) for account in ("111", "222")]
+            for user in users:
+                user.headers = {}
+                await user.ask(User.of("Pay the rent."))
+            for user in users:
+                assert (await user.answer_calls()).response.text == "Paid."
+        for request, own, other in zip(bank.requests[2:], ("111", "222"), ("222", "111"), strict=True):
+            assert f"secret of {own}" in repr(request.messages)
+            assert f"secret of {other}" not in repr(request.messages)
+
+    run(story)
+
+
+class Dice:
+    """A model whose every answer is another one, though it begins alike."""
+
+    def __init__(self, *, wire: str = "anthropic-messages", thinks: bool = False) -> None:
+        self.answers = 0
+        self.thinks = thinks
+        self.model = ScriptedModel(self.speak, wire=wire, loop_last=True)
+
+    def speak(self, request: Request) -> list[str | Step]:
+        if isinstance(request.messages[-1], ToolMessage):
+            return ["Rolled."]
+        self.answers += 1
+        thought: list[str | Step] = [Think(f"Roll {self.answers}.")] if self.thinks else []
+        return [*thought, *(Call("roll", {"die": die}, id=f"call_{die}") for die in ("first", f"{self.answers}"))]
+
+
+def last_call(client: Client) -> ToolCall:
+    message = client.messages[-1]
+    assert isinstance(message, Assistant)
+    return message.calls[-1]
+
+
+def test_two_answers_to_the_same_question_are_told_apart_by_ids_that_the_gateway_made() -> None:
+    async def story() -> None:
+        dice = Dice()
+        gateway = Inside({"m": dice.model}, open_store("memory:"), clients=SERIAL)
+        players = [Client(gateway, "openai-chat", headers=ONE_BY_ONE) for _ in range(3)]
+        for player in players:
+            await player.ask(User.of("Roll."))
+        assert len({last_call(player).id for player in players}) == 3
+        assert [(await player.answer_calls()).calls for player in players] == [
+            [("roll", {"die": str(number)})] for number in (1, 2, 3)
+        ]
+        await players[0].answer_calls()
+        asked = dice.model.requests[-1].messages
+        assert [call.id for message in asked if isinstance(message, Assistant) for call in message.calls] == [
+            "call_first",
+            "call_1",
+        ]
+
+    run(story)
+
+
+def test_two_answers_that_nothing_tells_apart_are_handed_to_nobody_and_a_header_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        dice = Dice()
+        gateway = Inside({"m": dice.model}, open_store("memory:"), clients=SERIAL)
+        players = [Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids) for _ in range(2)]
+        for player in players:
+            await player.ask(User.of("Roll."))
+        for player in players:
+            reply = await player.answer_calls()
+            assert reply.headers["x-unbroken-turn"] == "lost; ambiguous"
+            assert reply.response.text == "Rolled."
+            (turn,) = [message for message in dice.model.requests[-1].messages if isinstance(message, Assistant)]
+            assert [call.arguments for call in turn.calls] == [{"die": "first"}]
+
+    with caplog.at_level(logging.WARNING, "unbroken.gateway"):
+        run(story)
+    assert "serial_lost session=- calls=0 reason=ambiguous" in caplog.text
+
+
+def test_a_player_who_is_under_way_is_known_by_what_was_played_since() -> None:
+    async def story() -> None:
+        def speak(request: Request) -> list[str | Step]:
+            if len(request.messages) > 1:
+                return ["Done."]
+            game = len(model.requests)
+            return [Call("roll", {"die": f"{die}"}) for die in (0, 10 * game, 10 * game + 1)]
+
+        model = ScriptedModel(speak, loop_last=True)
+        gateway = Inside({"m": model}, open_store("memory:"), clients=SERIAL)
+        early, late = (Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids) for _ in range(2))
+        await early.ask(User.of("Roll."))
+        assert (await early.answer_calls()).calls == [("roll", {"die": "10"})]
+        await late.ask(User.of("Roll."))
+        assert (await early.answer_calls()).calls == [("roll", {"die": "11"})]
+        assert (await late.answer_calls()).headers["x-unbroken-turn"] == "lost; ambiguous"
+
+    run(story)
+
+
+def test_the_same_calls_with_other_thoughts_are_handed_out_and_nobody_gets_the_thoughts() -> None:
+    async def story() -> None:
+        thoughts = iter(range(10))
+        said = [Call("roll", {"die": die}) for die in ("first", "second")]
+        model = ScriptedModel(
+            lambda request: (
+                ["Done."]
+                if isinstance(request.messages[-1], ToolMessage)
+                else [Think(f"Thought {next(thoughts)}."), *said]
+            ),
+            wire="anthropic-messages",
+            loop_last=True,
+        )
+        gateway = Inside({"m": model}, open_store("memory:"), clients=SERIAL)
+        players = [Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids) for _ in range(2)]
+        for player in players:
+            await player.ask(User.of("Roll."))
+        for player in players:
+            assert (await player.answer_calls()).calls == [("roll", {"die": "second"})]
+            await player.answer_calls()
+            assert "Thought" not in repr(model.requests[-1].messages)
+
+    run(story)
+
+
+def test_a_history_with_ids_of_another_answer_is_not_given_this_one() -> None:
+    """The client's own answer was never seen here; one that begins alike was."""
+
+    async def story() -> None:
+        ids = iter(["call_a7f3m9c2", "call_b7f3m9c2"])
+        said = [Think("A secret."), Call("roll", {"die": "first"}, id=next(ids))]
+        model = ScriptedModel(said, "Done.", wire="openai-chat")
+        gateway = Inside({"m": model}, open_store("memory:"))
+        owner = Client(gateway, "openai-chat", parallel=None)
+        await owner.ask(User.of("Roll."))
+        owner.messages[-1] = Assistant("", (replace(last_call(owner), id=next(ids)),))
+        reply = await owner.answer_calls()
+        assert "secret" not in repr(model.requests[-1].messages)
+        assert reply.headers["x-unbroken-reasoning"] == "not restored; unmatched"
+
+    run(story)
+
+
+@every_client
+def test_a_client_that_changes_its_system_text_still_gets_its_calls_by_their_ids(wire: str) -> None:
+    async def story() -> None:
+        async with open_bank(Bank(counted)) as gateway:
+            user = at_the_bank(gateway, wire, "111")
+            await user.ask(User.of("Pay the rent."))
+            user.messages[0] = System.of("Account 111. It is 12:01.")
+            assert (await user.answer_calls()).calls == [("pay", {"from_account": "111"})]
+
+    run(story)
+
+
+def test_without_ids_a_changed_system_text_is_another_conversation() -> None:
+    async def story() -> None:
+        async with open_bank(Bank(none)) as gateway:
+            user = at_the_bank(gateway, "gemini", "111", habit=drop_ids)
+            await user.ask(User.of("Pay the rent."))
+            user.messages[0] = System.of("Account 222.")
+            reply = await user.answer_calls()
+            assert reply.headers["x-unbroken-turn"] == "lost; unmatched"
+            assert reply.calls == []
+
+    run(story)
+
+
+# Clients that rewrite some of the ids
+
+
+def rewriting(which: str) -> Callable[[list[Message]], list[Message]]:
+    """Rewrites the ids of these calls, counted from 0, and of their results; those after `|` in results only."""
+    calls, _, results = which.partition("|")
+
+    def habit(messages: list[Message]) -> list[Message]:
+        order: dict[str, str] = {}
+        rewritten: list[Message] = []
+        for message in messages:
+            if isinstance(message, Assistant):
+                for call in message.calls:
+                    order[call.id] = str(len(order))
+                renamed = [replace(call, id=_new(call.id, order, calls)) for call in message.calls]
+                message = replace(message, calls=tuple(renamed))
+            elif isinstance(message, ToolMessage):
+                told = [
+                    replace(result, call_id=_new(result.call_id, order, calls + results)) for result in message.results
+                ]
+                message = ToolMessage(tuple(told))
+            rewritten.append(message)
+        return rewritten
+
+    return habit
+
+
+def _new(id: str, order: dict[str, str], which: str) -> str:
+    return f"mine-{order[id]}" if order.get(id, "-") in which else id
+
+
+@pytest.mark.parametrize("which", ["", "0", "1", "2", "01", "02", "12", "012", "|0", "|1", "|2", "0|1", "1|2"])
+@pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
+@pytest.mark.parametrize("ids", ["random", "counted"])
+def test_a_client_that_rewrites_ids_gets_all_its_calls_or_a_header_that_says_why_not(
+    ids: str, wire: str, which: str
+) -> None:
+    async def story() -> None:
+        spelled = [f"call_{at}q7Zp2mX91aKd" if ids == "random" else f"call_{at}" for at in range(3)]
+        said = [Call("get_weather", city=city, id=id) for city, id in zip(CITIES, spelled, strict=True)]
+        async with stage("openai-chat", said, "Done.", "Done.", "Done.", serial=True) as on:
+            client = on.client(wire, habit=rewriting(which))
+            replies = await client.converse()
+            given = [arguments["city"] for reply in replies for _, arguments in reply.calls]
+            told = [header for reply in replies[1:] if "lost" in (header := reply.headers.get("x-unbroken-turn", ""))]
+            assert given == list(CITIES[: len(given)])
+            assert len(given) == 3 or told
+            if "|" not in which:
+                assert len(given) == 3
+
+    run(story)
+
+
+# Calls that are not handed out
+
+
+@pytest.mark.parametrize("answered", [1, 2])
+@pytest.mark.parametrize("users", [1, 2])
+def test_a_client_without_ids_that_stops_asking_for_one_call_at_a_time_hears_that_calls_are_lost(
+    users: int, answered: int
+) -> None:
+    async def story() -> None:
+        answers = [[*THREE_CALLS[:-2], Call("get_weather", city=f"of {user}")] for user in range(users)]
+        async with stage("openai-chat", *answers, "Done.", "More.", clients=SERIAL) as on:
+            clients = [on.client("gemini", parallel=None, headers=ONE_BY_ONE, habit=drop_ids) for _ in range(users)]
+            for client in clients:
+                await client.ask(User.of(QUESTION))
+            client = clients[0]
+            for _ in range(1, answered if users == 1 else 1):
+                await client.answer_calls()
+            client.headers = {}
+            reply = await client.answer_calls()
+            assert reply.headers["x-unbroken-turn"] == f"lost; {'unmatched' if users == 1 else 'ambiguous'}"
+            assert "x-unbroken-turn" not in (await client.ask(User.of("And now?"))).headers
+
+    run(story)
+
+
+def test_an_id_made_by_chance_proves_only_the_turn_that_has_it() -> None:
+    """The first call's id is a digest of its arguments, which another user's call has too; the second is rewritten."""
+
+    def rewrite_second(messages: list[Message]) -> list[Message]:
+        *before, assistant, results = messages
+        assert isinstance(assistant, Assistant)
+        assert isinstance(results, ToolMessage)
+        other = "3b241101-e2bb-4255-8caf-4136c566a962"
+        calls = (assistant.calls[0], replace(assistant.calls[1], id=other))
+        told = (results.results[0], replace(results.results[1], call_id=other))
+        return [*before, replace(assistant, calls=calls), ToolMessage(told)]
+
+    async def story() -> None:
+        ids = ("call_3f2a9c1d8b7e6f5a4c3d2e1f", "call_8b7e6f5a4c3d2e1f3f2a9c1d")
+        calls = [Call("get_weather", city=city, id=id) for city, id in zip(CITIES[:2], ids, strict=True)]
+        async with stage("anthropic-messages", [Think("The secret of 111."), *calls], calls, "Done.") as on:
+            for account in ("111", "222"):
+                client = on.client("openai-chat", parallel=None, messages=[System.of(f"Account {account}.")])
+                await client.ask(User.of(QUESTION))
+            client.habit = rewrite_second
+            await client.answer_calls()
+            assert "secret" not in str(on.asked[-1])
+
+    run(story)
+
+
+def test_calls_that_waited_too_long_are_reported_in_a_header_a_log_line_and_a_metric(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with stage("openai-chat", THREE_CALLS, "Done.", "More.", serial=True, hold_timeout=50.0) as on:
+            client = on.client("openai-chat")
+            await client.ask(User.of(QUESTION))
+            on.clock.time += 51
+            reply = await client.answer_calls()
+            assert reply.headers["x-unbroken-turn"] == "lost; expired; 2 calls"
+            again = await client.ask(User.of("And now?"))
+            assert "x-unbroken-turn" not in again.headers
+            metrics = await _read(f"{on.url}/metrics")
+            assert 'unbroken_lost_turns_total{alias="m",reason="expired"} 1.0' in metrics
+
+    with caplog.at_level(logging.WARNING, "unbroken.gateway"):
+        run(story)
+    assert "calls=2 reason=expired" in caplog.text
+
+
+def test_that_calls_are_lost_is_said_also_beside_a_new_turn_that_is_held() -> None:
+    async def story() -> None:
+        async with stage("openai-chat", THREE_CALLS, THREE_CALLS, serial=True, hold_timeout=50.0) as on:
+            client = on.client("openai-chat")
+            await client.ask(User.of(QUESTION))
+            on.clock.time += 51
+            reply = await client.answer_calls()
+            assert reply.headers["x-unbroken-turn"] == "lost; expired; 2 calls, handed 1/3"
+
+    run(story)
+
+
+def test_a_strict_gateway_refuses_a_history_whose_calls_it_cannot_hand_out() -> None:
+    async def story() -> None:
+        async with stage("openai-chat", THREE_CALLS, serial=True, strict=True, hold_timeout=50.0) as on:
+            client = on.client("openai-chat")
+            await client.ask(User.of(QUESTION))
+            on.clock.time += 51
+            reply = await client.answer_calls()
+            assert reply.status == 400
+            assert "expired; 2 calls" in reply.body["error"]["message"]
+            assert len(on.asked) == 1
+
+    run(story)
+
+
+class Forgetful(MemoryStore):
+    """A store that loses, or damages, what stands under keys that begin so."""
+
+    def __init__(self, kind: str, damage: Callable[[bytes], bytes | None]) -> None:
+        super().__init__()
+        self._kind, self._damage = kind, damage
+
+    async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        values = await super().get(keys)
+        return [
+            self._damage(value) if value is not None and key.startswith(self._kind) else value
+            for key, value in zip(keys, values, strict=True)
+        ]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "lost": lambda value: None,
+    "empty": lambda value: b"",
+    "cut": lambda value: value[: len(value) // 2],
+    "other JSON": lambda value: b'{"v": 2}',
+    "one byte": lambda value: value.replace(b"get_weather", b"get_weathes").replace(b"until", b"untio"),
+    "no text": lambda value: bytes(255 - byte for byte in value),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["turn:", "hold:", "call:", "said:"])
+def test_what_a_store_lost_or_damaged_is_reported_and_never_an_error_of_the_gateway(kind: str, damage: str) -> None:
+    async def story() -> None:
+        store = Forgetful(kind, DAMAGES[damage])
+        clock = Clock()
+        model = ScriptedModel(THREE_CALLS, "Done.", "Done.")
+        client = Client("", "openai-chat", headers=ONE_BY_ONE)
+        client.url = Inside({"m": model}, store, clock, clients=SERIAL)
+        await client.ask(User.of(QUESTION))
+        client.url = Inside({"m": model}, store, clock, clients=SERIAL)
+        reply = await client.answer_calls()
+        assert reply.status == 200
+        if kind == "said:" or (kind == "call:" and damage != "no text"):  # the one list makes up for the other
+            assert reply.calls == [("get_weather", {"city": "Shanghai"})]
+        else:
+            assert reply.headers["x-unbroken-turn"].startswith("lost; ")
+            assert reply.response.text == "Done."
+
+    run(story)
+
+
+async def _read(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return await answer.text()
+
+
+def test_a_response_id_that_a_provider_gave_twice_names_no_conversation() -> None:
+    async def story() -> None:
+        answer = ResponseWriter("openai-responses", "big", "resp_1")
+        answer.feed(TextDelta("Noted."))
+        answer.feed(Ended(Verdict("whole")))
+        async with ScriptedServer(*[[Raw(answer.body())]] * 2) as upstream:
+            settings = settings_for(upstream_settings(upstream, "openai-responses"))
+            async with serving(settings) as url:
+                users = [Client(url, "openai-responses", parallel=None) for _ in range(2)]
+                for user, secret in zip(users, ("111", "222"), strict=True):
+                    assert (await user.ask(User.of(f"I am {secret}."))).body["id"] == "resp_1"
+                body = {"model": "m", "input": "Who am I?", "previous_response_id": "resp_1"}
+                reply = await users[0].post(body)
+                assert reply.status == 400
+                assert len(upstream.requests) == 2
+
+    run(story)
+
+
+def test_a_result_stays_with_its_call_though_an_earlier_turn_has_the_same_ids() -> None:
+    def rename(messages: list[Message]) -> list[Message]:
+        return [
+            replace(message, calls=tuple(replace(call, id=f"own_{call.id}") for call in message.calls))
+            if isinstance(message, Assistant)
+            else ToolMessage(tuple(replace(result, call_id=f"own_{result.call_id}") for result in message.results))
+            if isinstance(message, ToolMessage)
+            else message
+            for message in messages
+        ]
+
+    async def story() -> None:
+        first = [Think("Hm."), *(Call("get_weather", city=f"A{at}", id=f"call_{at}") for at in (0, 1))]
+        second = [Call("get_weather", city=f"B{at}", id=f"call_{at}") for at in (0, 1)]
+        async with stage("openai-chat", first, second, "Done.") as on:
+            client = on.client("openai-chat", parallel=None, habit=rename)
+            await client.ask(User.of("How is the weather?"))
+            await client.ask(User.of("Wait, stop."))
+            await client.answer_calls()
+            pairs = [
+                ((call.arguments or {})["city"], result.text)
+                for said, told in zip(on.asked[-1], on.asked[-1][1:], strict=False)
+                if isinstance(said, Assistant) and isinstance(told, ToolMessage)
+                for call, result in zip(said.calls, told.results, strict=True)
+            ]
+            assert pairs[2:] == [("B0", "Sunny in B0."), ("B1", "Sunny in B1.")]
+            assert not any("Sunny" in text for _, text in pairs[:2])
+
+    run(story)

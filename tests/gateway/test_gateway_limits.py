@@ -1,0 +1,107 @@
+"""How often a key may ask, and how much at once: exact in any minute, and a refused request counts for nothing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbroken import VirtualClock
+from unbroken.gateway.http.admission import KeyLimits, OverLimit
+from unbroken.gateway.keys import GatewayKey
+
+
+def ask(limits: KeyLimits, key: GatewayKey) -> OverLimit | None:
+    with limits.admit(key) as refused:
+        return refused
+
+
+def test_a_key_without_limits_is_never_refused() -> None:
+    limits = KeyLimits(VirtualClock())
+    assert [ask(limits, GatewayKey("a")) for _ in range(1000)] == [None] * 1000
+
+
+def test_the_request_too_many_is_told_when_the_next_may_come() -> None:
+    clock = VirtualClock()
+    limits, key = KeyLimits(clock), GatewayKey("a", requests_per_minute=2)
+    assert ask(limits, key) is None
+    clock.advance(10)
+    assert ask(limits, key) is None
+    clock.advance(5)
+    refused = ask(limits, key)
+    assert refused == OverLimit("key `a` may begin 2 requests a minute: wait 45 s", 45.0)
+    clock.advance(45.0)
+    assert ask(limits, key) is None
+    assert ask(limits, key) == OverLimit("key `a` may begin 2 requests a minute: wait 10 s", 10.0)
+
+
+def test_each_key_has_its_own_count() -> None:
+    limits = KeyLimits(VirtualClock())
+    a, b = GatewayKey("a", requests_per_minute=1), GatewayKey("b", requests_per_minute=1)
+    assert [ask(limits, key) is None for key in (a, b, a, b)] == [True, True, False, False]
+
+
+def test_a_limit_that_was_lowered_counts_at_once() -> None:
+    clock = VirtualClock()
+    limits = KeyLimits(clock)
+    for _ in range(5):
+        assert ask(limits, GatewayKey("a", requests_per_minute=5)) is None
+        clock.advance(1)
+    lowered = GatewayKey("a", requests_per_minute=2)
+    refused = ask(limits, lowered)
+    assert refused is not None
+    assert refused.retry_after == 58.0  # the fourth of the five, which began 2 s ago, is the last but one that counts
+    clock.advance(58.0)
+    assert ask(limits, lowered) is None
+
+
+def test_requests_in_flight_are_counted_until_they_end() -> None:
+    limits, key = KeyLimits(VirtualClock()), GatewayKey("a", in_flight=2)
+    with limits.admit(key) as first, limits.admit(key) as second:
+        assert (first, second) == (None, None)
+        refused = ask(limits, key)
+        assert refused is not None
+        assert refused.words == "key `a` has 2 requests in flight and may have 2: wait until one has ended"
+        assert ask(limits, GatewayKey("b", in_flight=2)) is None
+    assert ask(limits, key) is None
+
+
+def test_one_that_fails_has_ended_too() -> None:
+    limits, key = KeyLimits(VirtualClock()), GatewayKey("a", in_flight=1)
+    with pytest.raises(ZeroDivisionError), limits.admit(key):
+        raise ZeroDivisionError
+    assert ask(limits, key) is None
+
+
+def test_what_was_refused_for_one_limit_does_not_count_for_the_other() -> None:
+    limits, key = KeyLimits(VirtualClock()), GatewayKey("a", requests_per_minute=2, in_flight=1)
+    with limits.admit(key):
+        assert [ask(limits, key) is None for _ in range(5)] == [False] * 5
+    assert ask(limits, key) is None
+    assert ask(limits, key) is not None
+
+
+@given(st.lists(st.floats(0, 40), max_size=60), st.integers(1, 5), st.integers(1, 3))
+def test_in_no_minute_begin_more_than_may_and_who_waits_as_told_is_let_in(
+    gaps: list[float], per_minute: int, in_flight: int
+) -> None:
+    clock = VirtualClock()
+    limits, key = KeyLimits(clock), GatewayKey("a", requests_per_minute=per_minute, in_flight=in_flight)
+    begun: list[float] = []
+    with ExitStack() as open_ones:
+        for at, gap in enumerate(gaps):
+            clock.advance(gap)
+            if at % 4 == 3:
+                open_ones.close()
+            refused = open_ones.enter_context(limits.admit(key))
+            if refused is not None and "minute" in refused.words:
+                assert refused.retry_after > 0
+                clock.advance(refused.retry_after + 1e-6)
+                refused = open_ones.enter_context(limits.admit(key))
+                assert refused is None or "in flight" in refused.words
+            if refused is None:
+                begun.append(clock.elapsed())
+    for earlier, later in zip(begun, begun[per_minute:], strict=False):
+        assert later - earlier > 60 - 1e-6

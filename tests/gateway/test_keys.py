@@ -1,0 +1,190 @@
+"""Gateway keys: made once, kept as a hash, revoked while the gateway runs; the file survives whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from unbroken import UserError, VirtualClock
+from unbroken.gateway.keys import GatewayKey, KeyRing, create_key, list_keys, revoke_key
+
+ANN = GatewayKey("ann", aliases=("gpt-5", "fast"), requests_per_minute=60, in_flight=4)
+
+
+def test_a_key_is_found_by_what_was_shown_once(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    secret = create_key(path, ANN, now=lambda: 1000.0)
+    other = create_key(path, GatewayKey("bob"), now=lambda: 2000.0)
+    assert secret.startswith("ub-")
+    assert len(secret) == 3 + 43
+    assert secret != other
+    ring = KeyRing(path)
+    ann, bob = ring.find(secret), ring.find(other)
+    assert ann is not None
+    assert bob is not None
+    assert replace(ann, id="") == GatewayKey("ann", ("gpt-5", "fast"), 60, 4, 1000.0)
+    assert replace(bob, id="") == GatewayKey("bob", created=2000.0)
+    assert len({ann.id, bob.id, ""}) == 3
+    assert KeyRing(path).find(secret) == ann
+    for wrong in ("", "ann", secret[:-1], secret.upper(), f"{secret} ", "ub-é\udc80", "x" * 100_000):
+        assert ring.find(wrong) is None
+
+
+def test_the_file_holds_hashes_and_is_the_owner_s_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    secret = create_key(path, ANN)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    assert secret not in text
+    assert secret.removeprefix("ub-") not in text
+    saved = json.loads(text)
+    assert saved["version"] == 2
+    assert saved["keys"][0]["sha256"] == sha256(secret.encode()).hexdigest()
+    assert secret not in repr(KeyRing(path).find(secret))
+    assert os.listdir(tmp_path) == ["keys.json"]
+
+
+def test_a_key_that_names_models_opens_these_only() -> None:
+    assert ANN.allows("fast")
+    assert not ANN.allows("slow")
+    assert GatewayKey("all").allows("slow")
+
+
+def test_names_are_taken_once_and_revoked_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    create_key(path, ANN)
+    create_key(path, GatewayKey("bob"))
+    with pytest.raises(UserError, match=r"there is a key `ann` in .*: revoke it first, or choose another name"):
+        create_key(path, GatewayKey("ann"))
+    revoke_key(path, "ann")
+    assert [key.name for key in list_keys(path)] == ["bob"]
+    with pytest.raises(UserError, match=r"there is no key `ann` in .*; there are: bob"):
+        revoke_key(path, "ann")
+    assert os.listdir(tmp_path) == ["keys.json"]
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "-a", "a\n", "ä", "x" * 65, "../x"])
+def test_a_name_is_one_word(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="a key's name has letters, digits and"):
+        create_key(tmp_path / "keys.json", GatewayKey(name))
+
+
+def test_a_limit_is_a_number_from_1(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="key `a` cannot be limited to 0 requests in flight: give a number from 1"):
+        create_key(tmp_path / "keys.json", GatewayKey("a", in_flight=0))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_running_gateway_notices_a_new_key_and_a_revoked_one(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    clock = VirtualClock()
+    ring = KeyRing(path, clock)
+    assert len(ring) == 0
+    secret = create_key(path, ANN)
+    assert ring.find(secret) is None  # the file is looked at once a second
+    clock.advance(1)
+    assert ring.find(secret) is not None
+    revoke_key(path, "ann")
+    assert ring.find(secret) is not None
+    clock.advance(1)
+    assert ring.find(secret) is None
+
+
+def test_a_file_that_is_damaged_while_it_runs_changes_nothing_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.json"
+    secret = create_key(path, ANN)
+    clock = VirtualClock()
+    ring = KeyRing(path, clock)
+    path.write_text('{"version": 1, "ke')
+    with caplog.at_level(logging.INFO, "unbroken.gateway"):
+        for _ in range(3):
+            clock.advance(1)
+            assert ring.find(secret) is not None
+    [line] = caplog.messages
+    assert line.startswith("the gateway keys stay as they were: the gateway keys in ")
+    assert line.endswith("are damaged: it is no JSON; restore the file, or remove it and make new keys")
+    path.unlink()
+    other = create_key(path, GatewayKey("bob"))
+    clock.advance(1)
+    assert ring.find(secret) is None
+    assert ring.find(other) is not None
+
+
+def test_a_file_that_was_removed_has_no_keys_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    secret = create_key(path, ANN)
+    clock = VirtualClock()
+    ring = KeyRing(path, clock)
+    path.unlink()
+    clock.advance(1)
+    assert ring.find(secret) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "are damaged: it is no JSON"),
+        ("[]", "are damaged: it is no JSON object"),
+        ("{}", "are damaged: `version` or `keys` is missing"),
+        ('{"version": 1, "keys": {}}', "are damaged: `version` or `keys` is missing"),
+        ('{"version": 1, "keys": [{"name": "a", "sha256": "12"}]}', "are damaged: key 1 in it is not complete"),
+        ('{"version": 3, "keys": []}', r"were written by a newer Unbroken \(version 3\): update this one"),
+    ],
+)
+def test_a_damaged_file_is_told_at_the_start_and_left_alone(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=told):
+        KeyRing(path)
+    with pytest.raises(UserError, match=told):
+        create_key(path, ANN)
+    assert path.read_text() == text
+    assert os.listdir(tmp_path) == ["keys.json"]
+
+
+def test_a_key_of_somebody_who_was_killed_in_the_middle_is_in_nobody_s_way_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    create_key(path, ANN)
+    (tmp_path / "keys.json.new").write_text("half")
+    with pytest.raises(UserError, match=r"are being changed by another command, or .*: remove keys\.json\.new"):
+        create_key(path, GatewayKey("bob"), patience=0.02)
+    assert [key.name for key in list_keys(path)] == ["ann"]
+
+
+def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be changed: No such file or directory"):
+        create_key(tmp_path / "nowhere" / "keys.json", ANN)
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        KeyRing(tmp_path)
+
+
+def test_behind_a_link_the_file_itself_is_changed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "keys.json"
+    link.symlink_to(tmp_path / "real" / "keys.json")
+    secret = create_key(link, ANN)
+    create_key(link, GatewayKey("bob"))
+    assert link.is_symlink()
+    assert KeyRing(tmp_path / "real" / "keys.json").find(secret) is not None
+
+
+def test_many_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    program = (
+        "import sys; from unbroken.gateway.keys import *\n"
+        "for n in range(10): create_key(sys.argv[1], GatewayKey(f'{sys.argv[2]}-{n}'), patience=30)"
+    )
+    makers = [subprocess.Popen([sys.executable, "-c", program, str(path), who]) for who in "abc"]
+    assert [maker.wait(60) for maker in makers] == [0, 0, 0]
+    assert {key.name for key in list_keys(path)} == {f"{who}-{n}" for who in "abc" for n in range(10)}

@@ -1,0 +1,712 @@
+"""Client and model of one wire: what either says reaches the other as it was said, and only what no client could read
+is written anew."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from gateway_client import PAIRS, Client, result_of, run, serving, settings_for, upstream_settings
+from gateway_readers import Heard, read
+from gateway_upstreams import FIELDS, Told, events, telling
+from test_own_message import IDS, OWN
+
+from unbroken.messages import Assistant, ToolMessage, User
+from unbroken.testing import Call, Say, ScriptedServer, Step, Think, Uses
+from unbroken.wires import WIRES
+
+Object = dict[str, Any]
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+WIRE = pytest.mark.parametrize("wire", WIRES)
+
+BIG = 2**70 + 1
+
+BODIES: dict[str, Object] = {
+    "openai-chat": {
+        "user": "u1",
+        "model": "m",
+        "x_unknown": {"big": BIG, "none": None, "list": [1.5, -0.0, 1e300], "text": "é\u2028\x7f"},
+        "messages": [
+            {"role": "developer", "content": "Be brief.", "name": "boss"},
+            {"role": "user", "name": "ann", "content": [{"type": "text", "text": "Hello", "x_mark": True}]},
+        ],
+        "logprobs": True,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"maximum": BIG}}},
+        "modalities": ["text", "audio"],
+        "audio": {"voice": "alloy", "format": "wav"},
+        "metadata": {"k": "v"},
+    },
+    "openai-responses": {
+        "x_unknown": {"big": BIG, "none": None},
+        "model": "m",
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello", "x_mark": 1}]}
+        ],
+        "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
+        "reasoning": {"effort": "low", "summary": "auto", "x_more": 1},
+        "text": {"verbosity": "low"},
+        "tools": [{"type": "web_search", "x_deep": {"n": BIG}}],
+        "truncation": "auto",
+        "prompt_cache_key": "k",
+    },
+    "anthropic-messages": {
+        "max_tokens": 100,
+        "x_unknown": {"big": BIG, "none": None},
+        "model": "m",
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello", "citations": {"enabled": True}}]}],
+        "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]},
+        "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": BIG}],
+        "thinking": {"type": "adaptive"},
+        "metadata": {"user_id": "u1"},
+    },
+    "gemini": {
+        "x_unknown": {"big": BIG, "none": None},
+        "contents": [{"role": "user", "parts": [{"text": "Hello", "x_mark": 1}]}],
+        "generationConfig": {"thinkingConfig": {"thinkingBudget": 0, "x_more": BIG}, "responseModalities": ["TEXT"]},
+        "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
+        "tools": [{"googleSearch": {}}],
+        "cachedContent": "cachedContents/1",
+    },
+}
+
+_CHAT: Object = {"id": "chatcmpl-1", "created": 1, "model": "big-model-2", "x_head": {"n": BIG}}
+_ANTHROPIC: Object = {"id": "msg_1", "type": "message", "role": "assistant", "model": "big-model-2"}
+_SEARCH: Object = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+_FOUND: Object = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"x_opaque": "é=="}]}
+_RESPONSE: Object = {"id": "resp_1", "object": "response", "created_at": 1, "model": "big-model-2", "x_head": BIG}
+_SAID: Object = {
+    "id": "msg_1",
+    "type": "message",
+    "status": "completed",
+    "role": "assistant",
+    "content": [
+        {"type": "output_text", "text": "Hi", "annotations": [{"type": "url_citation", "url": "u"}], "logprobs": [{}]}
+    ],
+}
+_WEB: Object = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search"}}
+
+
+def _gemini(parts: list[Object], **more: Any) -> Object:
+    candidate = {"content": {"parts": parts, "role": "model"}, "index": 0, **more}
+    return {"candidates": [candidate], "modelVersion": "big-model-2", "x_head": BIG}
+
+
+WHOLE: dict[str, Object] = {
+    "openai-chat": {
+        **_CHAT,
+        "object": "chat.completion",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "Hi",
+                    "annotations": [{"type": "url_citation", "url_citation": {"url": "u"}}],
+                    "audio": {"id": "audio_1", "data": "AAAA", "transcript": "Hi", "expires_at": 1},
+                },
+                "logprobs": {"content": [{"token": "Hi", "logprob": -0.1, "bytes": [72]}]},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, "x_cost": 0.0001},
+        "x_tail": None,
+    },
+    "openai-responses": {
+        **_RESPONSE,
+        "status": "completed",
+        "output": [_WEB, _SAID],
+        "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2, "x_cost": 1},
+        "service_tier": "default",
+    },
+    "anthropic-messages": {
+        **_ANTHROPIC,
+        "content": [
+            _SEARCH,
+            _FOUND,
+            {"type": "text", "text": "Hi", "citations": [{"type": "web_search_result_location", "url": "u"}]},
+        ],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1, "server_tool_use": {"web_search_requests": 1}},
+        "container": {"id": "c"},
+    },
+    "gemini": {
+        **_gemini(
+            [{"text": "Hi"}], finishReason="STOP", groundingMetadata={"webSearchQueries": ["q"]}, avgLogprobs=-0.1
+        ),
+        "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "x_modality": "TEXT"},
+    },
+}
+
+
+def _chunk(delta: Object, **more: Any) -> Object:
+    choice = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": {"content": [{"token": "H"}]}, **more}
+    return {**_CHAT, "object": "chat.completion.chunk", "choices": [choice], "obfuscation": "x7"}
+
+
+STREAMS: dict[str, bytes] = {
+    "openai-chat": events(
+        _chunk({"role": "assistant", "content": "", "refusal": None}),
+        _chunk({"content": "H", "annotations": [{"type": "url_citation"}]}),
+        _chunk({"content": "i", "audio": {"id": "audio_1", "data": "AAAA"}}),
+        _chunk({}, finish_reason="stop"),
+        {**_CHAT, "object": "chat.completion.chunk", "choices": [], "usage": {"prompt_tokens": 1, "x_cost": 0.01}},
+        done=True,
+    ),
+    "openai-responses": events(
+        {"type": "response.created", "response": {**_RESPONSE, "status": "in_progress", "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**_WEB, "status": "in_progress"}},
+        {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_1", "x_more": BIG},
+        {"type": "response.output_item.done", "output_index": 0, "item": _WEB},
+        {"type": "response.output_item.added", "output_index": 1, "item": {**_SAID, "content": []}},
+        {
+            "type": "response.output_text.delta",
+            "output_index": 1,
+            "item_id": "msg_1",
+            "content_index": 0,
+            "delta": "Hi",
+        },
+        {
+            "type": "response.output_text.annotation.added",
+            "output_index": 1,
+            "content_index": 0,
+            "annotation": {"x": 1},
+        },
+        {"type": "response.output_item.done", "output_index": 1, "item": _SAID},
+        {"type": "response.completed", "response": WHOLE["openai-responses"]},
+        named=True,
+    ),
+    "anthropic-messages": events(
+        {"type": "message_start", "message": {**_ANTHROPIC, "content": [], "usage": {"input_tokens": 1}}},
+        {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": {**_SEARCH, "input": {}}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "input_json_delta", "partial_json": '{"query":"q"}'},
+        },
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": _FOUND},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "content_block_start", "index": 2, "content_block": {"type": "text", "text": "", "citations": []}},
+        {"type": "content_block_delta", "index": 2, "delta": {"type": "citations_delta", "citation": {"url": "u"}}},
+        {"type": "content_block_delta", "index": 2, "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "content_block_stop", "index": 2},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "x_why": 1}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop", "x_metrics": {"latency": 1}},
+        named=True,
+    ),
+    "gemini": events(
+        _gemini([{"text": "H", "thoughtSignature": "sig=="}], safetyRatings=[{"category": "c"}]),
+        _gemini([{"text": "i"}]),
+        _gemini([], finishReason="STOP", groundingMetadata={"webSearchQueries": ["q"]}),
+    ),
+}
+
+
+def in_order(data: bytes) -> Any:
+    return json.loads(data, object_pairs_hook=list)
+
+
+@STREAMED
+@WIRE
+def test_the_body_of_a_client_arrives_as_it_was_spelled_but_for_the_model(wire: str, stream: bool) -> None:
+    async def story() -> None:
+        answer = Told(STREAMS[wire] if stream else json.dumps(WHOLE[wire]).encode())
+        async with telling(answer) as upstream, serving(settings_for(upstream.settings(wire))) as url:
+            headers = {
+                "anthropic-beta": "context-management-2025-06-27,x-1",
+                "anthropic-version": "2023-06-01",
+                "openai-beta": "responses=v1",
+                "Authorization": "Bearer client-secret",
+                "x-api-key": "client-secret",
+                "x-goog-api-key": "client-secret",
+            }
+            client = Client(url, wire, stream, headers=headers)
+            body = BODIES[wire] if wire == "gemini" or not stream else {**BODIES[wire], "stream": True}
+            reply = await client.post(json.dumps(body, ensure_ascii=False).encode())
+            assert reply.status == 200, reply.data
+            asked = upstream.asked[0]
+            expected = {**body, "model": "big-model"} if "model" in body else body
+            assert in_order(asked.data) == in_order(json.dumps(expected).encode())
+            assert {name: asked.headers.get(name) for name in list(headers)[:3]} == dict(list(headers.items())[:3])
+            assert "client-secret" not in str(asked.headers)
+            assert asked.headers["content-type"] == "application/json"
+
+    run(story)
+
+
+@STREAMED
+@WIRE
+def test_the_answer_of_a_model_arrives_byte_for_byte(wire: str, stream: bool) -> None:
+    data = STREAMS[wire] if stream else json.dumps(WHOLE[wire], indent=1, ensure_ascii=False).encode()
+
+    async def story() -> None:
+        async with telling(Told(data)) as upstream, serving(settings_for(upstream.settings(wire))) as url:
+            for size in (len(data), 64, 7):
+                upstream.answers = [Told([data[at : at + size] for at in range(0, len(data), size)])]
+                client = Client(url, wire, stream, parallel=None)
+                reply = await client.ask(User.of("Hello."))
+                assert reply.data == data, size
+                assert client.messages[-1] == Assistant("Hi")
+                assert reply.headers["Content-Type"].startswith("text/event-stream" if stream else "application/json")
+
+    run(story)
+
+
+@WIRE
+def test_events_in_odd_frames_arrive_as_they_came(wire: str) -> None:
+    odd = b": keep-alive\r\n\r\n" + STREAMS[wire].replace(b"\n", b"\r\n").replace(b"data: ", b"data:")
+
+    async def story() -> None:
+        async with telling(Told(odd)) as upstream, serving(settings_for(upstream.settings(wire))) as url:
+            client = Client(url, wire, stream=True, parallel=None)
+            reply = await client.ask(User.of("Hello."))
+            assert reply.data == odd
+            assert client.messages[-1] == Assistant("Hi")
+
+    run(story)
+
+
+CALL = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+
+
+def _chat_call(*deltas: Object, finish: str = "tool_calls") -> bytes:
+    head = {"id": "chatcmpl-1", "created": 1, "model": "big-model", "object": "chat.completion.chunk"}
+    said = [{"role": "assistant", "content": "I look. "}, *deltas]
+    chunks = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in said]
+    return events(*chunks, {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}, done=True)
+
+
+def _piece(index: int | None, **fields: Any) -> Object:
+    function = {key: fields.pop(key) for key in ("name", "arguments") if key in fields}
+    piece = {**fields, **({"function": function} if function else {})}
+    return {"tool_calls": [piece if index is None else {"index": index, **piece}]}
+
+
+TIDY_CALLS: dict[str, bytes] = {
+    "openai-chat": _chat_call(
+        _piece(0, id="call_Zq8wLk3vTb", type="function", name="get_weather", arguments="", x_more={"sig": "a=="}),
+        _piece(0, arguments='{"city": '),
+        _piece(0, arguments='"Oslo"}'),
+        _piece(1, id="call_Zq8wLk3vTc", type="function", **CALL),
+    ),
+    "anthropic-messages": events(
+        {"type": "message_start", "message": {**_ANTHROPIC, "content": [], "usage": {"input_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm."}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "sig=="}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "tool_use", "id": "toolu_Zq8wLk3vTb", "name": "get_weather", "input": {}, "x": 1},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": '{"city": "Oslo"}'},
+        },
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+        named=True,
+    ),
+    "openai-responses": events(
+        {"type": "response.created", "response": {**_RESPONSE, "status": "in_progress", "output": []}},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {"id": "fc_1", "type": "function_call", "call_id": "call_Zq8wLk3vTb", **CALL, "arguments": ""},
+        },
+        {
+            "type": "response.function_call_arguments.delta",
+            "output_index": 0,
+            "item_id": "fc_1",
+            "delta": CALL["arguments"],
+        },
+        {
+            "type": "response.function_call_arguments.done",
+            "output_index": 0,
+            "item_id": "fc_1",
+            "arguments": CALL["arguments"],
+        },
+        {
+            "type": "response.output_item.done",
+            "output_index": 0,
+            "item": {"id": "fc_1", "type": "function_call", "call_id": "call_Zq8wLk3vTb", **CALL, "x_more": 1},
+        },
+        {
+            "type": "response.completed",
+            "response": {
+                **_RESPONSE,
+                "status": "completed",
+                "output": [{"id": "fc_1", "type": "function_call", "call_id": "call_Zq8wLk3vTb", **CALL, "x_more": 1}],
+            },
+        },
+        named=True,
+    ),
+    "gemini": events(
+        _gemini([{"text": "Hm.", "thought": True, "thoughtSignature": "a=="}]),
+        _gemini([{"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}}, "thoughtSignature": "b=="}]),
+        _gemini([{"functionCall": {"name": "get_weather", "args": {"city": "Lima"}}}], finishReason="STOP"),
+    ),
+}
+
+
+@WIRE
+def test_calls_as_their_wire_has_them_arrive_byte_for_byte(wire: str) -> None:
+    data = TIDY_CALLS[wire]
+
+    async def story() -> None:
+        async with telling(Told(data)) as upstream, serving(settings_for(upstream.settings(wire))) as url:
+            for size in (len(data), 50):
+                upstream.answers = [Told([data[at : at + size] for at in range(0, len(data), size)])]
+                reply = await Client(url, wire, stream=True, parallel=None).ask(User.of("Oslo?"))
+                assert reply.data == data, size
+                assert reply.calls[0] == ("get_weather", {"city": "Oslo"})
+
+    run(story)
+
+
+def test_whole_calls_of_gemini_arrive_byte_for_byte() -> None:
+    parts = [
+        {"text": "Hm.", "thought": True},
+        {"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}}, "thoughtSignature": "b=="},
+    ]
+    data = json.dumps(_gemini(parts, finishReason="STOP")).encode()
+
+    async def story() -> None:
+        async with telling(Told(data)) as upstream, serving(settings_for(upstream.settings("gemini"))) as url:
+            assert (await Client(url, "gemini", parallel=None).ask(User.of("Oslo?"))).data == data
+
+    run(story)
+
+
+# Calls that official clients cannot read: one way to say each of them
+
+ONE, TWO = "call_Zq8wLk3vTb", "call_Xr9mNj4uSa"
+UNTIDY: dict[str, bytes] = {
+    "no index": _chat_call(
+        _piece(None, id=ONE, type="function", name="get_weather", arguments='{"city": "Oslo"}'),
+        _piece(None, id=TWO, type="function", name="get_weather", arguments='{"city": "Lima"}'),
+    ),
+    "index 0 for both": _chat_call(
+        _piece(0, id=ONE, type="function", name="get_weather", arguments='{"city": "Oslo"}'),
+        _piece(0, id=TWO, type="function", name="get_weather", arguments='{"city": "Lima"}'),
+    ),
+    "an index that is a text": _chat_call(
+        _piece(0, id=ONE, type="function", name="get_weather", arguments='{"city": "Oslo"}') | {"x": 1},
+        {
+            "tool_calls": [
+                {"index": "1", "id": TWO, "function": {"name": "get_weather", "arguments": '{"city": "Lima"}'}}
+            ]
+        },
+    ),
+    "the first index is 1": _chat_call(
+        _piece(1, id=ONE, type="function", name="get_weather", arguments='{"city": "Oslo"}'),
+        _piece(2, id=TWO, type="function", name="get_weather", arguments='{"city": "Lima"}'),
+    ),
+    "no id": _chat_call(
+        _piece(0, type="function", name="get_weather", arguments='{"city": "Oslo"}'),
+        _piece(1, type="function", name="get_weather", arguments='{"city": "Lima"}'),
+    ),
+    "one id for both": _chat_call(
+        _piece(0, id=ONE, type="function", name="get_weather", arguments='{"city": "Oslo"}'),
+        _piece(1, id=ONE, type="function", name="get_weather", arguments='{"city": "Lima"}'),
+    ),
+    "id and name in every piece": _chat_call(
+        _piece(0, id=ONE, type="function", name="get_weather", arguments='{"city": '),
+        _piece(0, id=ONE, type="function", name="get_weather", arguments='"Oslo"}'),
+        _piece(1, id=TWO, type="function", name="get_weather", arguments='{"city": '),
+        _piece(1, id=TWO, type="function", name="get_weather", arguments='"Lima"}'),
+    ),
+    "arguments that are encoded twice": _chat_call(
+        _piece(0, id=ONE, type="function", name="get_weather", arguments=json.dumps('{"city": "Oslo"}')),
+        _piece(1, id=TWO, type="function", name="get_weather", arguments=json.dumps('{"city": "Lima"}')),
+    ),
+    "arguments that are an object": _chat_call(
+        _piece(0, id=ONE, type="function", name="get_weather", arguments={"city": "Oslo"}),
+        _piece(1, id=TWO, type="function", name="get_weather", arguments={"city": "Lima"}),
+    ),
+    "the finish says stop": _chat_call(
+        _piece(0, id=ONE, type="function", name="get_weather", arguments='{"city": "Oslo"}'),
+        _piece(1, id=TWO, type="function", name="get_weather", arguments='{"city": "Lima"}'),
+        finish="stop",
+    ),
+}
+
+
+def as_the_official_client_reads(data: bytes) -> tuple[list[Object], list[str]]:
+    """Calls by index, their pieces added up, as the package of OpenAI does; and the finish reasons."""
+    made: dict[int, Object] = {}
+    finishes: list[str] = []
+    for event in data.split(b"\n\n"):
+        text = event.removeprefix(b"data: ")
+        if not text or text == b"[DONE]":
+            continue
+        for choice in json.loads(text)["choices"]:
+            finishes += [choice["finish_reason"]] if choice["finish_reason"] else []
+            pieces: list[Object] = choice["delta"].get("tool_calls") or []
+            for piece in pieces:
+                call = made.setdefault(piece["index"], {"id": "", "name": "", "arguments": ""})
+                call["id"] += piece.get("id") or ""
+                call["name"] += piece.get("function", {}).get("name") or ""
+                call["arguments"] += piece.get("function", {}).get("arguments") or ""
+    return [made[index] for index in range(len(made))], finishes
+
+
+@pytest.mark.parametrize("how", UNTIDY)
+def test_untidy_calls_come_out_tidy(how: str) -> None:
+    data = UNTIDY[how]
+
+    async def story() -> None:
+        async with telling(Told(data)) as upstream, serving(settings_for(upstream.settings("openai-chat"))) as url:
+            for size in (len(data), 120, 1):
+                upstream.answers = [Told([data[at : at + size] for at in range(0, len(data), size)])]
+                client = Client(url, "openai-chat", stream=True, parallel=None)
+                reply = await client.ask(User.of("Oslo and Lima?"))
+                calls, finishes = as_the_official_client_reads(reply.data)
+                assert [call["name"] for call in calls] == ["get_weather"] * 2
+                assert [json.loads(call["arguments"]) for call in calls] == [{"city": "Oslo"}, {"city": "Lima"}]
+                assert len({call["id"] for call in calls}) == 2
+                assert all(0 < len(call["id"]) <= 40 for call in calls)
+                assert finishes in (["tool_calls"], ["stop"])
+                assert reply.response.text == "I look. "
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "bend",
+    ["no id", "one id for both", "arguments that are encoded twice", "arguments that are an object"],
+)
+def test_untidy_calls_of_a_whole_body_come_out_tidy(bend: str) -> None:
+    calls: list[Object] = [
+        {"id": id, "type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
+        for id, city in ((ONE, "Oslo"), (TWO, "Lima"))
+    ]
+    for call in calls:
+        function: Object = call["function"]
+        match bend:
+            case "no id":
+                del call["id"]
+            case "one id for both":
+                call["id"] = ONE
+            case "arguments that are encoded twice":
+                function["arguments"] = json.dumps(function["arguments"])
+            case _:
+                function["arguments"] = json.loads(function["arguments"])
+    message = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    body = {
+        "id": "c",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+    }
+
+    async def story() -> None:
+        told = Told(json.dumps(body).encode())
+        async with telling(told) as upstream, serving(settings_for(upstream.settings("openai-chat"))) as url:
+            reply = await Client(url, "openai-chat", parallel=None).ask(User.of("Oslo and Lima?"))
+            made = reply.body["choices"][0]["message"]["tool_calls"]
+            assert [json.loads(call["function"]["arguments"]) for call in made] == [{"city": "Oslo"}, {"city": "Lima"}]
+            assert len({call["id"] for call in made}) == 2
+            assert all(call["id"] for call in made)
+
+    run(story)
+
+
+def test_untidy_calls_are_answered_to_a_model_that_knows_them_again() -> None:
+    """A model that gave both calls one id gets them back told apart: its own words would be refused."""
+
+    async def story() -> None:
+        async with (
+            telling(Told(UNTIDY["one id for both"])) as upstream,
+            serving(settings_for(upstream.settings("openai-chat"))) as url,
+        ):
+            client = Client(url, "openai-chat", stream=True, parallel=None)
+            await client.ask(User.of("Oslo and Lima?"))
+            await client.answer_calls()
+            _, made, *answered = upstream.asked[1].body["messages"]
+            ids = [call["id"] for call in made["tool_calls"]]
+            assert ids[0] == ONE
+            assert len(set(ids)) == 2
+            assert [message["tool_call_id"] for message in answered] == ids
+
+    run(story)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_turn_with_calls_is_passed_on_as_the_client_spelled_it(name: str) -> None:
+    """A client that gives back all that it got leaves nothing to be put right: neither its request nor the answer."""
+    own = OWN[name]
+
+    def continued(body: Object, answer: Object, ids: list[str]) -> Object:
+        match own.wire:
+            case "anthropic-messages":
+                results = [{"type": "tool_result", "tool_use_id": id, "content": "Sunny.", "x_mine": 1} for id in ids]
+                said = [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": results}]
+            case "openai-responses":
+                said = list(answer["output"])
+                said += [{"type": "function_call_output", "call_id": id, "output": "Sunny.", "x_mine": 1} for id in ids]
+            case "gemini":
+                part = {"functionResponse": {"name": "get_weather", "response": {"result": "Sunny.", "x_mine": 1}}}
+                said = [answer["candidates"][0]["content"], {"role": "user", "parts": [part, part]}]
+            case _:
+                said = [answer["choices"][0]["message"]]
+                said += [{"role": "tool", "tool_call_id": id, "content": "Sunny.", "x_mine": 1} for id in ids]
+        field = FIELDS[own.wire]
+        return {**body, field: [*body[field], *said]}
+
+    async def story() -> None:
+        rounds = [[f"{id}r{round}" for id in IDS] for round in range(3)]
+        answers = [json.dumps(own.body).replace(IDS[0], ids[0]).replace(IDS[1], ids[1]) for ids in rounds]
+        async with (
+            telling(*(Told(answer.encode()) for answer in answers)) as upstream,
+            serving(settings_for(upstream.settings(own.wire))) as url,
+        ):
+            client = Client(url, own.wire, parallel=None)
+            body = {name: value for name, value in BODIES[own.wire].items() if name not in ("x_unknown", "tools")}
+            for ids, answer, number in zip(rounds, answers, range(3), strict=True):
+                reply = await client.post(json.dumps(body).encode())
+                assert reply.data == answer.encode(), number
+                expected = {**body, "model": "big-model"} if "model" in body else body
+                assert upstream.asked[number].body == expected, number
+                body = continued(body, reply.body, ids)
+
+    run(story)
+
+
+# Where something has to be changed
+
+
+def test_an_alias_with_settings_of_its_own_is_asked_with_them() -> None:
+    async def story() -> None:
+        answer = Told(json.dumps(WHOLE["openai-chat"]).encode())
+        async with telling(answer) as upstream:
+            alias = upstream.settings("openai-chat", options={"temperature": 0.25, "extra": {"x_mine": 1}})
+            async with serving(settings_for(alias)) as url:
+                client = Client(url, "openai-chat", parallel=None)
+                await client.ask(User.of("Hello."))
+                assert upstream.asked[0].body["temperature"] == 0.25
+                assert upstream.asked[0].body["x_mine"] == 1
+                await client.post({**client.body([User.of("Hello.")]), "temperature": 0.75, "x_theirs": {"n": 1}})
+                assert upstream.asked[1].body["temperature"] == 0.75  # who asks is nearer to the question
+                assert upstream.asked[1].body["x_theirs"] == {"n": 1}
+
+    run(story)
+
+
+@pytest.mark.parametrize("client_wire", WIRES)
+@STREAMED
+def test_a_call_that_leaked_into_the_text_is_a_call_for_an_alias_that_looks_for_them(
+    client_wire: str, stream: bool
+) -> None:
+    leak = 'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    head: Object = {"id": "c", "created": 1, "model": "m"}
+    message = {"role": "assistant", "content": leak}
+    body = {**head, "object": "chat.completion", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    chunks = [
+        {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": leak[at : at + 5]}}]}
+        for at in range(0, len(leak), 5)
+    ]
+    end: Object = {
+        **head,
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+    }
+
+    async def story() -> None:
+        told = Told(events(*chunks, end, done=True) if stream else json.dumps(body).encode())
+        async with telling(told) as upstream:
+            aliases = [upstream.settings("openai-chat", recover=True), upstream.settings("openai-chat", "plain")]
+            async with serving(settings_for(*aliases)) as url:
+                client = Client(url, client_wire, stream, parallel=None)
+                reply = await client.ask(User.of("Oslo?"))
+                assert reply.calls == [("get_weather", {"city": "Oslo"})]
+                assert reply.response.text.strip() == "I look."
+                await client.answer_calls()
+                back = upstream.asked[1].body["messages"]
+                assert [call["function"]["name"] for call in back[1]["tool_calls"]] == ["get_weather"]
+                assert back[2] == {
+                    "role": "tool",
+                    "tool_call_id": back[1]["tool_calls"][0]["id"],
+                    "content": "Sunny in Oslo.",
+                }
+
+                reply = await Client(url, client_wire, stream, parallel=None, model="plain").ask(User.of("Oslo?"))
+                assert (reply.calls, reply.response.text) == ([], leak)
+
+    run(story)
+
+
+def test_ids_that_only_this_provider_would_make_come_back_to_it() -> None:
+    """vLLM's are longer than OpenAI allows, and it takes them back."""
+    id = f"chatcmpl-tool-{'0123456789abcdef' * 2}"
+    made = {"id": id, "type": "function", "function": CALL}
+    message = {"role": "assistant", "content": None, "tool_calls": [made]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    answer = {"id": "c", "object": "chat.completion", "choices": [choice]}
+
+    async def story() -> None:
+        told = Told(json.dumps(answer).encode())
+        async with telling(told) as upstream, serving(settings_for(upstream.settings("openai-chat"))) as url:
+            client = Client(url, "openai-chat", parallel=None)
+            body: Object = {"model": "m", "messages": [{"role": "user", "name": "ann", "content": "Oslo?"}]}
+            said = (await client.post(body)).body["choices"][0]["message"]
+            assert said == message
+            body["messages"] += [said, {"role": "tool", "tool_call_id": id, "content": "Sunny."}]
+            await client.post(body)
+            assert upstream.asked[1].body == {**body, "model": "big-model"}
+
+            other = Client(url, "anthropic-messages", parallel=None)
+            first = await other.ask(User.of("Oslo?"))
+            assert len(first.response.calls[0].id) <= 64
+            await other.answer_calls()
+            back = upstream.asked[3].body["messages"]
+            assert [back[1]["tool_calls"][0]["id"], back[2]["tool_call_id"]] == [id, id]
+
+    run(story)
+
+
+# Between any two wires
+
+
+@STREAMED
+@pytest.mark.parametrize("serial", [False, True], ids=["at-once", "one-by-one"])
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+def test_an_answer_is_written_by_the_letter_of_the_clients_wire(
+    client_wire: str, upstream_wire: str, serial: bool, stream: bool
+) -> None:
+    said: list[str | Step] = [Think("Hm, two. "), Say("I look. "), *TWO_CALLS, Uses(7, 5)]
+
+    async def story() -> None:
+        async with (
+            ScriptedServer(said, [Think("So. "), Say("Fine.")]) as upstream,
+            serving(settings_for(upstream_settings(upstream, upstream_wire, serial=serial))) as url,
+        ):
+            client = Client(url, client_wire, stream, parallel=None)
+            client.messages = [User.of("Oslo and Lima?")]
+            heard: list[Heard] = []
+            while not heard or heard[-1].calls:
+                reply = await client.post(client.body())
+                heard.append(read(client_wire, reply.data, stream))
+                client.messages.append(Assistant(heard[-1].text, reply.response.calls))
+                client.messages.append(ToolMessage(tuple(result_of(call) for call in reply.response.calls)))
+            made = [[arguments["city"] for _, _, arguments in each.calls] for each in heard]
+            assert made == ([["Oslo"], ["Lima"], []] if serial else [["Oslo", "Lima"], []])
+            assert [each.text for each in heard] == (["I look. ", "", "Fine."] if serial else ["I look. ", "Fine."])
+            ends = {
+                "openai-chat": ("tool_calls", "stop"),
+                "openai-responses": ("completed", "completed"),
+                "anthropic-messages": ("tool_use", "end_turn"),
+                "gemini": ("STOP", "STOP"),
+            }[client_wire]
+            assert [each.finish for each in heard] == [ends[0]] * (len(heard) - 1) + [ends[1]]
+
+    run(story)
+
+
+TWO_CALLS = [Call("get_weather", city=city, id=id) for city, id in (("Oslo", ONE), ("Lima", TWO))]

@@ -1,0 +1,181 @@
+"""A store that is away, hangs or is full never makes an answer shorter: calls that cannot be held are not handed out,
+and a request that needs the store is refused with a time to come back. All other requests are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import valkey_server
+from gateway_client import CITIES, QUESTION, THREE_CALLS, Client, Inside, Reply, run, serving, settings_for
+from gateway_client import upstream_settings as upstream_at
+
+from unbroken.gateway.settings import ClientProfile
+from unbroken.gateway.stores import StoreUnavailable
+from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.gateway.stores.store import NOTHING
+from unbroken.messages import Assistant, Request, ToolMessage, User
+from unbroken.models.scripted import ScriptedModel
+from unbroken.testing import ScriptedServer, Step
+from unbroken.wires import WIRES
+
+SERIAL = (ClientProfile("serial", user_agent="serial"),)
+
+
+class Hiccups(MemoryStore):
+    """A store whose n-th work of one kind fails."""
+
+    def __init__(self, *failing: tuple[str, int]) -> None:
+        super().__init__()
+        self._failing = set(failing)
+        self._done = {"get": 0, "put": 0}
+
+    async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        self._fail("get")
+        return await super().get(keys)
+
+    async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
+        self._fail("put")
+        await super().put(entries, ttl, append)
+
+    def _fail(self, kind: str) -> None:
+        self._done[kind] += 1
+        if (kind, self._done[kind]) in self._failing:
+            raise StoreUnavailable("it hiccups")
+
+
+def three_calls_first(request: Request) -> list[str | Step]:
+    return ["Done."] if isinstance(request.messages[-1], ToolMessage) else THREE_CALLS
+
+
+async def stubborn(client: Client, work: Callable[[], Awaitable[Reply]]) -> Reply:
+    """Retries as an SDK does."""
+    while True:
+        reply = await work()
+        if reply.status == 200 and reply.response.verdict.whole:
+            return reply
+        assert reply.status == 200 or int(reply.headers["retry-after"]) >= 1
+        work = client.ask
+        if reply.status == 200:  # an error in the stream: what came of it is no answer
+            client.messages.pop()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("wire", list(WIRES))
+@pytest.mark.parametrize("failing", [("get", 1), ("get", 2), ("get", 3), ("put", 1), ("put", 2), ("put", 3)], ids=str)
+def test_one_hiccup_anywhere_loses_no_call(wire: str, stream: bool, failing: tuple[str, int]) -> None:
+    async def story() -> None:
+        model = ScriptedModel(three_calls_first, wire="anthropic-messages", loop_last=True)
+        gateway = Inside({"m": model}, Hiccups(failing), clients=SERIAL)
+        client = Client(gateway, wire, stream, parallel=None, headers={"User-Agent": "serial"})
+        reply = await stubborn(client, lambda: client.ask(User.of(QUESTION)))
+        given: list[str] = []
+        while reply.response.calls and len(given) < 9:
+            given += [arguments["city"] for _, arguments in reply.calls]
+            reply = await stubborn(client, client.answer_calls)
+        assert given == list(CITIES)
+        turn = next(said for said in model.requests[-1].messages if isinstance(said, Assistant))
+        assert [call.arguments for call in turn.calls] == [{"city": city} for city in CITIES]
+
+    run(story)
+
+
+def test_a_turn_that_is_too_large_for_the_store_is_not_handed_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with ScriptedServer(THREE_CALLS) as upstream:
+            store = f"sqlite:{tmp_path}/turns.db"
+            settings = settings_for(upstream_at(upstream, "openai-chat"), store=store, entry_bytes=100)
+            async with serving(settings) as url:
+                reply = await Client(url, "openai-chat").ask(User.of(QUESTION))
+                assert reply.status == 502
+                assert "entry_bytes" in reply.body["error"]["message"]
+                assert "retry-after" not in reply.headers
+                assert "unbroken_held_turns_total{" not in await read(f"{url}/metrics")
+
+    run(story)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_response_that_cannot_be_kept_is_not_given_an_id_to_continue_from(stream: bool) -> None:
+    async def story() -> None:
+        model = ScriptedModel("Hello.", loop_last=True)
+        client = Client(Inside({"m": model}, Hiccups(("put", 1))), "openai-responses", stream, parallel=None)
+        refused = await client.post({"model": "m", "input": "Hi.", "stream": stream})
+        assert refused.status == 503 or not refused.response.verdict.whole
+        given = await client.post({"model": "m", "input": "Hi.", "stream": stream})
+        assert given.response.text == "Hello."
+        alone = await client.post({"model": "m", "input": "Hi.", "stream": stream, "store": False})
+        assert alone.response.text == "Hello."
+
+    run(story)
+
+
+@asynccontextmanager
+async def on_valkey(*answers: Any) -> AsyncGenerator[tuple[str, Any, ScriptedServer]]:
+    server = valkey_server.start()
+    try:
+        async with ScriptedServer(*answers) as upstream:
+            address = f"redis://{server.host}:{server.port}/0"
+            async with serving(settings_for(upstream_at(upstream, "openai-chat"), store=address)) as url:
+                yield url, server, upstream
+    finally:
+        if server.is_running():
+            server.stop()
+
+
+def test_a_server_that_goes_away_stops_nobody_but_those_who_need_it() -> None:
+    async def story() -> None:
+        async with on_valkey(THREE_CALLS, THREE_CALLS, THREE_CALLS) as (url, server, _):
+            client = Client(url, "openai-chat")
+            await client.ask(User.of(QUESTION))
+            assert await status_of(f"{url}/readyz") == 200
+            server.stop()
+            held = await client.answer_calls()
+            assert (held.status, held.headers["Retry-After"]) == (503, "1")
+            first = await Client(url, "anthropic-messages").ask(User.of(QUESTION))
+            assert first.status == 503
+            at_once = await Client(url, "openai-chat", parallel=None).ask(User.of(QUESTION))
+            assert [arguments["city"] for _, arguments in at_once.calls] == list(CITIES)
+            assert await status_of(f"{url}/readyz") == 503
+
+    run(story)
+
+
+def test_a_server_that_is_paused_for_a_while_costs_time_and_no_calls() -> None:
+    async def story() -> None:
+        async with on_valkey(THREE_CALLS, "Done.") as (url, server, upstream):
+            client = Client(url, "openai-chat")
+            given = (await client.ask(User.of(QUESTION))).calls
+            pid = valkey_server.pid_of(server)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                refused = await client.answer_calls()
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert refused.status == 503
+            while (reply := await client.ask()).status == 503:
+                await asyncio.sleep(0.1)
+            while reply.response.calls:
+                given += reply.calls
+                reply = await client.answer_calls()
+            assert [arguments["city"] for _, arguments in given] == list(CITIES)
+            assert len(upstream.requests) == 2
+
+    run(story)
+
+
+async def read(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return await answer.text()
+
+
+async def status_of(url: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status

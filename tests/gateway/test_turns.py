@@ -1,0 +1,276 @@
+"""A turn as it is kept: exact both ways, found by what tells it from others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.gateway.turns import turn as turns
+from unbroken.gateway.turns.turn import (
+    Hold,
+    Turn,
+    call_key,
+    chain,
+    is_distinctive,
+    is_named,
+    is_retold,
+    link,
+    read_hold,
+    read_turn,
+    said_key,
+    same_call,
+    turn_key,
+    words,
+    write_hold,
+    write_turn,
+)
+from unbroken.gateway.turns.turn_store import EMPTY, TurnStore
+from unbroken.messages import Assistant, Media, Native, System, ToolCall, ToolMessage, ToolResult, User
+
+
+def call(raw: str, id: str = "call_q7Zp2mX91aKd", name: str = "look") -> ToolCall:
+    return ToolCall(id, name, json.loads(raw), raw)
+
+
+def kept(*calls: ToolCall, native: Native | None = None) -> Turn:
+    return Turn("turn:1", Assistant("Let me look.", calls, native=native), tuple(c.id for c in calls), True, None, 9.0)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"n": 1180591620717411303425}',
+        '{"s": "\\ud83d"}',
+        '{"n": 1e400}',
+        '{"n": -1e400, "big": [99999999999999999999]}',
+        '{"s": "\\u0000 \\ud83d\\ude00"}',
+        "{}",
+    ],
+)
+def test_arguments_come_back_exactly(raw: str) -> None:
+    turn = kept(call(raw))
+    again = read_turn("turn:1", write_turn(turn))
+    assert again == turn
+
+
+def test_what_only_its_wire_knows_comes_back_exactly() -> None:
+    native = Native("anthropic-messages", [{"signature": "é\ud83d", "n": 2**80}], ("a",), "anthropic at x:1")
+    turn = kept(call("{}", "a"), native=native)
+    assert read_turn("turn:1", write_turn(turn)) == turn
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4), st.text(max_size=10))
+def test_any_turn_comes_back_as_it_was(arguments: dict[str, object], text: str) -> None:
+    made = ToolCall("a", "look", arguments, json.dumps(arguments))
+    turn = replace(kept(made), shown=text)
+    assert read_turn("turn:1", write_turn(turn)) == turn
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"v": 2}', b'{"v": 1}', b'{"v": 1, "message": 3, "until": 1}'])
+def test_what_cannot_be_read_is_not_there(data: bytes) -> None:
+    assert read_turn("turn:1", data) is None
+
+
+def test_a_hold_comes_back_as_it_was() -> None:
+    hold = Hold(12.5, closed=True)
+    assert read_hold(write_hold(hold)) == hold
+    assert read_hold(None) is None
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "toolu_01A09q90qw90lq917835",
+        "call_q7Zp2mX91aKd",
+        "chatcmpl-tool-0123456789abcdef0123456789abcdef",
+        "call_00_kUUlyzAFHF3QQjGD",
+        "D681PevKs",
+        "0f8fad5b-d9cb-469f-a165-70867728950e",
+    ],
+)
+def test_ids_of_providers_tell_conversations_apart(id: str) -> None:
+    assert is_distinctive(id, "get_weather")
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["", "call_0", "call_0_1", "functions.get_weather:0", "get_weather_1", "1", "tool_call", "call_123456789", "abc"],
+)
+def test_ids_that_count_tell_nothing(id: str) -> None:
+    assert not is_distinctive(id, "get_weather")
+
+
+def test_a_turn_is_named_by_an_id_that_tells_and_by_no_other() -> None:
+    turn = kept(call("{}", "call_q7Zp2mX91aKd"), call("{}", "call_1"))
+    assert is_named(turn, Assistant("", (call("{}", "call_q7Zp2mX91aKd"),)))
+    assert not is_named(turn, Assistant("", (call("{}", "call_1"),)))
+    assert not is_named(turn, Assistant("", (call("{}", "call_zzZp2mX91aKd"),)))
+
+
+def test_half_a_character_does_not_make_another_call_of_it() -> None:
+    assert same_call(call('{"s": "\\ud83d"}'), call('{"s": "\\ufffd"}'))
+    assert not same_call(call('{"s": "a"}'), call('{"s": "b"}'))
+    assert not same_call(call("{}"), replace(call("{}"), name="listen"))
+
+
+def test_the_digest_leaves_out_what_clients_lose_or_rewrite() -> None:
+    said = [User.of("Oslo?"), Assistant(" Let me look.\n", (call('{"a": 1, "b": 2}', "x"),), "Hm.")]
+    rewritten = [
+        System.of("It is noon."),
+        User.of("Oslo?"),
+        Assistant("Let me look.", (call('{"b": 2, "a": 1}', "y"),)),
+    ]
+    assert chain(said) == chain(rewritten)
+
+
+def test_the_digest_tells_what_was_said_apart() -> None:
+    histories = [
+        [User.of("Oslo?")],
+        [User.of("Lima?")],
+        [User.of("Oslo?"), User.of("Lima?")],
+        [Assistant("Oslo?")],
+        [User.of("Oslo?", Media(url="https://example.org/a.png"))],
+        [User.of("Oslo?", Media(url="https://example.org/b.png"))],
+        [Assistant("", (call("{}"),))],
+        [Assistant("", (call('{"a": 1}'),))],
+        [ToolMessage((ToolResult.of(call("{}"), "a"), ToolResult.of(call("{}"), "b")))],
+        [ToolMessage((ToolResult.of(call("{}"), "b"), ToolResult.of(call("{}"), "a")))],
+    ]
+    assert len({chain(history) for history in histories}) == len(histories)
+
+
+def test_results_that_come_together_or_apart_are_the_same() -> None:
+    one, two = ToolResult.of(call("{}"), "a"), ToolResult.of(call("{}"), "b")
+    assert link(b"", ToolMessage((one, two))) == chain([ToolMessage((one,)), ToolMessage((two,))])
+
+
+def test_reasoning_that_a_client_writes_before_the_words_is_not_among_them() -> None:
+    assert words("<think>\nHm.\n</think>\n\nLet me look. ") == "Let me look."
+    assert words("<think>never ends") == "<think>never ends"
+
+
+def test_keys_of_one_scope_lead_nowhere_in_another() -> None:
+    digest, message = chain([User.of("Oslo?")]), Assistant("Hi.")
+    keys = {
+        key
+        for scope in ("", "ann", "bob")
+        for key in (call_key(scope, "a"), said_key(scope, digest), turn_key(scope, digest, message, ()))
+    }
+    assert len(keys) == 9
+
+
+def test_two_answers_that_begin_alike_have_two_keys() -> None:
+    digest = chain([User.of("Oslo?")])
+    first = Assistant("", (call("{}", "a"), call('{"n": 1}', "b")))
+    second = Assistant("", (call("{}", "a"), call('{"n": 2}', "b")))
+    assert turn_key("", digest, first, ("a", "b")) != turn_key("", digest, second, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ('{"n": 1234567890123456789}', '{"n": 1234567890123456800}'),
+        ('{"n": 1}', '{"n": 1.0}'),
+        ('{"a": 1}', '{"a": 1, "limit": 10}'),
+        ('{"a": 1, "b": null}', '{"a": 1}'),
+        ('{"s": " Oslo\\n"}', '{"s": "Oslo"}'),
+        ('{"l": [1, {"a": 2}]}', '{"l": [1, {"a": 2, "b": false}]}'),
+    ],
+)
+def test_a_call_that_a_client_parsed_and_wrote_again_is_the_same_call(own: str, told: str) -> None:
+    assert is_retold(call(own), call(told))
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ('{"s": "Oslo"}', '{"s": "Lima"}'),
+        ('{"a": 1}', '{"a": 2}'),
+        ('{"a": true}', '{"a": 1}'),
+        ('{"a": 1}', "{}"),
+        ('{"l": [1]}', '{"l": [1, 2]}'),
+        ('{"a": {}}', '{"a": []}'),
+    ],
+)
+def test_a_call_that_somebody_changed_is_another(own: str, told: str) -> None:
+    assert not is_retold(call(own), call(told))
+
+
+def test_a_digest_that_is_known_is_the_one_that_would_be_made() -> None:
+    image = Media("image/png", "AAAA", native=Native("openai-chat", {"type": "image_url"}))
+    messages = (
+        System.of("Be kind."),
+        User.of("How is Oslo?", image),
+        Assistant("Let me look.", (call('{"city": "Oslo"}'), call('{"n": 1}', "b"))),
+        ToolMessage((ToolResult.of(call("{}"), "wet"), ToolResult.of(call("{}", "b"), "7"))),
+        Assistant("", (ToolCall("c", "look", None, '{"city": "Os'),)),
+        User.of("And?"),
+    )
+    turns._KNOWN.clear()  # pyright: ignore[reportPrivateUsage]
+    made = chain(messages)
+    again = chain([replace(message) for message in messages])
+    turns._KNOWN.clear()  # pyright: ignore[reportPrivateUsage]
+    assert made == again == chain(messages)
+    for place, message in enumerate(messages[1:], start=1):
+        other = User.of("something else") if not isinstance(message, User) else Assistant("something else")
+        assert chain([*messages[:place], other, *messages[place + 1 :]]) != made
+
+
+def test_only_so_many_digests_are_known() -> None:
+    for number in range(5000):
+        link(b"", User.of(str(number)))
+    assert len(turns._KNOWN) == turns._MOST_KNOWN  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_turn_that_another_replica_listed_is_found_though_nothing_was_there_a_moment_ago() -> None:
+    """Two people say the same, and their client shows no id that tells them apart."""
+    turn = replace(kept(call("{}", "call_0")), key="turn:" + 16 * "0a")
+    history = (User.of("Hello."), turn.message)
+
+    async def story() -> None:
+        store = MemoryStore()
+        one, other = (TurnStore(store, 60.0, 60.0, lambda: 1.0) for _ in range(2))
+        assert not (await one.find("", history, b"12345678", required=True)).turns
+        await other.keep("", turn, chain(history), b"12345678", required=True)
+        (found,) = (await one.find("", history, b"12345678", required=True)).turns[1]
+        assert found.message == turn.message
+
+    asyncio.run(story())
+
+
+def test_that_nothing_was_listed_is_remembered_for_a_while_where_nothing_depends_on_it() -> None:
+    history = (User.of("Hello."), Assistant("Let me look.", (call("{}", "call_0"),)))
+    clock = [1.0]
+
+    class Counted(MemoryStore):
+        reads = 0
+
+        async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+            self.reads += 1
+            return await super().get(keys)
+
+    async def story() -> None:
+        store = Counted()
+        replica = TurnStore(store, 60.0, 60.0, lambda: clock[0])
+        for _ in range(3):
+            await replica.find("", history, b"12345678", required=False)
+        assert store.reads == 1
+        clock[0] += EMPTY
+        await replica.find("", history, b"12345678", required=False)
+        assert store.reads == 2
+
+    asyncio.run(story())

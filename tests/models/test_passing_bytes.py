@@ -1,0 +1,86 @@
+"""The bytes of a stream for somebody who passes them on: whole events, at any split, after what was read of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from unbroken.decoding import Decoder
+from unbroken.deltas import Delta, Ended, Received, TextDelta
+from unbroken.models.raw_bytes import PassingDecoder
+
+EVENTS = [
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"One "}}]}\n\n',
+    b": alive\n\n",
+    b'event: x\ndata: {"choices":[{"index":0,"delta":{"content":"two."}}]}\n\n',
+    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
+    b"data: [DONE]\n\n",
+]
+
+
+def passing(streamed: bool = True, apart: bool = False) -> PassingDecoder:
+    return PassingDecoder(Decoder("openai-chat"), streamed, apart)
+
+
+def received(deltas: list[Delta]) -> list[bytes]:
+    return [delta.data for delta in deltas if isinstance(delta, Received)]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_only_whole_events_are_given_and_none_is_lost(size: int, end: bytes, apart: bool) -> None:
+    body = b"".join(EVENTS).replace(b"\n", end[: len(end) // 2])
+    decoder = passing(apart=apart)
+    deltas: list[Delta] = []
+    for at in range(0, len(body), size):
+        deltas += decoder.feed(body[at : at + size])
+    deltas += decoder.end()
+    assert all(part.endswith(end) for part in received(deltas))
+    assert b"".join(received(deltas)) == body
+    assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == "One two."
+    assert isinstance(deltas[-1], Ended)
+    assert deltas[-1].verdict.whole
+
+
+def test_apart_each_event_comes_right_after_what_was_read_of_it() -> None:
+    deltas = passing(apart=True).feed(b"".join(EVENTS))
+    assert received(deltas) == EVENTS
+    assert [type(delta) for delta in deltas][:3] == [TextDelta, Received, Received]
+
+
+def test_half_an_event_waits_for_its_end_and_is_never_passed_on_as_it_is() -> None:
+    decoder = passing()
+    assert received(decoder.feed(EVENTS[0] + EVENTS[2][:30])) == [EVENTS[0]]
+    assert received(decoder.feed(EVENTS[2][30:])) == [EVENTS[2]]
+    decoder.feed(EVENTS[3][:20])
+    assert received(decoder.end()) == []
+
+
+def test_a_last_event_without_its_blank_line_is_given_one() -> None:
+    decoder = passing()
+    decoder.feed(b"".join(EVENTS).rstrip())
+    assert received(decoder.end()) == [EVENTS[-1]]
+
+
+def test_the_end_waits_until_it_is_known_what_it_is_worth() -> None:
+    decoder = passing()
+    deltas = [delta for event in EVENTS for delta in decoder.feed(event)]
+    assert [delta.wait for delta in deltas if isinstance(delta, Received)] == [False, False, False, True, True]
+
+
+def test_an_error_waits_too_and_so_does_a_call_that_is_not_whole() -> None:
+    decoder = passing()
+    call = b'{"index":0,"id":"a","function":{"name":"f","arguments":""}}'
+    opened = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[' + call + b"]}}]}\n\n"
+    assert [delta.wait for delta in decoder.feed(opened) if isinstance(delta, Received)] == [True]
+    decoder = passing()
+    failed = b'data: {"error": {"message": "overloaded"}}\n\n'
+    assert [delta.wait for delta in decoder.feed(failed) if isinstance(delta, Received)] == [True]
+
+
+def test_a_whole_body_is_one_piece_whatever_stands_in_it() -> None:
+    decoder = passing(streamed=False)
+    body = b'{"choices": [{"index": 0, "message": {"content": "a\\n\\nb"}, "finish_reason": "stop"}]}'
+    assert received(decoder.feed(body[:30])) == []
+    assert received(decoder.feed(body[30:])) == []
+    assert received(decoder.end()) == [body]

@@ -1,0 +1,208 @@
+"""Providers are rows: each can be found and connected, quirks change only what they say, the page is made from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpus import ABSENT, FOLDER
+
+from unbroken.errors import UnknownProvider
+from unbroken.messages import (
+    Assistant,
+    OneTool,
+    Request,
+    Sampling,
+    System,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    ToolSpec,
+    User,
+)
+from unbroken.models.connect import connect
+from unbroken.models.providers import CHAT, ROWS, Provider, find_provider
+from unbroken.models.providers_page import make_page
+from unbroken.models.quirks import NOTHING_RUNS, Quirks, fit_body, fit_request
+from unbroken.wires import WIRES
+
+ROOT = Path(__file__).parents[2]
+TOOLS = (ToolSpec("search", "finds", strict=True),)
+ASK = Request((System.of("Be brief."), User.of("Hi")), tools=TOOLS)
+
+
+def body_of(model: str, request: Request = ASK, **settings: Any) -> dict[str, Any]:
+    return json.loads(connect(model, api_key="key", **settings).model.write(request)[1])
+
+
+def test_the_page_is_what_the_rows_say() -> None:
+    page = (ROOT / "docs" / "providers.md").read_text("utf-8")
+    assert page == make_page(), "run: python -m unbroken.models.providers_page > docs/providers.md"
+
+
+def test_names_and_aliases_are_unique() -> None:
+    names = [name for row in ROWS for name in (row.name, *row.aliases)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_becomes_a_model(row: Provider) -> None:
+    base_url = None if row.base_url else "https://models.example"
+    settings: dict[str, Any] = dict.fromkeys(row.parts, "here")
+    model = connect(f"{row.name}:m", api_key="key", base_url=base_url, **settings).model
+    assert model.wire in WIRES
+    assert model.name == f"{row.name}:m"
+    assert model.endpoint.stream_url.scheme in ("http", "https")
+    assert "{" not in str(model.endpoint.stream_url)
+    assert all(wire in WIRES for wire in row.other_wires)
+
+
+def test_an_unknown_provider_is_told_with_its_likes_and_the_way_out() -> None:
+    with pytest.raises(UnknownProvider) as caught:
+        find_provider("antropic")
+    message = str(caught.value)
+    assert "did you mean `anthropic`?" in message
+    assert "deepseek" in message
+    assert "base_url=" in message
+    assert "\n" not in message
+
+
+RECORDED_AS = {
+    "openai": ["openai"],
+    "openai-chat": ["openai"],
+    "openai-responses": ["openai"],
+    "gemini": ["google"],
+    "vertex": ["google-vertex"],
+    "zhipu": ["zai"],
+    "llamacpp": ["llama.cpp"],
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_recorded_means_that_several_calls_are_in_a_recording(row: Provider) -> None:
+    index = FOLDER / "index.jsonl"
+    if not index.exists():
+        pytest.skip(ABSENT)
+    names, wires = RECORDED_AS.get(row.name, [row.name]), [row.wire, *row.other_wires]
+    several = [
+        entry["id"]
+        for entry in map(json.loads, index.read_text("utf-8").splitlines())
+        if entry["provider"] in names and entry["wire"] in wires and len(entry["expected"]["tool_calls"]) > 1
+    ]
+    assert bool(several) == (row.known_from == "recorded")
+    assert row.several_calls is True or row.known_from != "recorded"
+
+
+# Quirks
+
+
+def test_a_row_without_quirks_changes_nothing() -> None:
+    request = Request((User.of("Hi"),), tools=TOOLS, final=True, choice="required", reasoning="low")
+    assert fit_request(request, Quirks()) is request
+    body = WIRES[CHAT].encode_request(request)
+    assert fit_body(dict(body), request, Quirks()) == body
+
+
+def test_max_tokens_has_another_name_at_openai() -> None:
+    request = Request((User.of("Hi"),), sampling=Sampling(max_tokens=50))
+    assert body_of("openai-chat:m", request)["max_completion_tokens"] == 50
+    assert "max_tokens" not in body_of("openai-chat:m", request)
+    assert body_of("groq:m", request)["max_tokens"] == 50
+    assert body_of("openai:m", request)["max_output_tokens"] == 50
+
+
+def test_extra_is_never_renamed_or_dropped() -> None:
+    body = body_of("mistral:m", extra={"seed": 3, "stream_options": {"include_usage": True}}, seed=4)
+    assert body["seed"] == 3
+    assert body["stream_options"] == {"include_usage": True}
+
+
+def test_mistral_gets_its_seed_and_no_stream_options() -> None:
+    body = body_of("mistral:m", seed=4)
+    assert body["random_seed"] == 4
+    assert "seed" not in body
+    assert "stream_options" not in body
+
+
+def test_mistral_gets_ids_of_nine_characters_in_call_and_result_alike() -> None:
+    call = ToolCall("call_0_0_that_is_long", "search", {}, "{}")
+    history = (User.of("Hi"), Assistant("", (call,)), ToolMessage((ToolResult.of(call, "found"),)))
+    messages = body_of("mistral:m", Request(history, tools=TOOLS))["messages"]
+    id = messages[1]["tool_calls"][0]["id"]
+    assert len(id) == 9
+    assert messages[2]["tool_call_id"] == id
+
+
+def test_final_request_says_none_where_the_provider_takes_it_and_a_system_line_where_not() -> None:
+    final = Request(ASK.messages, tools=TOOLS, final=True)
+    assert body_of("openai-chat:m", final)["tool_choice"] == "none"
+    said = body_of("ollama:m", final)
+    assert "tool_choice" not in said
+    assert said["tools"]
+    assert said["messages"][-1] == {"role": "system", "content": NOTHING_RUNS}
+
+
+def test_a_choice_that_is_not_taken_is_left_to_the_model() -> None:
+    forced = Request(ASK.messages, tools=TOOLS, choice="required")
+    assert body_of("moonshot:m", forced).get("tool_choice") is None
+    assert body_of("deepseek:m", forced)["tool_choice"] == "required"
+    one = Request(ASK.messages, tools=TOOLS, choice=OneTool("search"))
+    assert body_of("qwen:m", one)["tool_choice"]["function"]["name"] == "search"
+
+
+def test_several_calls_are_asked_for_where_they_have_to_be() -> None:
+    assert body_of("qwen:m")["parallel_tool_calls"] is True
+    assert body_of("llamacpp:m")["parallel_tool_calls"] is True
+    assert "parallel_tool_calls" not in body_of("deepseek:m")
+    one = Request(ASK.messages, tools=TOOLS, parallel=False)
+    assert body_of("qwen:m", one)["parallel_tool_calls"] is False
+    assert "parallel_tool_calls" not in body_of("qwen:m", Request((User.of("Hi"),)))
+
+
+def test_strict_is_left_out_where_it_is_refused() -> None:
+    assert "strict" not in body_of("zhipu:m")["tools"][0]["function"]
+    assert body_of("openai-chat:m")["tools"][0]["function"]["strict"] is True
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "spelled"),
+    [
+        ("openai-chat:m", "low", {"reasoning_effort": "low"}),
+        ("qwen:m", "none", {"enable_thinking": False}),
+        ("qwen:m", "high", {"enable_thinking": True}),
+        ("deepseek:m", "none", {"thinking": {"type": "disabled"}}),
+        ("deepseek:m", "high", {"reasoning_effort": "high"}),
+        ("zhipu:m", "low", {"thinking": {"type": "enabled"}}),
+        ("openrouter:m", "low", {"reasoning": {"effort": "low"}}),
+    ],
+)
+def test_an_effort_is_spelled_as_the_provider_does(model: str, effort: Any, spelled: dict[str, Any]) -> None:
+    body = body_of(model, reasoning=effort)
+    keys = ("reasoning_effort", "enable_thinking", "thinking", "reasoning")
+    assert {key: body[key] for key in keys if key in body} == spelled
+
+
+def test_vertex_gets_no_ids_and_the_history_keeps_them() -> None:
+    call = ToolCall("toolu_1", "search", {"q": "a"}, '{"q": "a"}')
+    request = Request(
+        (User.of("Hi"), Assistant("", (call,)), ToolMessage((ToolResult.of(call, "found"),))), tools=TOOLS
+    )
+    contents = body_of("vertex:m", request, project="p", location="l")["contents"]
+    assert "id" not in contents[1]["parts"][0]["functionCall"]
+    assert "id" not in contents[2]["parts"][0]["functionResponse"]
+    assert body_of("gemini:m", request)["contents"][1]["parts"][0]["functionCall"]["id"] == "toolu_1"
+
+
+def test_quirks_of_openai_chat_do_not_reach_another_wire() -> None:
+    final = Request(ASK.messages, tools=TOOLS, final=True)
+    body = body_of("minimax:m", final, wire="anthropic-messages")
+    assert body["tool_choice"] == {"type": "none"}
+    assert "reasoning_split" not in body
+
+
+def test_a_provider_that_cannot_stream_tools_is_asked_for_the_whole() -> None:
+    quirks = Quirks(stream_with_tools=False)
+    assert fit_request(ASK, quirks).stream is False
+    assert fit_request(Request((User.of("Hi"),)), quirks).stream is True

@@ -1,0 +1,65 @@
+"""The shared recordings of real providers, read from where they lie; tests skip, and say so, where they are absent."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(os.environ.get("UNBROKEN_CORPUS", Path(__file__).parents[3] / "shared" / "corpus" / "streams"))
+WIRES = {"openai-chat": 234, "openai-responses": 99, "anthropic-messages": 48, "gemini": 47}
+ABSENT = f"no recordings in {FOLDER}: set UNBROKEN_CORPUS to the folder that holds index.jsonl"
+
+
+@dataclass(frozen=True)
+class Recording:
+    id: str
+    wire: str
+    stream: bool
+    file: str
+    expected: dict[str, Any]
+    request: dict[str, Any]
+    quirks: tuple[str, ...]
+
+    @property
+    def body(self) -> bytes:
+        return (FOLDER / self.file).read_bytes()
+
+    @property
+    def tools(self) -> list[str]:
+        """The names of the client tools that the recorded request offered."""
+        body: dict[str, Any] = self.request.get("body") or {}
+        tools: list[dict[str, Any]] = body.get("tools") or []
+        names: list[str] = []
+        for tool in tools:
+            declared: list[dict[str, Any]] = (
+                tool.get("functionDeclarations") or tool.get("function_declarations") or [tool]
+            )
+            functions: list[dict[str, Any]] = [item.get("function") or item for item in declared]
+            names += [function["name"] for function in functions if "name" in function]
+        return names
+
+
+def recordings() -> list[Recording]:
+    index = FOLDER / "index.jsonl"
+    if not index.exists():
+        return []
+    rows = [json.loads(line) for line in index.read_text("utf-8").split("\n") if line.strip()]
+    return [
+        Recording(
+            row["id"],
+            row["wire"],
+            row["stream"],
+            row["file"],
+            row["expected"],
+            row.get("request") or {},
+            tuple(row["quirks"]),
+        )
+        for row in rows
+        if row["wire"] in WIRES
+    ]
+
+
+RECORDINGS = recordings()

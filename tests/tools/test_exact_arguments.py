@@ -1,0 +1,69 @@
+"""Arguments that can be read in two ways are refused before a tool runs, and passed on unchanged by whoever only passes
+calls on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scenes import Desk, accepted, can_go_on, play, texts
+
+from unbroken import Agent, ScriptedModel, ToolCall, tool
+from unbroken.testing import Call
+from unbroken.tools.exact_arguments import inexact
+
+REFUSED = [
+    ('{"a": 1, "a": 2}', "`a` is given more than once"),
+    ('{"a": {"b": 1, "b": 1}}', "`b` is given more than once"),
+    ('{"a": [{"b": 1}, {"b": 1, "b": 2}], "note": "x: y"}', "`b` is given more than once"),
+    (r'{"a": 1, "\u0061": 2}', "`a` is given more than once"),
+    ('{"a": 1e400}', "the number 1e400 is too large"),
+    ('{"a": [-1e400]}', "the number -1e400 is too large"),
+    ('{"a": ' + "9" * 400 + ".5}", "is too large"),
+]
+EXACT = ['{"a": 1e308}', '{"a": "1e400"}', '{"a": 1e-400}', '{"a": {"a": 1}, "b": "a: b"}', '{"a": ' + "9" * 400 + "}"]
+
+
+@pytest.mark.parametrize(("raw", "why"), REFUSED)
+@pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
+def test_what_can_be_read_in_two_ways_never_runs_and_the_model_is_told(wire: str, raw: str, why: str) -> None:
+    desk = Desk()
+    model = ScriptedModel([Call("act", raw), Call("act", '{"a": 3}')], "Done.", wire=wire)
+    result = play(Agent(model, desk.tools("act")))
+    assert desk.ran == [("act", {"a": 3})]
+    assert texts(result)[0].startswith("Error: not executed: the arguments of `act` cannot be read in one way only: ")
+    assert why in texts(result)[0]
+    can_go_on(result.messages)
+
+
+@pytest.mark.parametrize("raw", EXACT)
+def test_what_can_be_read_in_one_way_runs(raw: str) -> None:
+    desk = Desk()
+    model = ScriptedModel(Call("act", raw), "Done.")
+    result = play(Agent(model, desk.tools("act")))
+    assert texts(result) == ["act done"]
+    accepted(model, result)
+
+
+def test_no_tool_gets_an_infinite_number() -> None:
+    got: list[float] = []
+
+    @tool
+    def pay(amount: float) -> str:
+        """Pay."""
+        got.append(amount)
+        return "paid"
+
+    play(Agent(ScriptedModel([Call("pay", '{"amount": 1e400}'), Call("pay", '{"amount": 1e30}')], "Done."), [pay]))
+    assert got == [1e30]
+    assert all(map(math.isfinite, got))
+
+
+def test_arguments_that_came_as_no_text_are_taken_as_they_are() -> None:
+    assert inexact(ToolCall("c", "act", {"a": 1})) == ""
+    assert inexact(ToolCall("c", "act", {"a": 1}, raw="no JSON: a: b")) == ""
+    assert inexact(ToolCall("c", "act", None, raw='{"a": 1, "a": 2}')) == ""
+
+
+def test_a_text_in_a_text_is_looked_into() -> None:
+    assert "`a` is given" in inexact(ToolCall("c", "act", {"a": 2}, raw=r'"{\"a\": 1, \"a\": 2}"'))

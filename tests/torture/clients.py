@@ -1,0 +1,299 @@
+"""A process full of clients: each holds one conversation after another through the gateways until its time is over.
+
+A client retries as SDKs do: what got no answer, or one that says "later", is sent again, byte for byte. Everything that
+it sends and gets goes into its history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from child_processes import Tell
+from gateway_readers import read
+
+from torture.conversation import MORE, Conversation, Heard
+from torture.history import History
+from torture.plan import Habits, draw_habits
+from unbroken.decoding import Decoder
+from unbroken.decoding.decoder import Response
+from unbroken.errors import UnbrokenError
+from unbroken.wires import find_wire
+from unbroken.wires.jsontext import dumps
+
+PATIENCE = 45.0
+"""Seconds for one request; no fault lasts nearly as long."""
+TRIES = 8
+"""Of one request after the last fault is healed, before its client gives up."""
+LATER = (408, 409, 425, 429, 500, 502, 503, 504, 529)
+"""What SDKs retry."""
+RETRIED = {"x-stainless-retry-count": "1"}
+STEPS = 14
+"""The most requests of one conversation, retries not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    """What a process of clients does."""
+
+    name: str
+    seed: str
+    gateways: list[str]
+    keys: list[str]
+    seconds: float
+    """From its start, after which nothing new begins."""
+    crowd: int
+    """Conversations at a time."""
+    history: str
+    hold_timeout: float
+
+
+class Crowd:
+    def __init__(self, plan: ClientPlan, session: aiohttp.ClientSession) -> None:
+        self.until = time.time() + plan.seconds
+        self._plan = plan
+        self._session = session
+        self._history = History(Path(plan.history))
+        self._conversations = 0
+        self._requests = 0
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._plan.crowd):
+                group.create_task(self._talk())
+
+    async def _talk(self) -> None:
+        while time.time() < self.until:
+            self._conversations += 1
+            name = f"{self._plan.name}.{self._conversations}"
+            dice = random.Random(f"{self._plan.seed}/{name}")
+            habits = draw_habits(dice)
+            key = dice.choice(self._plan.keys) if self._plan.keys else ""
+            conversation = Conversation.begin(name, habits, key)
+            self._history.write("start", conversation=name, account=conversation.account, habits=habits.to_json())
+            ending = await _Talk(self, conversation, dice, self._plan).run()
+            self._history.write("end", conversation=name, ending=ending)
+
+    async def ask(self, conversation: Conversation, kind: str, gateway: int, marks: Mapping[str, str]) -> Outcome:
+        """One HTTP request."""
+        self._requests += 1
+        number = f"{self._plan.name}.{self._requests}"
+        client = conversation.client(self._plan.gateways[gateway])
+        path, query = client.path()
+        body = conversation.body(client)
+        data = dumps(body)
+        self._history.write(
+            "invoke",
+            conversation=conversation.name,
+            request=number,
+            kind=kind,
+            gateway=gateway,
+            marks=marks,
+            view=conversation.view(),
+            body=data.decode(),
+        )
+        try:
+            async with self._session.post(
+                f"{client.url}{path}?{query}", data=data, headers={**client.headers, **marks}
+            ) as http:
+                raw = await http.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            problem = "timeout" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+            self._history.write("info", conversation=conversation.name, request=number, problem=problem)
+            return Outcome(number, 0)
+        headers = {name.lower(): value for name, value in http.headers.items()}
+        seen = {
+            name: value for name, value in headers.items() if name.startswith("x-unbroken") or name == "retry-after"
+        }
+        told: dict[str, Any] = {"conversation": conversation.name, "request": number, "headers": seen}
+        if http.status != 200:
+            self._history.write("fail", **told, status=http.status, data=raw.decode("utf-8", "replace"))
+            return Outcome(number, http.status)
+        response = _decoded(conversation.habits, body, raw)
+        if response is None or not response.verdict.whole:
+            problem = "cannot be read" if response is None else response.verdict.reason
+            self._history.write("info", **told, problem=problem, data=raw.decode("utf-8", "replace"))
+            return Outcome(number, 0)
+        self._history.write("ok", **told, **_heard(conversation.habits, response, raw))
+        return Outcome(number, 200, response, _first_id(raw))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    number: str
+    status: int
+    """0: no answer, or one that broke off."""
+    response: Response | None = None
+    id: str = ""
+    """Of the response, for clients that continue from it."""
+
+
+def _decoded(habits: Habits, body: dict[str, Any], raw: bytes) -> Response | None:
+    decoder = Decoder(habits.wire, None, find_wire(habits.wire).decode_request(body))
+    try:
+        decoder.feed(raw)
+    except UnbrokenError:
+        return None
+    return decoder.response()
+
+
+def _first_id(raw: bytes) -> str:
+    found = re.search(rb'"id"\s*:\s*"([^"]+)"', raw)
+    return found[1].decode() if found else ""
+
+
+def _heard(habits: Habits, response: Response, raw: bytes) -> dict[str, Any]:
+    malformed = ""
+    try:
+        read(habits.wire, raw, habits.stream)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        malformed = f"{type(error).__name__}: {error}"
+    return {
+        "text": response.text,
+        "calls": [[call.name, call.arguments] for call in response.calls],
+        "ids": [call.id for call in response.calls],
+        "answer": response.usage.input_tokens if response.usage is not None else 0,
+        "malformed": malformed,
+        "data": raw.decode("utf-8", "replace"),
+    }
+
+
+class _Talk:
+    """One conversation, and what its client does from answer to answer."""
+
+    def __init__(self, crowd: Crowd, conversation: Conversation, dice: random.Random, plan: ClientPlan) -> None:
+        self._crowd = crowd
+        self._talk = conversation
+        self._dice = dice
+        self._hold_timeout = plan.hold_timeout
+        self._until = crowd.until
+        self._gateway = dice.randrange(len(plan.gateways))
+        self._gateways = len(plan.gateways)
+        self._branches: list[Conversation] = []
+
+    async def run(self) -> str:
+        """How it ended."""
+        kind = "answer"
+        for _ in range(STEPS):
+            if not await self._send(kind):
+                return "gave up"
+            kind = await self._next()
+            if not kind:
+                return "finished"
+        return "finished"
+
+    async def _send(self, kind: str) -> bool:
+        """Retries included."""
+        talk, habits = self._talk, self._talk.habits
+        key = {"idempotency-key": f"{self._dice.getrandbits(64):x}"} if habits.retry == "key" else {}
+        tries = 0
+        for number in count():
+            again = {"x-stainless-retry-count": str(number)} if habits.retry == "header" else {}
+            asking = self._crowd.ask(talk, kind if not number else "retry", self._next_gateway(), key | again)
+            if kind == "twice" and not number:  # the first is given up too early: both are under way
+                outcome, _ = await asyncio.gather(self._crowd.ask(talk, "retry", self._gateway, key | RETRIED), asking)
+            else:
+                outcome = await asking
+            if outcome.response is not None:
+                talk.take(outcome.number, outcome.response.message, outcome.id)
+                return True
+            if outcome.status and outcome.status not in LATER:
+                return False
+            tries += time.time() > self._until
+            if tries > TRIES:
+                return False
+            await asyncio.sleep(min(0.1 * 2**number, 2.0))
+        raise AssertionError
+
+    def _next_gateway(self) -> int:
+        match self._talk.habits.gateways:
+            case "alternate":
+                self._gateway = (self._gateway + 1) % self._gateways
+            case "any":
+                self._gateway = self._dice.randrange(self._gateways)
+            case "one":
+                pass
+        return self._gateway
+
+    async def _next(self) -> str:
+        """Changes the history to what is sent next; empty if there is nothing more to say."""
+        talk, dice = self._talk, self._dice
+        last = talk.last
+        assert isinstance(last, Heard)
+        if time.time() > self._until and not last.message.calls:
+            return ""
+        acts = CHAINED if talk.habits.chained else WILD
+        act = dice.choice(acts) if talk.habits.wild and time.time() < self._until else "answer"
+        return await self._act(act, last)
+
+    async def _act(self, act: str, last: Heard) -> str:
+        talk, dice = self._talk, self._dice
+        match act:
+            case "regenerate" | "retry" | "twice":
+                talk.drop_last_answer()
+                return act
+            case "branch":
+                self._branches.append(talk.branch())
+            case "switch" if self._branches:
+                self._branches.append(talk.branch())
+                self._talk = self._branches.pop(dice.randrange(len(self._branches)))
+                return await self._act("answer", _last_answer(self._talk))
+            case "back":
+                talk.go_back(dice)
+                if not isinstance(talk.last, Heard):
+                    return act
+            case "interrupt":
+                talk.say("Wait, stop.")
+                return act
+            case "late" if self._hold_timeout < 60:
+                await asyncio.sleep(self._hold_timeout + 0.3)
+            case "system":
+                talk.system_version += 1
+            case _:
+                pass
+        if last.message.calls:
+            talk.answer_calls(error=act == "error")
+        else:
+            talk.say(MORE)
+        if act == "edit":
+            talk.edit(dice)
+        elif act in ("compact", "trim"):
+            talk.compact(dice, act == "compact")
+        return act
+
+
+WILD = (
+    *["answer"] * 12,
+    *("regenerate", "retry", "twice", "branch", "switch", "back", "interrupt", "late", "late", "system", "error"),
+    *("edit", "compact", "trim"),
+)
+
+
+CHAINED = (*["answer"] * 8, "regenerate", "retry", "twice", "branch", "switch", "back", "late", "system", "error")
+"""What a client can do that sends only what is new."""
+
+
+def _last_answer(talk: Conversation) -> Heard:
+    last = talk.last
+    assert isinstance(last, Heard)
+    return last
+
+
+def run(tell: Tell, plan: ClientPlan) -> None:
+    """Tells when it begins."""
+    asyncio.run(_hold_conversations(tell, plan))
+
+
+async def _hold_conversations(tell: Tell, plan: ClientPlan) -> None:
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        tell("begun")
+        await Crowd(plan, session).run()

@@ -1,0 +1,49 @@
+"""A few seconds of the torture test: gateways are killed while their store is paused and emptied, and recorded runs are
+killed and resumed by several processes. `make torture` takes minutes, with more faults."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from torture.plan import ROUNDS, Round, plan_rounds
+from torture.recorded_runs import torture_run
+from torture.rounds import run_round
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked, paused and killed here")
+
+SEED = 1
+SHORT = (
+    Round(
+        "short-valkey", "faults of everything but the disk", "valkey", ("pause store", "kill gateway", "flush store")
+    ),
+    Round(
+        "short-sqlite", "clocks that differ by two minutes", "sqlite", ("kill gateway", "pause gateway"), (-60.0, 60.0)
+    ),
+)
+
+
+@pytest.mark.parametrize("one", SHORT, ids=lambda one: one.name)
+def test_no_promise_is_broken_by_a_few_seconds_of_faults(one: Round, tmp_path: Path) -> None:
+    (planned,) = plan_rounds(SEED, 5.0, rounds=(one,))
+    report = run_round(planned, SEED, tmp_path, crowd=5, processes=1)
+    assert report.violations == []
+    assert report.counts["ok"] > 10
+    assert report.counts["healed"] > 0
+    assert report.counts["health"] > 0
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_recorded_run_that_is_killed_and_resumed_by_several_writes_nothing_twice(number: int, tmp_path: Path) -> None:
+    report = torture_run(tmp_path, f"{SEED}/{number}")
+    assert report.violations == []
+    assert report.counts["killed"] > 0
+    assert report.counts["effect"] > 0
+
+
+def test_the_plan_of_a_round_comes_from_its_seed_alone() -> None:
+    assert plan_rounds(7, 240.0) == plan_rounds(7, 240.0)
+    assert plan_rounds(7, 240.0) != plan_rounds(8, 240.0)
+    assert {one.name for one in plan_rounds(7, 240.0)} == {one.name for one in ROUNDS}

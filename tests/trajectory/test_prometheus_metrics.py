@@ -1,0 +1,78 @@
+"""The numbers of `Metrics`, as Prometheus reads them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import a_long_run
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from unbroken import Prices
+from unbroken.errors import UserError
+from unbroken.events import CallFinished
+from unbroken.trajectory.prometheus import COUNTERS, HISTOGRAMS, MOST_TOOLS, OTHER_TOOLS, PrometheusMetrics
+
+
+def scraped(registry: CollectorRegistry) -> dict[str, float]:
+    """What is read: each series with its value."""
+    lines = generate_latest(registry).decode().splitlines()
+    read = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in read if "_created" not in name}
+
+
+def test_a_run_is_counted_as_its_metrics_are() -> None:
+    registry = CollectorRegistry()
+    result = a_long_run.play(sinks=[PrometheusMetrics(registry, prices=Prices(2.0, 10.0))])
+    told, metrics = scraped(registry), result.metrics
+    assert told['unbroken_queries_total{outcome="answered"}'] == metrics.queries == 1
+    assert told["unbroken_query_latency_seconds_sum"] == metrics.avg_query_latency
+    assert told['unbroken_query_latency_seconds_bucket{le="4.0"}'] == 0
+    assert told['unbroken_query_latency_seconds_bucket{le="8.0"}'] == 1
+    assert told["unbroken_tool_rounds_per_query_sum"] == 3
+    assert told["unbroken_tool_calls_per_turn_sum"] / told["unbroken_tool_calls_per_turn_count"] == 8 / 3
+    assert told["unbroken_multi_tool_call_count_total"] == metrics.multi_tool_call_count == 3
+    assert told['unbroken_tool_calls_total{tool="weather"}'] == 3
+    assert told['unbroken_tool_execution_time_seconds_sum{tool="events_on"}'] == 3.0
+    assert told['unbroken_tool_execution_time_seconds_count{tool="events_on"}'] == 2
+    assert told['unbroken_tool_failures_total{tool="map_of"}'] == 1
+    assert told['unbroken_duplicates_shared_total{tool="weather"}'] == 1
+    assert told['unbroken_tool_calls_adopted_total{tool="events_on"}'] == 1
+    assert told['unbroken_early_seconds_saved_total{tool="events_on"}'] == pytest.approx(0.4)
+    assert (told["unbroken_model_requests_total"], told["unbroken_model_restarts_total"]) == (4, 1)
+    assert told["unbroken_tool_chain_broken_total"] == told["unbroken_tool_chain_broken_queries_total"] == 1
+    assert told['unbroken_model_tokens_total{kind="input"}'] == metrics.input_tokens
+    assert told["unbroken_model_cost_total"] == pytest.approx((1213 * 2.0 + 150 * 10.0) / 1_000_000)
+
+
+def test_names_that_a_model_made_up_make_no_more_than_so_many_series() -> None:
+    registry = CollectorRegistry()
+    sink = PrometheusMetrics(registry)
+    for number in range(MOST_TOOLS + 50):
+        sink.on_event(
+            CallFinished("r", 0, number, 0.0, f"call_{number}", f"odd_{number}", 0.0, True, "no", executed=False)
+        )
+    told = {name: value for name, value in scraped(registry).items() if "refused" in name}
+    assert len(told) == MOST_TOOLS + 1
+    assert told[f'unbroken_tool_calls_refused_total{{tool="{OTHER_TOOLS}"}}'] == 50
+
+
+def test_each_metric_has_a_name_and_a_help_of_its_own() -> None:
+    names = [name for name, *_ in (*COUNTERS.values(), *HISTOGRAMS.values())]
+    assert len(set(names)) == len(names)
+    assert all(words.endswith(".") for _, words, *_ in (*COUNTERS.values(), *HISTOGRAMS.values()))
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    module = importlib.import_module("unbroken.trajectory.prometheus")
+    with pytest.raises(UserError, match=r"needs prometheus-client, .*: pip install 'unbroken\[metrics\]'"):
+        module.PrometheusMetrics()
+
+
+def test_a_second_sink_on_one_registry_is_refused_in_words() -> None:
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry)
+    with pytest.raises(UserError, match=r"has these metrics already .* one sink serves all agents"):
+        PrometheusMetrics(registry)

@@ -1,0 +1,60 @@
+"""What knows a wire is in its package; elsewhere a wire is only named where that is said here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import unbroken
+from unbroken import TextDelta
+from unbroken.decoding import guess_wire
+from unbroken.wires import WIRES
+
+ROOT = Path(unbroken.__file__).parent
+PACKAGES = ("openai_chat", "openai_responses", "anthropic", "gemini")
+
+NAMED_IN = {
+    "wires/__init__.py": "the registry",
+    "models/providers.py": "provider profiles are data, and a profile names its wires",
+    "models/providers_page.py": "writes docs/providers.md, which explains the setting `wire`",
+    "models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
+    "trajectory/otel/names.py": "the provider gemini, which is called as its wire",
+    "agent/agent.py": "an error shows how raw messages are read",
+    "cli/faults_run.py": "the help of a command names the default",
+    "testing/faults_page.py": "writes docs/faults.md, which names the default",
+}
+
+_NAMES = [re.escape(name) for name in WIRES if name != "gemini"]
+_MENTION = re.compile(
+    "|".join([*_NAMES, """["']gemini["']""", *(rf"\bwires\.{each}\b" for each in PACKAGES), *PACKAGES[:2]])
+)
+
+
+def outside() -> list[Path]:
+    return [
+        path
+        for path in sorted(ROOT.rglob("*.py"))
+        if not any(path.is_relative_to(ROOT / "wires" / package) for package in PACKAGES)
+    ]
+
+
+def test_only_a_few_files_outside_of_its_package_name_a_wire() -> None:
+    naming = {path.relative_to(ROOT).as_posix() for path in outside() if _MENTION.search(path.read_text("utf-8"))}
+    assert naming == set(NAMED_IN)
+
+
+def test_no_package_of_a_wire_imports_another() -> None:
+    for package in PACKAGES:
+        others = "|".join(other for other in PACKAGES if other != package)
+        for path in (ROOT / "wires" / package).glob("*.py"):
+            assert not re.search(rf"unbroken\.wires\.(?:{others})\b", path.read_text("utf-8")), path
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_each_wire_is_recognised_by_what_it_writes(name: str) -> None:
+    writer = WIRES[name].provider_writer("m", "r")
+    stream = writer.begin() + writer.feed(TextDelta("Hello.")) + writer.end("done")
+    assert guess_wire(stream) == guess_wire(writer.body()) == name
+    assert guess_wire(stream[:150]) == name
