@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests start processes of our own: with byte code each starts in a third of the time, whatever the shell has set.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-embeddings test-moving test-viewer fuzz faults clean
+.PHONY: help ui real demo tour test check docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-embeddings test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +39,7 @@ bench: $(VENV)/.bench  ## the numbers that the README claims
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/runs.py
 	$(BIN)/python bench/latency.py
+	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/size.py
 
 $(VENV)/litellm: $(VENV)/.ready
@@ -87,12 +90,15 @@ test-clients: $(VENV)/.ready  ## real clients through the gateway: SDKs and six 
 	$(BIN)/python tests/clients/run.py $(if $(ONLY),$(ONLY),--write)
 
 fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more examples for each property
-	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/test_corruption.py tests/test_scanner.py tests/test_sse.py tests/test_round_trip.py tests/test_prose.py tests/test_repairs.py tests/test_chain.py tests/test_gateway_properties.py tests/test_replay.py tests/test_recorder.py
+	UNBROKEN_FUZZ=20000 $(BIN)/python -m pytest tests/decoding/test_corruption.py tests/decoding/test_scanner.py tests/wires/test_sse.py tests/wires/test_round_trip.py tests/decoding/test_prose.py tests/transcript/test_repairs.py tests/wires/test_chain.py tests/gateway/test_properties.py tests/trajectory/test_replay.py tests/trajectory/test_recorder.py
 
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md
-	UNBROKEN_CUTS=all $(BIN)/python -m pytest tests/test_cut_at_every_byte.py
+	UNBROKEN_CUTS=all $(BIN)/python -m pytest tests/testing/test_cut_at_every_byte.py
 	$(BIN)/python bench/soak.py
+
+torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs under kill, pause, full disk, store loss, clock skew; every write failing once; minutes
+	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 ui: $(VENV)/.ready  ## the UI message stream, read by the real AI SDK 5, 6 and 7 (needs Node and npm)
 	@mkdir -p $(VENV)/ui && cp tests/ui_messages/check.mjs $(VENV)/ui
@@ -104,7 +110,7 @@ $(VENV)/.real: $(VENV)/.ready
 	@touch $@
 
 real: $(VENV)/.real  ## a real small model behind its real server: SmolLM2-135M in llama.cpp (200 MB, a minute)
-	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest tests/test_real_model.py
+	PYTHONPATH=$(VENV)/real $(BIN)/python -m pytest tests/models/test_real_model.py
 
 clean:  ## what these targets have made, the environments included
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build site

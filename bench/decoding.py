@@ -8,9 +8,7 @@ the same bytes from an in-process transport.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -107,17 +105,6 @@ def ratio(rounds: int, one: Callable[[], int], other: Callable[[], int]) -> floa
     return statistics.median(found)
 
 
-DECODE = "from unbroken import decode"
-AGENT = "from unbroken import Agent, connect, tool"
-
-
-def import_cpu(statement: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", statement], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def line(what: str, value: float, bound: str) -> None:
     print(f"{what:<66} {value:>8.2f}   {bound}")
 
@@ -138,14 +125,6 @@ def main() -> None:
     growth = 4 * ratio(9, lambda: with_unbroken(large_reads), four_times)
     line("unbroken, 1 MB / 256 KB", growth, "<= 4.4")
     line("openai package / unbroken, the same bytes", ratio(3, lambda: with_openai(small_reads), ours), ">= 15")
-    imports: dict[str, list[float]] = {DECODE: [], AGENT: [], "import openai": [], "import sys": []}
-    for _ in range(5):
-        for statement, times in imports.items():
-            times.append(import_cpu(statement))
-    bare = min(imports["import sys"])
-    theirs = min(imports["import openai"]) - bare
-    line("importing what decodes / import openai (start taken off)", (min(imports[DECODE]) - bare) / theirs, "<= 0.5")
-    line("importing what runs agents / import openai", (min(imports[AGENT]) - bare) / theirs, "")
     events, seconds = with_orjson_alone(small), min(cpu(ours) for _ in range(5))
     print(f"\n{events:,} events of {len(small) // events} bytes, {seconds / events * 1e6:.1f} us each")
     print(f"openai {openai.__version__}, Python {sys.version.split()[0]}")

@@ -120,7 +120,7 @@ def configuration(upstream: int, store: str) -> str:
     return f"[store]\nurl = {json.dumps(store)}\n\n" + "\n".join(models)
 
 
-MODELS = ("calls", "burst", "drip", "slow", "marks")
+MODELS = ("calls", "many", "burst", "drip", "slow", "marks")
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """The upstream of the gateway's benches: fixed bytes, so that it costs next to nothing beside what is measured.
 
 What it answers is said by the model it is asked for. `calls`: three calls, and text once there are results; whole in
-1 KB or streamed in 20 deltas. `burst`: 2,000 chunks of text at once; `drip`: the same, each in a write of its own.
-`slow`: 20 deltas, 5 ms apart. `marks`: what the load wants (`gateway_load`): the mark of the request given back, 5 % of
-the streams cut off. It speaks openai-chat and, for `calls`, anthropic. `GET /report` says what it has seen.
+1 KB or streamed in 20 deltas. `many`: 1,000 calls. `burst`: 2,000 chunks of text at once; `drip`: the same, each in a
+write of its own. `slow`: 20 deltas, 5 ms apart. `marks`: what the load wants (`gateway_load`): the mark of the request
+given back, 5 % of the streams cut off. It speaks openai-chat and, for `calls`, anthropic. `GET /report` shows what it
+has seen.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import orjson
 import uvloop
 
 BURST = 2000
+MANY = 1000
 CITIES = ("Reykjavik", "Montevideo", "Ulaanbaatar")
 ID = b"@@@@@@@@"
 """Where the number of the answer stands in its ids: as long as the number, so that no length changes."""
@@ -103,6 +105,11 @@ def weather_calls() -> list[dict[str, Any]]:
     return chat_calls([{"city": city, "days": n + 1} for n, city in enumerate(CITIES)], "get_weather")
 
 
+@cache
+def many_calls() -> list[dict[str, Any]]:
+    return chat_calls([{"at": at} for at in range(MANY)], "read")
+
+
 SUNNY = "It is sunny in all three of them and it will stay so for the next days. "
 
 
@@ -166,7 +173,7 @@ def answer(model: bytes, wire: str, stream: bool, has_results: bool) -> list[byt
         words = [event({"content": f"word{n} "}) for n in range(BURST - 4)]
         first, last = event({"role": "assistant", "content": ""}), event({}, "stop")
         return streamed([first, *words, last, event({}, usage=USAGE, choices=[]), b"data: [DONE]\n\n"])
-    calls = [] if has_results else weather_calls()
+    calls = [] if has_results else many_calls() if model == b"many" else weather_calls()
     if stream:
         return streamed(chat_stream(SUNNY if has_results else "", calls))
     return [chat_whole(SUNNY if has_results else None, calls, "f" * 260)]

@@ -10,7 +10,7 @@ import asyncio
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from unbroken import Agent, CallFinished, CallReady, CallStarted, Delta, Model, Request, TextAdded, connect, tool
 from unbroken.models.script import Answer, Call, Say
@@ -42,11 +42,12 @@ class Watched:
         self.name = model.name
         self.ready: dict[str, float] = {}
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        async for delta in self._model.stream(request):
-            if isinstance(delta, CallReady):
-                self.ready[delta.call.id] = time.perf_counter()
-            yield delta
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
+        async for deltas in self._model.stream(request):
+            for delta in deltas:
+                if isinstance(delta, CallReady):
+                    self.ready[delta.call.id] = time.perf_counter()
+            yield deltas
 
 
 async def four_reads() -> float:

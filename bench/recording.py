@@ -99,7 +99,7 @@ async def recorded_or_not(
 def masking(folder: str) -> Any:
     """A recorder that has a secret to look for. (Imported here: a tree from before there were recordings runs this
     file, too, as a worker.)"""
-    from unbroken.trajectory.record import Recorder  # noqa: PLC0415
+    from unbroken.trajectory.recorder import Recorder  # noqa: PLC0415
 
     return Recorder(folder, secrets=[KEY])
 

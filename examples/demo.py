@@ -32,7 +32,7 @@ WIDEST = 120
 MEANING = {
     Schedule.SEQUENTIAL: "One call after another, when the response has ended",
     Schedule.PARALLEL: "All calls at once, when the response has ended",
-    Schedule.EAGER: "Each read as soon as it is written; the others when the response has ended",
+    Schedule.EAGER: "Each read as soon as it is written; the others in call order",
 }
 
 
@@ -113,8 +113,8 @@ async def main(pace: float = 1.0) -> None:
 
 async def run(schedule: Schedule, server: ScriptedServer, console: Console, scale: float) -> Result:
     watch = Watch()
-    model = watch.over(connect("openai:scripted", base_url=server.base_url()))
-    agent = Agent(model, [demo_tools], schedule=schedule, sinks=[watch])
+    model = connect("openai:scripted", base_url=server.base_url())
+    agent = Agent(model, [demo_tools], schedule=schedule, middleware=[watch])
     with Live(
         get_renderable=lambda: Timeline(watch, scale, time.time()),
         console=console,

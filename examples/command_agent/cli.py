@@ -22,6 +22,7 @@ from command_agent.tools import Here, agent_for
 from command_agent.upstream import open_model
 from command_agent.world import World
 from unbroken import Conversation, Model, UserError
+from unbroken.logs import LEVELS, VARIABLE, chosen_level, set_up_logs
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -33,6 +34,9 @@ BaseUrl = Annotated[str, typer.Option("--base-url", help="Where the model is, if
 Faults = Annotated[str, typer.Option("--faults", help="Let the stream break: the name of a fault, or all.")]
 Reworded = Annotated[bool, typer.Option("--reworded", help="With --faults: a second answer is in other words.")]
 Whole = Annotated[bool, typer.Option("--whole", help="Each answer at once, not sentence by sentence.")]
+LogLevelName = Annotated[
+    str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log lines on standard error; or {VARIABLE}.")
+]
 Pace = Annotated[float, typer.Option("--pace", min=0, max=10, help="The script's own speed: 0 is at once.")]
 
 
@@ -45,10 +49,12 @@ def serve(
     whole: Whole = False,
     pace: Pace = 1.0,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 is any that is free.")] = 8700,
+    log_level: LogLevelName = "",
 ) -> None:
     """A page to wish on, and to watch the world."""
 
     async def main() -> int:
+        set_up_logs(level=chosen_level(log_level, "warning") or "warning")
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -79,10 +85,12 @@ def say(
     whole: Whole = False,
     pace: Pace = 0.3,
     as_json: Annotated[bool, typer.Option("--json", help="Every event as a line of JSON.")] = False,
+    log_level: LogLevelName = "",
 ) -> None:
     """One wish, in a new world."""
 
     async def main() -> int:
+        set_up_logs(level=chosen_level(log_level, "error") or "error")
         if not wish.strip():
             raise UserError("a wish has a text: say what you wish")
         world, failed = World(), True

@@ -23,6 +23,7 @@ from course_assistant.screen import Screen, clean, find_screen
 from course_assistant.tours import TOURS, find_tour, scripted_model
 from course_assistant.vectors import SHIPPED_VECTORS
 from unbroken import Model, UnbrokenError, UserError, connect
+from unbroken.logs import LEVELS, VARIABLE, chosen_level, set_up_logs
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 A_WORD = 0.02
@@ -45,6 +46,9 @@ Rounds: TypeAlias = Annotated[
     int | None, typer.Option(metavar="N", help="Rounds of tool calls.", show_default="MAX_TOOL_ROUNDS, or 2")
 ]
 Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run there.")]
+LogLevelName: TypeAlias = Annotated[
+    str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log lines on standard error; or {VARIABLE}.")
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON for each question.")]
 
 
@@ -56,9 +60,11 @@ def ask(
     rounds: Rounds = None,
     record: Record = "",
     json: AsJson = False,
+    log_level: LogLevelName = "",
 ) -> None:
     """Ask one question. In a pipe standard output has the answer and its sources, standard error the steps."""
     with ending():
+        _log_from(log_level)
         if question == "-":
             question = sys.stdin.buffer.read().decode("utf-8", "replace")
         question = check_question(question)
@@ -71,9 +77,10 @@ def ask(
 
 
 @app.command()
-def tour(rounds: Rounds = None, record: Record = "", json: AsJson = False) -> None:
+def tour(rounds: Rounds = None, record: Record = "", json: AsJson = False, log_level: LogLevelName = "") -> None:
     """Seven questions, one after the other, with the scripted model: which rounds and calls each of them takes."""
     with ending(), CourseLibrary.open() as library:
+        _log_from(log_level)
         assistant = _assistant(library, "", "", rounds, record)
         asyncio.run(ask_all([each.question for each in TOURS], assistant, find_screen(json)))
 
@@ -85,9 +92,11 @@ def serve(
     base_url: BaseUrl = "",
     rounds: Rounds = None,
     record: Record = "",
+    log_level: LogLevelName = "",
 ) -> None:
     """The page, on this machine: http://127.0.0.1:8000/"""
     with ending(), CourseLibrary.open() as library:
+        set_up_logs(level=chosen_level(log_level, "warning") or "warning")
         try:
             server = import_module("course_assistant.web.server")
         except ImportError as error:
@@ -108,6 +117,12 @@ def embed() -> None:
     with ending():
         vectors = write_shipped_vectors()
         typer.echo(f"{SHIPPED_VECTORS.name}: {len(vectors.chunks)} texts and {len(vectors.queries)} queries")
+
+
+def _log_from(given: str) -> None:
+    """Nothing is logged unless somebody asks for it: the screen shows the steps."""
+    if level := chosen_level(given, None):
+        set_up_logs(level=level)
 
 
 @contextmanager

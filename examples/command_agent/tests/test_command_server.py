@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import aiohttp
@@ -31,10 +31,10 @@ class Meeting:
         self._barrier = asyncio.Barrier(many)
         self._inner = ScriptedModel(script())
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         await self._barrier.wait()
-        async for delta in self._inner.stream(request):
-            yield delta
+        async for deltas in self._inner.stream(request):
+            yield deltas
 
 
 def endless() -> ScriptedModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -257,7 +257,7 @@ class Held:
         self._asked = 0
         self.reached, self.free, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         number, self._asked = self._asked, self._asked + 1
         answer = self._model.stream(request)
         if number == self._at:
@@ -267,5 +267,5 @@ class Held:
             except asyncio.CancelledError:
                 self.left.set()
                 raise
-        async for delta in answer:
-            yield delta
+        async for deltas in answer:
+            yield deltas

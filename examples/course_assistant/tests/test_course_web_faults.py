@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ class ByFault:
     def __init__(self, server: FaultyServer) -> None:
         self._models = {fault.name: Guarded(over(server, fault), first_wait=0.01) for fault in STREAMED}
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         asked = next(message.text for message in request.messages if isinstance(message, User))
         return self._models[asked.removeprefix(QUESTION).strip()].stream(request)
 

@@ -4,7 +4,7 @@ all other chats, and none gets another's words."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from aiohttp import ClientSession
@@ -94,10 +94,10 @@ class AllAtOnce:
         self._waiting = 0
         self.most = 0
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         self._waiting += 1
         self.most = max(self.most, self._waiting)
         async with self._together:
             self._waiting -= 1
-            async for delta in self._model.stream(request):
-                yield delta
+            async for deltas in self._model.stream(request):
+                yield deltas
