@@ -286,6 +286,63 @@ def test_the_same_calls_with_other_thoughts_are_handed_out_and_nobody_gets_the_t
     run(story)
 
 
+class Flushed(MemoryStore):
+    def flush(self) -> None:
+        MemoryStore.__init__(self)
+
+
+def test_after_the_store_was_emptied_an_answer_that_only_looks_alike_is_handed_to_nobody() -> None:
+    """The answer that the early player was given is gone; that of the late one is not taken for it."""
+
+    async def story() -> None:
+        dice = Dice(thinks=True)
+        store = Flushed()
+        gateway = Inside({"m": dice.model}, store, clients=SERIAL)
+        early, late = (Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids) for _ in range(2))
+        await early.ask(User.of("Roll."))
+        store.flush()
+        await late.ask(User.of("Roll."))
+        for player in (early, late):  # nothing tells which of them was given it
+            reply = await player.answer_calls()
+            assert reply.headers["x-unbroken-turn"] == "lost; ambiguous"
+            assert "Roll 2." not in repr(dice.model.requests[-1].messages)
+
+    run(story)
+
+
+def test_a_player_who_keeps_ids_goes_on_after_others_lost_theirs_with_the_store() -> None:
+    async def story() -> None:
+        store = Flushed()
+        gateway = Inside({"m": Dice().model}, store, clients=SERIAL)
+        early, late = (Client(gateway, "gemini", headers=ONE_BY_ONE) for _ in range(2))
+        await early.ask(User.of("Roll."))
+        store.flush()
+        await late.ask(User.of("Roll."))
+        assert (await late.answer_calls()).calls == [("roll", {"die": "2"})]
+        assert (await early.answer_calls()).headers["x-unbroken-turn"].startswith("lost; ")
+
+    run(story)
+
+
+def test_an_hour_after_the_store_was_emptied_words_alone_are_enough_again() -> None:
+    async def story() -> None:
+        store, clock = Flushed(), Clock()
+        gateway = Inside({"m": Dice().model}, store, clock, clients=SERIAL, hold_timeout=3600.0)
+
+        async def play() -> Reply:
+            player = Client(gateway, "gemini", headers=ONE_BY_ONE, habit=drop_ids)
+            await player.ask(User.of(f"Roll at {clock()}."))
+            return await player.answer_calls()
+
+        assert (await play()).calls == [("roll", {"die": "1"})]
+        store.flush()
+        assert (await play()).headers["x-unbroken-turn"] == "lost; ambiguous"
+        clock.time += 3601.0
+        assert (await play()).calls == [("roll", {"die": "3"})]
+
+    run(story)
+
+
 def test_a_history_with_ids_of_another_answer_is_not_given_this_one() -> None:
     """The client's own answer was never seen here; one that begins alike was."""
 

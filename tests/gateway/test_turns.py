@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.turns import turn as turns
+from unbroken.gateway.turns.emptied import MARK, EmptiedStore
 from unbroken.gateway.turns.turn import (
     Hold,
     Turn,
@@ -272,5 +273,78 @@ def test_that_nothing_was_listed_is_remembered_for_a_while_where_nothing_depends
         clock[0] += EMPTY
         await replica.find("", history, b"12345678", required=False)
         assert store.reads == 2
+
+    asyncio.run(story())
+
+
+class Replica:
+    """One of several processes that watch whether their store was emptied."""
+
+    def __init__(self, store: MemoryStore, clock: list[float]) -> None:
+        self._store = store
+        self._watch = EmptiedStore(store, 800.0, 100.0, lambda: clock[0])
+        self.begin = self._watch.begin
+
+    async def doubts(self) -> bool:
+        (value,) = await self._store.get([MARK])
+        return await self._watch.look(value)
+
+
+def test_an_emptied_store_is_noticed_and_told_to_replicas_that_start_later() -> None:
+    async def story() -> None:
+        clock = [0.0]
+        store = MemoryStore(now=lambda: clock[0])
+        one, other = Replica(store, clock), Replica(store, clock)
+        for replica in (one, other):
+            await replica.begin()
+            assert not await replica.doubts()
+        MemoryStore.__init__(store, now=lambda: clock[0])
+        assert await one.doubts()
+        assert await Replica(store, clock).doubts()
+        assert await other.doubts()
+        clock[0] += 99.0
+        assert await one.doubts()
+        clock[0] += 2.0
+        assert not any([await one.doubts(), await other.doubts(), await Replica(store, clock).doubts()])
+
+    asyncio.run(story())
+
+
+def test_replicas_that_start_at_the_same_time_do_not_take_each_other_for_an_emptied_store() -> None:
+    async def story() -> None:
+        clock = [0.0]
+        store = MemoryStore(now=lambda: clock[0])
+        replicas = [Replica(store, clock) for _ in range(8)]
+        watches = [EmptiedStore(store, 800.0, 100.0, lambda: clock[0]) for _ in range(8)]
+        for watch in watches:  # each has read that nothing is there, before any has written
+            assert not await watch.look(None)
+        (value,) = await store.get([MARK])
+        assert [await watch.look(value) for watch in watches] == [False] * 8
+        assert not any([await replica.doubts() for replica in replicas])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("idle", [90.0, 700.0, 900.0])
+def test_a_store_that_nobody_used_for_long_was_not_emptied(idle: float) -> None:
+    async def story() -> None:
+        clock = [0.0]
+        store = MemoryStore(now=lambda: clock[0])
+        replica = Replica(store, clock)
+        for _ in range(12):
+            await replica.begin()
+            assert not await replica.doubts()
+            clock[0] += idle
+
+    asyncio.run(story())
+
+
+def test_a_damaged_mark_breaks_nothing() -> None:
+    async def story() -> None:
+        store = MemoryStore(now=lambda: 0.0)
+        replica = Replica(store, [0.0])
+        await store.put({MARK: b"\xff" * 20}, 60.0)
+        await replica.begin()
+        assert not await replica.doubts()
 
     asyncio.run(story())

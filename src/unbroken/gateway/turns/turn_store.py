@@ -18,6 +18,7 @@ from typing import cast
 from unbroken.errors import UserError
 from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.stores.store import NOTHING, EntryTooLarge, Store, StoreUnavailable
+from unbroken.gateway.turns.emptied import MARK, EmptiedStore
 from unbroken.gateway.turns.retries import SavedAnswer
 from unbroken.gateway.turns.serial import Found
 from unbroken.gateway.turns.turn import (
@@ -68,12 +69,13 @@ class TurnStore:
         self._hold_timeout = hold_timeout
         self._now = now
         self._cache = _TurnCache(CACHE_BYTES, now)
+        self._emptied = EmptiedStore(store, ttl, hold_timeout, now)
         self._spare = MemoryStore(max_bytes=SPARE, max_entry=SPARE // 2, now=now)
         self._has_spares = False
         """Something is in it."""
 
     async def find(self, scope: str, messages: Sequence[Message], context: bytes, *, required: bool) -> Found:
-        """The turns that the messages of this history may be. `surely`: raise `StoreUnavailable` if the store cannot
+        """The turns that the messages of this history may be. `required`: raise `StoreUnavailable` if the store cannot
         be read, instead of finding nothing."""
         calls = {at: message.calls for at, message in enumerate(messages) if isinstance(message, Assistant)}
         if not calls:
@@ -119,19 +121,31 @@ class TurnStore:
     async def _listed(
         self, keys: Sequence[str], required: bool, *, remember_found: bool
     ) -> dict[str, tuple[list[Listed], bool]]:
-        """What stands in these lists. A list may have grown since it was read, unless its key is an id that no other
-        turn can have (`remember_found`). That one was empty is remembered for a while, and used unless `surely`: for
-        this client nothing is added, but another replica may list a turn there for somebody who said the same."""
+        """What stands in these lists, and whether that is all: nothing was left out of a full list, and none was lost.
+        A list may have grown since it was read, unless its key is an id that no other turn can have (`remember_found`).
+        That one was empty is remembered for a while, and used unless `required`: for this client nothing is added, but
+        another replica may list a turn there for somebody who said the same."""
         use_memory = remember_found or not required
         known, unknown = self._cache.split(keys) if use_memory else ({}, list(dict.fromkeys(keys)))
         lists = cast("dict[str, tuple[list[Listed], bool]]", known)
         if unknown:
-            values, confirmed = await self._get(unknown, required)
+            values, confirmed = await self._get([*unknown, MARK], required)
+            mark = values.pop()
+            all_there = confirmed and not await self._was_emptied(mark, required)
             for key, data in zip(unknown, values, strict=True):
-                lists[key] = unpack(data or b"")
-                if confirmed and use_memory and (remember_found or not data):
+                listed, complete = unpack(data or b"")
+                lists[key] = listed, complete and all_there
+                if all_there and use_memory and (remember_found or not data):
                     self._cache.add(key, lists[key], len(data or b""), inf if remember_found else EMPTY)
         return lists
+
+    async def _was_emptied(self, mark: bytes | None, required: bool) -> bool:
+        try:
+            return await self._emptied.look(mark)
+        except StoreUnavailable:
+            if required:
+                raise
+            return True
 
     async def holds(self, turns: Iterable[Turn], *, required: bool = True) -> dict[str, Hold | None]:
         keys = list(dict.fromkeys(turn.key for turn in turns))
@@ -142,7 +156,7 @@ class TurnStore:
 
     async def keep(self, scope: str, turn: Turn, chain: bytes, context: bytes, *, required: bool) -> bool:
         """Before the client has the end of the answer: from then on it may ask for more. `chain` is the digest of all
-        that was said, with this. `surely`: raise `StoreUnavailable` unless the store has confirmed it."""
+        that was said, with this. `required`: raise `StoreUnavailable` unless the store has confirmed it."""
         turn = replace(turn, kept_until=self._now() + self._ttl)
         entries = {turn.key: write_turn(turn)}
         listed = Listed(turn.key, context).packed()
@@ -154,6 +168,7 @@ class TurnStore:
         if turn.held:
             entries[hold_key(turn.key)] = self._new_hold()
         if required:
+            await self._emptied.begin()
             await self.store.put(entries, self._ttl, lists)
         elif not await self._put(entries, self._ttl, lists):
             return False
@@ -234,7 +249,7 @@ class TurnStore:
         return {key: turn for key, turn in turns.items() if turn.kept_until > now}
 
     async def _get(self, keys: Sequence[str], required: bool = False) -> tuple[list[bytes | None], bool]:
-        """The values, and whether the store has confirmed them. `surely`: raises if it has not."""
+        """The values, and whether the store has confirmed them. `required`: raises if it has not."""
         confirmed = True
         try:
             values = await self.store.get(keys)
@@ -252,6 +267,7 @@ class TurnStore:
 
     async def _put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> bool:
         try:
+            await self._emptied.begin()
             await self.store.put(entries, ttl, append)
             if not self._has_spares:
                 return True
@@ -313,7 +329,7 @@ def _agreeing(
 ) -> list[str]:
     """The turns that were given for the same system texts and tools, and have the ids that are shown."""
     if not complete:
-        found.doubts[at] = "ambiguous"
+        found.doubts[at] = "ambiguous" if listed else "forgotten"
         return []
     names = {entry.key for entry in named}
     agreeing = [entry.key for entry in listed if entry.context == context and (not names or entry.key in names)]

@@ -1,0 +1,69 @@
+"""Notices that a store was emptied: flushed, lost its disk, or evicted what was written first.
+
+A client that shows no id made by chance is known by its words alone. As long as the store has every turn that was
+given, two that agree are seen to be two. After it was emptied one of them may be gone, and the other must not be taken
+for it. So the store carries a mark from the first turn on. Where a gateway knows of a mark that is no longer there, it
+says so in the store, for the other gateways and for those that start later.
+
+The mark is a list to which each gateway may append, atomically; an entry is an identifier, the time, and whether the
+store was found emptied then.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Callable
+
+from unbroken.gateway.stores.store import Store
+
+MARK = "mark:"
+"""The key in the store."""
+_ENTRY = struct.Struct(">8sd?")
+
+
+class EmptiedStore:
+    """`window`: for so many seconds after the store was emptied, clients may come back with what they were given before
+    it. `ttl` is how long the store keeps the mark; it is written again long before."""
+
+    def __init__(self, store: Store, ttl: float, window: float, now: Callable[[], float]) -> None:
+        self._store = store
+        self._ttl = ttl
+        self._window = window
+        self._now = now
+        self._known: bytes | None = None
+        """An identifier that stands in the mark, if this process has seen it there."""
+        self._kept_until = 0.0
+        """When the store drops the mark, if nobody writes it again."""
+        self._doubtful_until = 0.0
+
+    async def begin(self) -> None:
+        """Before a turn is stored: from now on its loss can be noticed."""
+        if self._known is None or self._is_old(self._now()):
+            (value,) = await self._store.get([MARK])
+            await self.look(value)
+
+    async def look(self, value: bytes | None) -> bool:
+        """`value` is what the store has of the mark. May turns have been lost that a client still has?"""
+        now = self._now()
+        data = value or b""
+        entries = list(_ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]))
+        if now >= self._kept_until:  # nothing was stored for as long as anything is kept
+            self._known = None
+        if self._known is None and entries:
+            self._known = entries[0][0]
+        elif self._known not in [id for id, _, _ in entries]:
+            emptied = self._known is not None
+            self._known = secrets.token_bytes(8)
+            self._doubtful_until = now + self._window if emptied else 0.0
+            await self._append(_ENTRY.pack(self._known, now, emptied))
+        if self._is_old(now):
+            await self._append(b"")
+        return now < self._doubtful_until or any(emptied and now < at + self._window for _, at, emptied in entries)
+
+    def _is_old(self, now: float) -> bool:
+        return now >= self._kept_until - self._ttl * 7 / 8
+
+    async def _append(self, entry: bytes) -> None:
+        await self._store.put({}, self._ttl, {MARK: entry})
+        self._kept_until = self._now() + self._ttl
