@@ -28,12 +28,15 @@ settings.load_profile("fuzz" if _fuzz else "ci")
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Generator[None]:
-    """A command that runs in the process of a test sets the level of our logger, as it should in its own."""
-    loggers = logging.getLogger(), logging.getLogger("unbroken")
-    levels = [logger.level for logger in loggers]
+    """A command that runs in the process of a test sets up logging, as it should in its own."""
+    root, ours = logging.getLogger(), logging.getLogger("unbroken")
+    levels, handlers = (root.level, ours.level), list(root.handlers)
     yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    for handler in root.handlers[:]:
+        if handler not in handlers and "_pytest" not in type(handler).__module__:
+            root.removeHandler(handler)
 
 
 @pytest.hookimpl(wrapper=True)
