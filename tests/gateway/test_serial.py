@@ -286,6 +286,22 @@ def test_a_call_that_stands_behind_an_edited_one_is_sent_once_with_its_result() 
     ]
 
 
+def test_behind_an_edited_call_one_whose_id_was_rewritten_is_sent_once_too() -> None:
+    """The client keeps the id of the first call, and rewrites that of the third."""
+    own = rewritten(3)
+    history = [
+        ASK,
+        first(),
+        tells(1),
+        asks(8),
+        tells(8),
+        Assistant("", (own,)),
+        ToolMessage((ToolResult.of(own, "sunny 3"),)),
+    ]
+    everything = asked(decided(history, {1: THREE}))
+    assert [numbers(message) for message in everything if isinstance(message, Assistant)] == [[1], [8], [3]]
+
+
 def test_edited_words_are_the_clients_and_nobody_signed_them() -> None:
     signed = replace(THREE, message=replace(THREE.message, native=Native("anthropic-messages", [])))
     history = [ASK, asks(1, 2, 3, text="I shall look."), tells(1, 2, 3)]

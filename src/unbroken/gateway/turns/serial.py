@@ -320,10 +320,9 @@ def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
 
 def _goes_on_changed(fold: Fold, messages: Sequence[Message], folds: Sequence[Fold]) -> bool:
     """Does the client have more of this turn, but not as it was released? Then it is the client's own. (Other turns
-    may have the same ids.) A client that rewrites ids has the same calls under others."""
+    may have the same ids.) A client that rewrites ids, all or some, has the same calls under others."""
     ids = {fold.turn.ids[at] for at in fold.waiting}
-    rewrites = fold.positions.keys().isdisjoint(fold.turn.ids)
-    waiting = [fold.turn.message.calls[at] for at in fold.waiting] if rewrites else []
+    waiting = [fold.turn.message.calls[at] for at in fold.waiting]
     others = {at for other in folds if other.turn.key != fold.turn.key for at in range(other.start, other.end)}
     later = [message for at, message in enumerate(messages) if at >= fold.end and at not in others]
     calls = [call for message in later if isinstance(message, Assistant) for call in message.calls]
