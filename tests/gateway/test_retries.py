@@ -66,6 +66,18 @@ def test_a_retry_gets_the_answer_of_the_first_attempt(mark: Mapping[str, str], s
     run(story)
 
 
+def test_a_retry_of_one_of_several_samples_is_a_sample_of_its_own() -> None:
+    """Three samples are drawn with the same bytes, and the SDK retries one of them: nothing tells which."""
+
+    async def story() -> None:
+        dice = Sampling()
+        first = {"x-stainless-retry-count": "0"}
+        assert texts([await dice.ask(first)]) == texts([await dice.ask(RETRY)]) == ["Sample 1."]
+        assert texts([await dice.ask(first), await dice.ask(RETRY)]) == ["Sample 2.", "Sample 3."]
+
+    run(story)
+
+
 @pytest.mark.parametrize("calls", [0, 1])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_an_idempotency_key_repeats_an_answer_of_which_nothing_is_held(stream: bool, calls: int) -> None:

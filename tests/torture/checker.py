@@ -112,7 +112,7 @@ def _check_owners(story: Story, report: Report) -> None:
             report.add(kind, where, f"account {min(foreign)} turns up where {here} belongs", record)
             continue
         for mark in sorted(set(TURN.findall(text)) & owners.keys()) if here else ():
-            if not owners[mark] or (to_client and story.is_nobodys(said[mark], record["request"])):
+            if not owners[mark] or story.is_nobodys(said[mark], where, record["request"] if to_client else ""):
                 owners[mark].add(here)
             if here not in owners[mark]:
                 words = f"{mark} was said to {min(owners[mark])} and turns up for {here}"

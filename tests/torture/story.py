@@ -47,6 +47,14 @@ class Story:
         bodies = Counter((invoke["body"], invoke["conversation"]) for invoke in self.invokes.values())
         self._repeated = {body for body, count in Counter(body for body, _ in bodies).items() if count > 1}
         """Bodies that several conversations have sent."""
+        self._retried = {
+            invoke["conversation"]
+            for invoke in self.invokes.values()
+            if invoke["kind"] == "retry"
+            and invoke["body"] in self._repeated
+            and self.habits(invoke["conversation"])["retry"] == "header"
+        }
+        """Conversations that marked one of these as a retry. They come from one address: nothing tells them apart."""
         self._places: dict[str, Place | None] = {}
         self.told: dict[str, set[int]] = defaultdict(set)
         """By conversation, the turns in the history of requests whose answers told of something missing."""
@@ -118,10 +126,12 @@ class Story:
     def is_under_way(self, request: str, at: float) -> bool:
         return self.invokes[request]["t"] <= at <= self._ended.get(request, inf)
 
-    def is_nobodys(self, turn: Record, request: str) -> bool:
+    def is_nobodys(self, turn: Record, conversation: str, request: str = "") -> bool:
         """Was this said to a request without an account, and has this client sent the very same bytes? Then it is no
-        secret that it is given the same answer, as to a retry."""
-        return not turn["account"] and self.invokes[request]["body"] in self._repeated
+        secret that it is given the same answer, as to a retry. If it marked one so, it goes on with what it got."""
+        if turn["account"]:
+            return False
+        return conversation in self._retried or (bool(request) and self.invokes[request]["body"] in self._repeated)
 
     def knows(self, request: str) -> bool:
         """Is it known where all answers in the client's history are from?"""

@@ -265,6 +265,26 @@ def test_an_answer_to_the_very_same_bytes_is_nobodys_secret() -> None:
     assert [violation.kind for violation in check(records).violations] == ["another's"]
 
 
+@pytest.mark.parametrize(("mark", "kinds"), [("header", []), ("none", ["another's"])])
+def test_who_marked_the_very_same_bytes_as_a_retry_goes_on_with_what_it_got(mark: str, kinds: list[str]) -> None:
+    records = copy.deepcopy(honest())
+    records[1]["habits"] = HABITS | {"retry": mark}
+    same = {"body": "the same", "view": [["user", "Please pay my bills."]]}
+    yours: Record = {"conversation": "yours"}
+    records += in_time(
+        [
+            turn(1002, [], asked(account="nobody"), account=""),
+            invoke("r7", []) | same,
+            ok("r7", [], 1002) | {"data": turn_mark(1002)},
+            invoke("r8", [], "retry") | same | yours,
+            ok("r8", []) | yours,
+            invoke("r9", [["user", "More."]]) | yours,
+            ok("r9", []) | yours | {"data": turn_mark(1002)},
+        ]
+    )
+    assert [violation.kind for violation in check(records).violations] == kinds
+
+
 # Recorded runs
 
 

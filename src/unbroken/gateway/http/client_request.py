@@ -29,6 +29,8 @@ class Attempt:
     """Its idempotency key."""
     retry: bool = False
     """Its SDK says that it is a retry."""
+    counted: bool = False
+    """Its SDK counts its attempts, so a retry of it will say so."""
 
     @property
     def name(self) -> str:
@@ -39,7 +41,8 @@ class Attempt:
 def read_attempt(headers: Mapping[str, str], peer: str) -> Attempt:
     key = next((headers[name] for name in IDEMPOTENCY if headers.get(name)), "")
     client = "\n".join((headers.get("x-forwarded-for", peer), headers.get("user-agent", "")))
-    return Attempt(client, key, headers.get(RETRIES, "0").strip() not in ("", "0"))
+    count = headers.get(RETRIES, "").strip()
+    return Attempt(client, key, count not in ("", "0"), bool(count))
 
 
 @dataclass(frozen=True, slots=True)

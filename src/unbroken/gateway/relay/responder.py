@@ -304,9 +304,15 @@ class Responder:
     async def _answered_before(self, exchange: Exchange) -> Answered | None:
         """What this request was answered with a moment ago, if it is marked as a retry and its calls are still waited
         for."""
-        attempt = exchange.incoming.attempt
-        if self._settings.retry_window <= 0 or not (attempt.key or attempt.retry):
+        attempt, window = exchange.incoming.attempt, self._settings.retry_window
+        if window <= 0 or not (attempt.key or attempt.counted):
             return None
+        if not attempt.key:
+            if not attempt.retry:
+                await self._turn_store.note_first_attempt(exchange.retry_key, window)
+                return None
+            if await self._turn_store.first_attempts(exchange.retry_key) > 1:
+                return None  # of which one this is a retry cannot be known
         turn, saved = await self._turn_store.answered(exchange.retry_key)
         if saved is None:
             return None

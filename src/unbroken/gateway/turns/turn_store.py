@@ -192,6 +192,16 @@ class TurnStore:
             return None, answer
         return (await self._turns([answer.turn], required=True)).get(answer.turn), answer
 
+    async def note_first_attempt(self, key: str, seconds: float) -> None:
+        """A first attempt at the request with this key has come in; a retry within so many seconds may be of it."""
+        with suppress(StoreUnavailable):  # then `first_attempts` does not know of it, and its retry is asked anew
+            await self.store.put({}, seconds, {_FIRST + key: b"."})
+
+    async def first_attempts(self, key: str) -> int:
+        """How many first attempts at the same request are known: several clients may send the same bytes."""
+        (noted,), _ = await self._get([_FIRST + key], required=True)
+        return len(noted or b"")
+
     async def touch(self, turn: Turn, hold: Hold | None) -> None:
         """A call is released: it is waited for from now on. Raises `StoreUnavailable` if that cannot be noted."""
         closed = hold is not None and hold.closed
@@ -345,6 +355,7 @@ def _showing(turns: Sequence[Turn], calls: Sequence[ToolCall]) -> list[Turn]:
 
 
 _LISTS = ("said:", "call:")
+_FIRST = "first:"
 
 
 def _joined(key: str, stored: bytes | None, spare: bytes | None) -> bytes | None:
