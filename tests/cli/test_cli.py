@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import loaded_command
 import pytest
 
 from unbroken import __version__
@@ -17,8 +18,7 @@ STREAMS = Path(__file__).parents[2] / "examples" / "streams"
 
 
 def unbroken(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "unbroken.cli", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60)
+    return loaded_command.run(*arguments, stdin=stdin, env=os.environ)
 
 
 def in_terminal(*arguments: str) -> str:

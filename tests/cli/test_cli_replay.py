@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import a_long_run
 import pytest
+from terminals import in_pipe
 
 from unbroken import Agent, Allow, ScriptedModel, Wait, tool
 from unbroken.models.script import Call
@@ -17,8 +17,7 @@ TOOLS = Path(a_long_run.__file__)
 
 
 def replay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "unbroken.cli", "replay", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return in_pipe("replay", *map(str, arguments))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from terminals import COMMAND, environment, invoke
+from terminals import COMMAND, environment, in_pipe, invoke
 
 PATIENCE = 30.0
 TOOLS = [
@@ -35,12 +35,6 @@ TOOLS = [
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
     monkeypatch.chdir(tmp_path)
-
-
-def unbroken(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment(env)
-    )
 
 
 class Serving:
@@ -188,7 +182,7 @@ def test_a_port_that_is_taken_is_told() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = unbroken("serve", "--port", str(port))
+        done = in_pipe("serve", "--port", str(port))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
@@ -417,5 +411,5 @@ def test_keys_go_where_the_configuration_says() -> None:
     assert str(refused) == "--alias wrok: unbroken.toml has no such model; there are: work, home"
     assert invoke("keys", "create", "ann", "--alias", "work").exit_code == 0
     assert sorted(os.listdir()) == ["ours.json", "unbroken.toml"]
-    done = unbroken("keys", "revoke", "bob")
+    done = in_pipe("keys", "revoke", "bob")
     assert (done.returncode, done.stderr) == (2, "unbroken: there is no key `bob` in ours.json; there are: ann\n")

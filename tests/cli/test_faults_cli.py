@@ -13,6 +13,7 @@ from typing import IO
 from urllib.error import HTTPError
 
 import pytest
+from terminals import in_pipe
 
 from unbroken import Request, User, decode, find_wire
 from unbroken.testing import FAULTS
@@ -20,11 +21,6 @@ from unbroken.testing.faulty import TOOLS
 from unbroken.wires import WIRES
 
 ASKED = Request((User.of("What is the weather?"),), tools=TOOLS, model="any", stream=False)
-
-
-def unbroken(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "unbroken.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 class Serving:
@@ -113,9 +109,9 @@ def test_the_mistakes_of_who_sets_up_a_client_have_a_line_each() -> None:
 
 
 def test_the_faults_are_listed() -> None:
-    rows = [line.split("\t") for line in unbroken("faults", "list").stdout.splitlines()]
+    rows = [line.split("\t") for line in in_pipe("faults", "list").stdout.splitlines()]
     assert [row[1] for row in rows] == list(FAULTS)
-    listed = json.loads(unbroken("faults", "list", "--json").stdout)
+    listed = json.loads(in_pipe("faults", "list", "--json").stdout)
     assert [fault["name"] for fault in listed] == list(FAULTS)
     reset = next(fault for fault in listed if fault["name"] == "reset")
     assert (reset["row"], reset["damages"], reset["outcome"], reset["lasting"]) == (
@@ -138,7 +134,7 @@ def test_the_faults_are_listed() -> None:
     ],
 )
 def test_wrong_use_is_one_clear_line_and_exit_code_2(arguments: list[str], message: str) -> None:
-    done = unbroken("faults", "serve", *arguments)
+    done = in_pipe("faults", "serve", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

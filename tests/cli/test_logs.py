@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminals import COMMAND, PATIENCE, environment, write_tools
+from terminals import PATIENCE, in_pipe, write_tools
 
 from unbroken import UserError
 from unbroken.logs import LEVELS, VARIABLE, JsonLines, PlainLines, chosen_level
@@ -49,19 +49,13 @@ def test_lines_have_no_secrets_and_steer_no_terminal(monkeypatch: pytest.MonkeyP
     assert (line["level"], line["logger"], line["message"]) == ("warning", "unbroken.tools", "the key is ***")
 
 
-def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment(env)
-    )
-
-
 @pytest.mark.parametrize("by", ["option", "variable", "nothing"])
 def test_run_logs_what_its_tools_do_if_asked_to(by: str, tmp_path: Path) -> None:
     with serve([Call("weather", city="Rome")], "Sunny.") as server:
         arguments = ["--model", "compatible:demo", "--base-url", server.base_url("openai-chat")]
         options = ["--log-level", "info"] if by == "option" else []
         env = {VARIABLE: "info"} if by == "variable" else {}
-        done = run("run", "Hi", *arguments, "--tools", write_tools(tmp_path), *options, env=env)
+        done = in_pipe("run", "Hi", *arguments, "--tools", write_tools(tmp_path), *options, env=env)
     assert done.stdout == "Sunny.\n"
     assert ("INFO unbroken.tools: Detected 1 tool calls" in done.stderr) is (by != "nothing")
 
@@ -70,7 +64,7 @@ def test_run_logs_what_its_tools_do_if_asked_to(by: str, tmp_path: Path) -> None
     "command", [["view", "."], ["serve", "--check"], ["replay", "none.jsonl"], ["faults", "serve"]]
 )
 def test_commands_refuse_a_level_that_does_not_exist(command: list[str]) -> None:
-    done = run(*command, "--log-level", "loud")
+    done = in_pipe(*command, "--log-level", "loud")
     assert done.returncode == 2
     assert "expected debug, info, warning or error" in done.stderr
 

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.request import Request as HTTPRequest
 from urllib.request import urlopen
 
+import loaded_command
 import pytest
 from test_layers import LAYERS
 from typer.main import get_command
@@ -93,15 +93,11 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path) -> None:
     with serve(answer) as server:
         for words, shown in commands(page, "unbroken"):
             together = words[-1] == "2>&1"
-            done = subprocess.run(
-                [sys.executable, "-m", "unbroken.cli", *(words[1:-1] if together else words[1:])],
-                cwd=ROOT,
+            done = loaded_command.run(
+                *(words[1:-1] if together else words[1:]),
+                cwd=str(ROOT),
                 env={**os.environ, "OPENAI_API_KEY": "of-the-examples", "OPENAI_BASE_URL": server.base_url()},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if together else subprocess.PIPE,
-                check=False,
-                timeout=60,
+                together=together,
             )
             assert steady(done.stdout.decode()) == steady(shown)
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+import loaded_command
 import pytest
 from aiohttp import web
 from hypothesis import example, given
@@ -51,8 +52,7 @@ WIRES = {
 
 
 def unbroken(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "unbroken.cli", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60)
+    return loaded_command.run(*arguments, stdin=stdin, env=os.environ)
 
 
 async def ask(url: str, path: Path, request: Request = HELLO, **settings: Any) -> list[Delta]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import loaded_command
 from typer.testing import CliRunner, Result
 
 from unbroken.cli.commands import build
@@ -76,36 +77,22 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "TERM": "xterm-256color", **(more or {})}
 
 
-def in_pipe(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        env=environment(),
-    )
+def in_pipe(*arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    done = loaded_command.run(*arguments, stdin=stdin.encode(), env=environment(env))
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 class Terminal:
     """A command on a terminal of 100 columns and 24 rows, with somebody who reads and types."""
 
-    def __init__(self, *arguments: str, command: list[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self.seen = ""
         self._raw = b""
         self._place = 0
         self._parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-        self._process = subprocess.Popen(
-            [*command, *arguments],
-            stdin=child,
-            stdout=child,
-            stderr=child,
-            env=environment(env),
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-        )
+        streams = (child, child, child)
+        self._process = loaded_command.start(*arguments, streams=streams, env=environment(env), terminal=True)
         os.close(child)
 
     def __enter__(self) -> Self:
@@ -166,8 +153,3 @@ class Terminal:
         self._raw += piece
         self.seen = self._raw.decode("utf-8", "replace")
         return bool(piece)
-
-
-def _take_terminal() -> None:
-    """Ctrl-C goes to those whose terminal this is."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

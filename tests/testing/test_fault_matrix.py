@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import in_pipe
 
 from unbroken.cli.faults_run import run_command
 from unbroken.errors import UserError
@@ -186,8 +187,7 @@ def test_what_must_not_be_is_noticed(spoil: Callable[[Evidence], None], noticed:
 
 
 def unbroken(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "unbroken.cli", "faults", "run", *arguments]
-    return subprocess.run(command, capture_output=True, check=False, timeout=60, encoding="utf-8")
+    return in_pipe("faults", "run", *arguments)
 
 
 def test_the_command_prints_a_table_or_json() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 import a_long_run
 import pytest
 from rich.cells import cell_len
+from terminals import in_pipe
 from viewer_pages import data_of
 
 from unbroken.trajectory.recording import read_recording
@@ -47,14 +47,7 @@ def hostile(path: Path) -> Path:
 
 
 def view(*words: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "unbroken.cli", "view", *words],
-        env=os.environ | {"COLUMNS": str(columns), "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=60,
-    )
+    return in_pipe("view", *words, env={"COLUMNS": str(columns), "PYTHONIOENCODING": "utf-8"})
 
 
 def test_the_file_holds_all_that_it_shows(long_run: Path) -> None:

@@ -1,0 +1,188 @@
+"""`unbroken` in processes of their own that have loaded it already: they are forked from one that did, once.
+
+Loading takes longer than most commands. A forked process has its own streams, terminal, environment, folder and
+signals, and ends as any Python program does. What only a cold start shows (what is loaded when, streams that the shell
+has closed) needs `terminals.COMMAND`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from types import FrameType
+from typing import Any
+
+from unbroken.cli.commands import build
+from unbroken.cli.main import main
+
+_LONGEST = 1 << 20
+_SECONDS = 60.0
+"""For a command that does not end."""
+
+
+class Started:
+    """A command that runs: what tests use of a `Popen`."""
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+        """Where its parent, which is not this process, writes its exit code."""
+
+    def poll(self) -> int | None:
+        return self.returncode if self.returncode is not None or not self._ended(0) else self.wait()
+
+    def wait(self, timeout: float = _SECONDS) -> int:
+        """Its exit code, or a signal's number below 0; `TimeoutExpired` if it does not end in time."""
+        if self.returncode is None:
+            if not self._ended(timeout):
+                raise subprocess.TimeoutExpired("unbroken", timeout)
+            self.returncode = int(os.read(self._status, 100) or b"-9")
+            os.close(self._status)
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _ended(self, within: float) -> bool:
+        return bool(select.select([self._status], [], [], within)[0])
+
+
+def start(
+    *arguments: str, streams: tuple[int, int, int], env: Mapping[str, str], cwd: str = "", terminal: bool = False
+) -> Started:
+    """With these file descriptors as its standard streams. `terminal`: they are one, and the command is the one that
+    its Ctrl-C interrupts."""
+    status, child = os.pipe()
+    order = {"arguments": arguments, "env": dict(env), "cwd": cwd or os.getcwd(), "terminal": terminal}
+    loaded = _loaded()
+    socket.send_fds(loaded, [json.dumps(order).encode()], [*streams, child])
+    os.close(child)
+    return Started(int(loaded.recv(100)), status)
+
+
+def run(
+    *arguments: str, stdin: bytes = b"", env: Mapping[str, str], cwd: str = "", together: bool = False
+) -> subprocess.CompletedProcess[bytes]:
+    """In pipes, to its end. `together`: standard error goes where standard output goes."""
+    pipes = [os.pipe() for _ in range(2 if together else 3)]
+    (its_in, in_), (out, its_out), (err, its_err) = pipes[0], pipes[1], pipes[-1]
+    command = start(*arguments, streams=(its_in, its_out, its_err), env=env, cwd=cwd)
+    for end in {its_in, its_out, its_err}:
+        os.close(end)
+    said: dict[int, bytes] = {}
+
+    def read(end: int) -> None:
+        with open(end, "rb") as stream:
+            said[end] = stream.read()
+
+    readers = [threading.Thread(target=read, args=(end,)) for end in {out, err}]
+    for reader in readers:
+        reader.start()
+    try:
+        with suppress(BrokenPipeError), open(in_, "wb") as stream:
+            stream.write(stdin)
+        code = command.wait()
+    finally:
+        command.kill()
+        for reader in readers:
+            reader.join()
+    return subprocess.CompletedProcess(["unbroken", *arguments], code, said[out], b"" if together else said[err])
+
+
+@cache
+def _loaded() -> socket.socket:
+    """To the process that has loaded it, which ends when this socket is closed."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        process = subprocess.Popen([sys.executable, __file__, str(its.fileno())], pass_fds=[its.fileno()])
+    atexit.register(process.wait)
+    atexit.register(ours.close)
+    return ours
+
+
+# What follows happens in the process that loads.
+
+
+def _serve(orders: socket.socket) -> None:
+    """Forks for each order, and returns in the fork alone."""
+    woken, wake = socket.socketpair()
+    for end in (woken, wake):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, _nothing)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal of the tests is for them
+    signal.set_wakeup_fd(wake.fileno())
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([orders, woken], [], [])
+        if woken in ready:
+            with suppress(BlockingIOError):
+                woken.recv(1000)
+            for pid, status in list(running.items()):
+                ended, code = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    os.write(running.pop(pid), str(os.waitstatus_to_exitcode(code)).encode())
+                    os.close(status)
+        if orders in ready:
+            data, handed, _, _ = socket.recv_fds(orders, _LONGEST, 4)
+            if not data:
+                os._exit(0)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                for one in (orders, woken, wake):
+                    one.detach()
+                _become(json.loads(data), handed[:3])
+                return
+            running[pid] = handed[3]
+            for end in handed[:3]:
+                os.close(end)
+            orders.send(str(pid).encode())
+
+
+def _nothing(_signal: int, _frame: FrameType | None) -> None:
+    """The loop is woken by the handler's being called."""
+
+
+def _become(order: dict[str, Any], streams: list[int]) -> None:
+    for number, end in enumerate(streams):
+        os.dup2(end, number)
+    os.closerange(3, 1000)
+    if order["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.argv = ["unbroken", *order["arguments"]]
+    sys.path[0] = order["cwd"]
+    encoding = order["env"].get("PYTHONIOENCODING", sys.stdout.encoding)
+    # As Python opens them, line by line on a terminal; they are open as long as the program runs.
+    sys.stdin = open(0, encoding=encoding, newline="\n", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=encoding, newline="\n", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding, "backslashreplace", "\n", closefd=False)  # noqa: SIM115
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
+
+
+if __name__ == "__main__":
+    build()
+    gc.freeze()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    main()
