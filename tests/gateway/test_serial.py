@@ -302,6 +302,18 @@ def test_behind_an_edited_call_one_whose_id_was_rewritten_is_sent_once_too() -> 
     assert [numbers(message) for message in everything if isinstance(message, Assistant)] == [[1], [8], [3]]
 
 
+def test_a_call_that_looks_like_one_before_those_that_the_client_has_is_another() -> None:
+    """The first call is gone from the history, and the model has made the same one again."""
+    own = rewritten(1)
+    history = [ASK, asks(2), tells(2), Assistant("", (own,)), ToolMessage((ToolResult.of(own, "sunny again"),))]
+    everything = asked(decided(history, {1: THREE}))
+    assert [numbers(message) for message in everything if isinstance(message, Assistant)] == [[2, 3], [1]]
+    assert [said(message) for message in everything if isinstance(message, ToolMessage)] == [
+        ["sunny 2", SPOKEN],
+        ["sunny again"],
+    ]
+
+
 def test_edited_words_are_the_clients_and_nobody_signed_them() -> None:
     signed = replace(THREE, message=replace(THREE.message, native=Native("anthropic-messages", [])))
     history = [ASK, asks(1, 2, 3, text="I shall look."), tells(1, 2, 3)]

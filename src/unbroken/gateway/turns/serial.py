@@ -283,8 +283,10 @@ def _take_text_before(fold: Fold, messages: Sequence[Message], since: int) -> No
 
 def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
     """For each call of this part, by the id that the client has for it, its position in the turn; None if it is no part
-    of it. A call is known by its id, or, where the client has rewritten that, by what it calls."""
+    of it. A call is known by its id, or, where the client has rewritten that, by what it calls: then it is one of those
+    that were released after the parts before this one."""
     turn, taken = fold.turn, fold.present
+    later = range(max(taken, default=-1) + 1, len(turn.message.calls))
     # What is released later comes without words: those that stand there are the client's own.
     if not isinstance(part, Assistant) or (taken and (not part.calls or part.text.strip())):
         return None
@@ -293,7 +295,7 @@ def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
     for call in part.calls:
         named = fold.places.get(call.id, ())
         like = _is_same_or_retold if named else same_call
-        places = named or range(len(calls))
+        places = named or later
         place = next((at for at in places if at not in taken and like(calls[at], call)), None)
         if place is None:
             return None
