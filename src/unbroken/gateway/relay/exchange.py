@@ -76,8 +76,9 @@ class Exchange:
     """Why turns of the history, which may be kept, are not used."""
     answered: Answered | None = None
     """What the client was given, for a second attempt at the same."""
-    own_ids: dict[int, str] = field(default_factory=dict[int, str])
-    """Ids that the gateway made, by the index of the call."""
+    _renamed: dict[int, tuple[ToolCall, ToolCall]] = field(default_factory=dict[int, tuple[ToolCall, ToolCall]])
+    """Calls, and the same with ids that the gateway made, by their index."""
+    _retry_key: str = ""
     _context: bytes = b""
 
     @property
@@ -117,7 +118,11 @@ class Exchange:
     def handed(self, call: ToolCall) -> ToolCall:
         """The call under an id that the client's wire can carry, and that in serial mode no other call has."""
         if self.serial and not is_random(call.id, call.name):
-            return replace(call, id=self.own_ids.setdefault(call.index, new_call_id()))
+            known, renamed = self._renamed.get(call.index, (None, None))
+            if renamed is None or known is not call:  # the answer may have been tried again: another call, the same id
+                renamed = replace(call, id=new_call_id() if renamed is None else renamed.id)
+                self._renamed[call.index] = call, renamed
+            return renamed
         rule = find_wire(self.incoming.wire).id_rule
         id = call.id if rule is None else fit(call.id, rule)
         return call if id == call.id else replace(call, id=id)
@@ -125,9 +130,11 @@ class Exchange:
     @property
     def retry_key(self) -> str:
         """The same for all attempts at this request. With an idempotency key, whatever their bodies."""
-        incoming = self.incoming
-        body = b"" if incoming.attempt.key else incoming.data
-        return asked_key(incoming.scope, incoming.upstream.alias, incoming.attempt.name, body)
+        if not self._retry_key:
+            incoming = self.incoming
+            body = b"" if incoming.attempt.key else incoming.data
+            self._retry_key = asked_key(incoming.scope, incoming.upstream.alias, incoming.attempt.name, body)
+        return self._retry_key
 
     @property
     def body_digest(self) -> str:

@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import string
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from math import inf
 from operator import itemgetter
@@ -176,6 +177,8 @@ class Listed:
 
 def unpack(data: bytes, kind: str = "turn:") -> tuple[list[Listed], bool]:
     """The entries of a list, each once, and whether it is complete: one that is full may lack some."""
+    if not data:
+        return [], True
     size = _TURN + _CONTEXT
     ends = range(size, len(data) + 1, size)
     found = [Listed(kind + data[end - size : end - _CONTEXT].hex(), data[end - _CONTEXT : end]) for end in ends]
@@ -217,37 +220,39 @@ _RUNS = re.compile(r"[A-Za-z0-9]+")
 _UUID4 = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}")
 _MINTED = re.compile(r"call_\d+_\d+")
 """What our decoders call a call that came without an id."""
-_ALPHABET = string.ascii_letters + string.digits
+_USUAL = 200
+"""Characters of an id that is remembered."""
 
 
 def is_distinctive(id: str, name: str) -> bool:
     """Is this id one that no other conversation has? `toolu_01AbCdEf…` is; `call_0`, `functions.search:0` are not."""
-    runs = _RUNS.findall(id.replace(name, "") if name else id)  # `get_weather_1` counts, however long the name is
-    longest = max(runs, key=len, default="")
-    if sum(map(len, runs)) >= 24:  # a UUID, in whatever spelling
-        return True
-    return len(longest) >= 9 and not longest.isalpha() and not longest.isdigit()
+    return _kind_of_id(id, name)[0] if len(id) < _USUAL else _kind_of_id.__wrapped__(id, name)[0]
 
 
 def is_random(id: str, name: str) -> bool:
     """Was this id surely made by chance? One that is only long may be the digest of a call's arguments, and then two
     conversations have the same."""
-    runs = _RUNS.findall(id.replace(name, "") if name else id)
+    return _kind_of_id(id, name)[1] if len(id) < _USUAL else _kind_of_id.__wrapped__(id, name)[1]
+
+
+@lru_cache(4096)
+def _kind_of_id(id: str, name: str) -> tuple[bool, bool]:
+    """Whether it is distinctive, and whether it is random. A client sends the same ids with each request."""
+    runs = _RUNS.findall(id.replace(name, "") if name else id)  # `get_weather_1` counts, however long the name is
     longest = max(runs, key=len, default="")
-    if len(longest) >= 9 and not longest.islower() and not longest.isupper() and not longest.isalpha():
-        return not longest.isdigit()
-    return _UUID4.search(id) is not None
+    long = len(longest) >= 9 and not longest.isalpha() and not longest.isdigit()
+    distinctive = long or sum(map(len, runs)) >= 24  # a UUID, in whatever spelling
+    if long and not longest.islower() and not longest.isupper():
+        return distinctive, True
+    return distinctive, _UUID4.search(id) is not None
 
 
 def new_call_id() -> str:
     """An id that `is_random`. One in 64 of its kind has no digit, and is not taken."""
     while True:
-        bits, letters = secrets.randbits(192), ""  # read once: an answer may need a thousand ids
-        while len(letters) < 24:
-            bits, at = divmod(bits, len(_ALPHABET))
-            letters += _ALPHABET[at]
-        if is_random(id := "call_" + letters, ""):
-            return id
+        letters = b64encode(secrets.token_bytes(18), b"Zz").decode()
+        if not (letters.isalpha() or letters.islower() or letters.isupper()):
+            return "call_" + letters
 
 
 def may_be(turn: Turn, calls: Sequence[ToolCall]) -> bool:

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import inf
 from typing import cast
 
@@ -109,12 +109,17 @@ class TurnStore:
         keys: dict[int, list[str]] = {}
         chance: set[str] = set()
         for at, shown in calls.items():
-            telling = [call for call in shown if is_distinctive(call.id, call.name)]
-            keys[at] = [call_key(scope, call.id) for call in telling]
-            chance.update(call_key(scope, call.id) for call in telling if is_random(call.id, call.name))
+            group: list[str] = []
+            keys[at] = group
+            for call in shown:
+                if is_distinctive(call.id, call.name):
+                    group.append(key := call_key(scope, call.id))
+                    if is_random(call.id, call.name):
+                        chance.add(key)
         every = dict.fromkeys(key for group in keys.values() for key in group)
         lists = await self._listed([key for key in every if key in chance], required, remember_found=True)
-        lists |= await self._listed([key for key in every if key not in chance], required, remember_found=False)
+        if len(chance) < len(every):
+            lists |= await self._listed([key for key in every if key not in chance], required, remember_found=False)
         listed = {at: list(dict.fromkeys(one for key in group for one in lists[key][0])) for at, group in keys.items()}
         return listed, [at for at, group in keys.items() if any(key in chance and lists[key][0] for key in group)]
 
@@ -179,7 +184,14 @@ class TurnStore:
 
     async def keep_answered(self, key: str, answer: SavedAnswer, seconds: float) -> None:
         """A request with this key, within so many seconds, may be a retry of the one that was answered so."""
-        await self._put({key: write_value({"v": VERSION, **asdict(answer)})}, seconds)
+        await self._put(
+            {
+                key: write_value(
+                    {"v": VERSION, "turn": answer.turn, "body": answer.body, "lost": answer.lost, "text": answer.text}
+                )
+            },
+            seconds,
+        )
 
     async def answered(self, key: str) -> tuple[Turn | None, SavedAnswer | None]:
         """What a request was answered with a moment ago: its turn if it has calls, and what else is known of it."""
