@@ -177,8 +177,6 @@ class Listed:
 
 def unpack(data: bytes, kind: str = "turn:") -> tuple[list[Listed], bool]:
     """The entries of a list, each once, and whether it is complete: one that is full may lack some."""
-    if not data:
-        return [], True
     size = _TURN + _CONTEXT
     ends = range(size, len(data) + 1, size)
     found = [Listed(kind + data[end - size : end - _CONTEXT].hex(), data[end - _CONTEXT : end]) for end in ends]

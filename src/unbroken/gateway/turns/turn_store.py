@@ -56,6 +56,7 @@ EMPTY = 60.0
 """Seconds for which it is remembered that no turn was listed under a key."""
 SPARE = 32 << 20
 """Bytes that are kept in memory while the store cannot be written to."""
+_NOTHING_LISTED: tuple[list[Listed], bool] = ([], True)
 LONGEST_LINE = 1000
 """Responses that are read to continue by `previous_response_id`; `WHOLE_EVERY` in `responder` keeps it far below."""
 
@@ -89,7 +90,10 @@ class TurnStore:
             said = {at: said_key(scope, digests[at]) for at in calls if at not in named}
             lists = await self._listed(list(said.values()), required, remember_found=False)
             for at, key in said.items():
-                wanted[at] = _agreeing(found, at, *lists[key], by_id.get(at, ()), context)
+                if (listed := lists[key]) != _NOTHING_LISTED or by_id.get(at):
+                    wanted[at] = _agreeing(found, at, *listed, by_id.get(at, ()), context)
+        if not wanted:
+            return found
         turns = await self._turns([key for keys in wanted.values() for key in keys], required)
         for at, keys in wanted.items():
             there = [turn for key in keys if (turn := turns.get(key)) is not None]
@@ -120,8 +124,13 @@ class TurnStore:
         lists = await self._listed([key for key in every if key in chance], required, remember_found=True)
         if len(chance) < len(every):
             lists |= await self._listed([key for key in every if key not in chance], required, remember_found=False)
-        listed = {at: list(dict.fromkeys(one for key in group for one in lists[key][0])) for at, group in keys.items()}
-        return listed, [at for at, group in keys.items() if any(key in chance and lists[key][0] for key in group)]
+        full = {key: entries for key, (entries, _) in lists.items() if entries}
+        if not full:
+            return {}, []
+        listed = {
+            at: list(dict.fromkeys(one for key in group for one in full.get(key, ()))) for at, group in keys.items()
+        }
+        return listed, [at for at, group in keys.items() if any(key in chance and key in full for key in group)]
 
     async def _listed(
         self, keys: Sequence[str], required: bool, *, remember_found: bool
@@ -134,11 +143,12 @@ class TurnStore:
         known, unknown = self._cache.split(keys) if use_memory else ({}, list(dict.fromkeys(keys)))
         lists = cast("dict[str, tuple[list[Listed], bool]]", known)
         if unknown:
-            values, confirmed = await self._get([*unknown, MARK], required)
-            mark = values.pop()
-            all_there = confirmed and not await self._was_emptied(mark, required)
+            values, all_there = await self._get(unknown if remember_found else [*unknown, MARK], required)
+            if not remember_found:
+                mark = values.pop()
+                all_there = all_there and not await self._was_emptied(mark, required)
             for key, data in zip(unknown, values, strict=True):
-                listed, complete = unpack(data or b"")
+                listed, complete = unpack(data) if data else _NOTHING_LISTED
                 lists[key] = listed, complete and all_there
                 if all_there and use_memory and (remember_found or not data):
                     self._cache.add(key, lists[key], len(data or b""), inf if remember_found else EMPTY)
