@@ -154,6 +154,8 @@ class Exchange:
         if message.native is not None and not message.native.source:
             message = replace(message, native=replace(message.native, source=incoming.upstream.origin))
         digest = chain((*request.messages, Assistant(shown, handed[:1] if holds else handed)))
-        message, ids = replace(message, calls=calls), tuple(call.id for call in handed)
+        if len(calls) < len(message.calls):
+            message = replace(message, calls=calls)
+        ids = tuple(call.id for call in handed)
         key = turn_key(incoming.scope, digest, message, ids)
         return Turn(key, message, ids, holds, None if shown == message.text else shown), digest

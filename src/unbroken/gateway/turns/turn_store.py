@@ -172,7 +172,8 @@ class TurnStore:
     async def keep(self, scope: str, turn: Turn, chain: bytes, context: bytes, *, required: bool) -> bool:
         """Before the client has the end of the answer: from then on it may ask for more. `chain` is the digest of all
         that was said, with this. `required`: raise `StoreUnavailable` unless the store has confirmed it."""
-        turn = replace(turn, kept_until=self._now() + self._ttl)
+        until = self._now() + self._ttl
+        turn = Turn(turn.key, turn.message, turn.ids, turn.held, turn.shown, until)
         entries = {turn.key: write_turn(turn)}
         listed = Listed(turn.key, context).packed()
         lists = {said_key(scope, chain): listed}
