@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from unbroken import Agent
+from unbroken.models.http import HTTPModel
 from unbroken.models.script import Call
 from unbroken.testing import serve
+from unbroken.testing.recorded import RecordedModel
 from unbroken.trajectory.recording import read_recording
 
 pytest_plugins = ["pytester"]
@@ -33,8 +36,13 @@ def write(pytester: pytest.Pytester, url: str, instructions: str = "") -> None:
     pytester.makepyfile(test_weather=TEST.format(url=url, instructions=instructions))
 
 
+OPTIONS = ("-q", "-p", "no:cacheprovider")
+LOADED = (Agent, HTTPModel, RecordedModel)
+"""After a run in this process pytester forgets all modules that came with it, and they would be loaded twice."""
+
+
 def play(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", *options)
+    return pytester.runpytest_inprocess(*OPTIONS, *options)
 
 
 @pytest.fixture
@@ -53,13 +61,13 @@ def test_the_first_run_records_and_later_ones_replay_without_the_model(
     pytester: pytest.Pytester, upstream: Any
 ) -> None:
     write(pytester, upstream.base_url())
-    play(pytester).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=1)
     assert len(upstream.bodies) == 2
     recording = read_recording(file_of(pytester))
     assert len(recording.requests) == 2
     assert b"sk-a-secret-key-of-mine" not in file_of(pytester).read_bytes()
     write(pytester, "http://127.0.0.1:9/v1")  # nobody is there
-    play(pytester).assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=1)
     assert len(upstream.bodies) == 2
 
 
