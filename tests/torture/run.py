@@ -17,7 +17,7 @@ from torture.plan import ROUNDS, plan_rounds
 from torture.processes import SmallDisk
 from torture.recorded_runs import torture_run
 from torture.rounds import Skipped, run_round, write_violations
-from torture.write_faults import HOWS, SCENARIOS, build, compiler, sweep
+from torture.write_faults import build, compiler, sweep
 
 RUNS = "recorded-runs"
 WRITES = "write-faults"
@@ -77,13 +77,10 @@ def fail_every_write(folder: Path) -> Report:
     """All of them, however long it takes: a few minutes."""
     total = Report()
     folder.mkdir()
-    library = build(folder)
-    for scenario in SCENARIOS:
-        for how in HOWS:
-            for report in sweep(scenario, how, folder, library):
-                total.violations += report.violations
-                total.counts += report.counts
-                total.counts["faults"] += report.counts["reached"]
+    for trial in sweep(folder, build(folder)):
+        total.violations += trial.report.violations
+        total.counts += trial.report.counts
+        total.counts["faults"] += trial.report.counts["reached"]
     write_violations(total, folder)
     return total
 

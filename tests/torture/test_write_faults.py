@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from torture.checker import Report
 from torture.history import Record
-from torture.write_faults import HOWS, SCENARIOS, build, check_store, compiler, sweep
+from torture.write_faults import HOWS, SCENARIOS, Trial, build, check_store, compiler, sweep
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or compiler() is None, reason="a library is built with gcc here and preloaded"
@@ -18,10 +17,16 @@ pytestmark = pytest.mark.skipif(
 NUMBERS = {"recording": (2, 9), "sqlite": (1, 12, 60)}
 
 
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> list[Trial]:
+    folder = tmp_path_factory.mktemp("trials")
+    return [*sweep(folder, build(folder), NUMBERS)]
+
+
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_write_that_fails_once_breaks_no_promise(name: str, how: str, tmp_path: Path) -> None:
-    reports = [*sweep(name, how, tmp_path, build(tmp_path), NUMBERS[name])]
+def test_a_write_that_fails_once_breaks_no_promise(name: str, how: str, trials: list[Trial]) -> None:
+    reports = [trial.report for trial in trials if (trial.name, trial.how) == (name, how)]
     assert [violation for report in reports for violation in report.violations] == []
     assert sum(report.counts["reached"] for report in reports) == len(NUMBERS[name])
 

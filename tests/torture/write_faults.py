@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -136,23 +136,36 @@ SCENARIOS = {"recording": (run_and_resume, finish_run), "sqlite": (put_and_get, 
 # The sweep
 
 
-def sweep(name: str, how: str, folder: Path, library: Path, numbers: Sequence[int] = ()) -> Iterator[Report]:
-    """One report for each N. Without `numbers` every N, until the scenario ends before its N-th operation."""
-    command = [sys.executable, "-m", "torture.write_faults", name, how, str(folder), *map(str, numbers)]
+def sweep(folder: Path, library: Path, numbers: Mapping[str, Sequence[int]] | None = None) -> Iterator[Trial]:
+    """Each scenario, failing in each way. Without `numbers` every N, until the scenario ends before its N-th
+    operation."""
+    command = [sys.executable, "-m", "torture.write_faults", str(folder), json.dumps(numbers or {})]
     environment = {**os.environ, "LD_PRELOAD": str(library)}
-    # The process of all N has everything loaded, and forks for each: to load it takes longer than the scenario.
+    # One process has everything loaded, and forks for each N: to load it takes longer than the scenario.
     with subprocess.Popen(command, cwd=Path(__file__).parent.parent, env=environment, stdout=subprocess.PIPE) as every:
         assert every.stdout is not None
         for line in every.stdout:
-            yield _check(name, how, Outcome(**json.loads(line)))
+            outcome = Outcome(**json.loads(line))
+            yield Trial(outcome.name, outcome.how, _check(outcome))
     if every.returncode:
-        raise RuntimeError(f"{name}, {how}: the process that tries every N ended with {every.returncode}")
+        raise RuntimeError(f"the process that tries every N ended with {every.returncode}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One operation that failed, and what was found of it."""
+
+    name: str
+    how: str
+    report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of the processes of one N."""
 
+    name: str
+    how: str
     number: int
     folder: str
     disturbed: int
@@ -169,7 +182,7 @@ def try_each(name: str, how: str, folder: Path, numbers: Sequence[int]) -> None:
         if not (here / "reached").exists() and not numbers and disturbed == 0:
             return
         after = _fork(name, 1, here, {})
-        sys.stdout.write(json.dumps(asdict(Outcome(number, str(here), disturbed, after))) + "\n")
+        sys.stdout.write(json.dumps(asdict(Outcome(name, how, number, str(here), disturbed, after))) + "\n")
         sys.stdout.flush()
 
 
@@ -194,7 +207,8 @@ def _fork(name: str, part: int, folder: Path, environment: dict[str, str]) -> in
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _check(name: str, how: str, outcome: Outcome) -> Report:
+def _check(outcome: Outcome) -> Report:
+    name, how = outcome.name, outcome.how
     folder = Path(outcome.folder)
     records = read_histories(folder)
     where = f"{name}, {how} at operation {outcome.number}"
@@ -238,4 +252,7 @@ def check_store(report: Report, where: str, records: Sequence[Record]) -> None:
 
 
 if __name__ == "__main__":
-    try_each(sys.argv[1], sys.argv[2], Path(sys.argv[3]), [int(each) for each in sys.argv[4:]])
+    only: dict[str, list[int]] = json.loads(sys.argv[2])
+    for scenario in SCENARIOS:
+        for way in HOWS:
+            try_each(scenario, way, Path(sys.argv[1]), only.get(scenario, ()))
