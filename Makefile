@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help ui real demo tour test check docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-embeddings test-moving test-viewer fuzz faults torture clean
+.PHONY: help ui real demo tour test check lint types docs course command-agent bench bench-dph bench-gateway bench-recording test-apps test-clients test-embeddings test-moving test-viewer fuzz faults torture clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-17s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,14 +26,22 @@ demo: $(VENV)/.ready  ## one job in three schedules, with a picture of what ran 
 tour: $(VENV)/.ready  ## what is read of five responses, on streams written for it
 	@$(BIN)/python examples/decode_tour.py
 
+# One more than there are cores, at most four of those: some tests wait for a process, a time-out or a disk.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 4) + 1)')
+
 test: $(VENV)/.ready  ## the tests, on all cores (at most four)
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/.ready  ## format, lint, types, layers
+	@$(MAKE) --no-print-directory -j2 types lint  # pyright takes one core and a minute and a half
+
+lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_layers.py
+
+types: $(VENV)/.ready
+	$(BIN)/pyright
 
 bench: $(VENV)/.bench  ## the numbers that the README claims
 	$(BIN)/python bench/decoding.py
