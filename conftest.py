@@ -1,8 +1,10 @@
 """How hard Hypothesis tries: the same examples each time, or `UNBROKEN_FUZZ` fresh ones for each property; that
-interrupts reach the programs that tests start; and that what a test logs can be carried from a worker."""
+interrupts reach the programs that tests start; that garbage is looked for among what tests make; and that what a test
+logs can be carried from a worker."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -18,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["UNBROKEN_PROVIDERS"] = ""  # a developer's own rows change nothing here
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+    "ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
 )
 _fuzz = int(os.environ.get("UNBROKEN_FUZZ") or 0)
 if _fuzz:
@@ -37,6 +39,12 @@ def logging_as_before() -> Generator[None]:
     for handler in root.handlers[:]:
         if handler not in handlers and "_pytest" not in type(handler).__module__:
             root.removeHandler(handler)
+
+
+def pytest_collection_finish() -> None:
+    """Some 13,000 tests are in memory, which no test frees: every full collection of garbage would look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import Desk, on_every_wire, only, play_aloud, under_every_schedule
+from strategies import costly
 
 from unbroken import (
     Agent,
@@ -60,6 +61,7 @@ def events_of(kind: type[Event]) -> st.SearchStrategy[Event]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@costly
 @given(data=st.data())
 def test_every_kind_of_event_goes_through_json_and_back(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(events_of(kind))

@@ -13,6 +13,7 @@ from broken_runs import KEYED, READS, World, one_break, one_call, play, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import calls_in, can_go_on, only, taken
+from strategies import costly
 
 from unbroken import (
     Agent,
@@ -52,6 +53,7 @@ def assert_requests(model: ScriptedModel) -> None:
         taken(model.wire, body)
 
 
+@costly
 @given(
     scripts,
     schedules,
@@ -75,6 +77,7 @@ def test_every_call_is_answered_once_in_order_whatever_breaks(
         assert all(verdict.kind != "whole" for verdict in played.result.verdicts)
 
 
+@costly
 @given(scripts, schedules, wires, st.sampled_from([None, 0, 2, 4]))
 def test_a_write_runs_once_for_each_call_of_the_history_and_for_nothing_else(
     script: list[Answer], schedule: Schedule, wire: str, allowed: int | None
@@ -96,6 +99,7 @@ def test_a_write_runs_once_for_each_call_of_the_history_and_for_nothing_else(
     assert ran == due
 
 
+@costly
 @given(st.lists(one_call(), min_size=1, max_size=5), st.data())
 def test_a_read_runs_once_for_each_distinct_call_of_a_turn_unless_a_write_stands_between(
     made: list[Step], data: st.DataObject
@@ -112,6 +116,7 @@ def test_a_read_runs_once_for_each_distinct_call_of_a_turn_unless_a_write_stands
         assert len(ran) <= len(distinct) * (1 + writes)
 
 
+@costly
 @given(scripts, schedules, wires)
 def test_what_was_shown_is_what_stands_in_the_history(script: list[Answer], schedule: Schedule, wire: str) -> None:
     played = run_virtual(play(script, schedule, wire))
@@ -130,6 +135,7 @@ def test_what_was_shown_is_what_stands_in_the_history(script: list[Answer], sche
     assert [said.text for said in only(Said, played.events)] == texts
 
 
+@costly
 @given(scripts, schedules, wires)
 def test_every_call_that_started_is_told_to_have_ended_and_nothing_runs_on(
     script: list[Answer], schedule: Schedule, wire: str
@@ -150,6 +156,7 @@ def test_every_call_that_started_is_told_to_have_ended_and_nothing_runs_on(
     assert len(only(CallStarted, played.events)) == len(played.world.executions)
 
 
+@costly
 @given(scripts, schedules)
 def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alone(
     script: list[Answer], schedule: Schedule
@@ -163,6 +170,7 @@ def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alo
                 assert "restart" not in (one.name, other.name), (one, other)
 
 
+@costly
 @given(scripts, schedules, wires)
 def test_two_runs_of_one_broken_script_say_the_same(script: list[Answer], schedule: Schedule, wire: str) -> None:
     first = run_virtual(play(script, schedule, wire))
@@ -172,6 +180,7 @@ def test_two_runs_of_one_broken_script_say_the_same(script: list[Answer], schedu
     assert first.messages == second.messages
 
 
+@costly
 @given(scripts, schedules, wires, st.floats(0, 4))
 def test_a_broken_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
     script: list[Answer], schedule: Schedule, wire: str, when: float
@@ -195,6 +204,7 @@ def test_a_broken_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
     run_virtual(main())
 
 
+@costly
 @given(scripts, schedules)
 def test_the_same_holds_on_geminis_wire(script: list[Answer], schedule: Schedule) -> None:
     whole = [answer for answer in script if not (isinstance(answer, list) and any(isinstance(s, Cut) for s in answer))]

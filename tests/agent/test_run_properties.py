@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import costly
 
 from unbroken import (
     WIRES,
@@ -143,6 +144,7 @@ async def play(
     return events, world, model, stream.result.messages
 
 
+@costly
 @given(scripts, schedules, wires, limits, st.sampled_from(["continue", "finish"]))
 def test_every_call_is_answered_once_in_order_before_the_next_request(
     script: list[Answer], schedule: Schedule, wire: str, allowed: Limits, on_error: str
@@ -156,6 +158,7 @@ def test_every_call_is_answered_once_in_order_before_the_next_request(
     assert [event["seq"] for event in events] == list(range(len(events)))
 
 
+@costly
 @given(scripts, schedules, wires)
 def test_two_runs_of_one_script_say_the_same(script: list[Answer], schedule: Schedule, wire: str) -> None:
     first, world, _, messages = run_virtual(play(script, schedule, wire, Limits(rounds=8)))
@@ -165,6 +168,7 @@ def test_two_runs_of_one_script_say_the_same(script: list[Answer], schedule: Sch
     assert messages == once_more
 
 
+@costly
 @given(scripts, schedules, wires, st.floats(0, 4))
 def test_a_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
     script: list[Answer], schedule: Schedule, wire: str, when: float
@@ -188,6 +192,7 @@ def test_a_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
     run_virtual(main())
 
 
+@costly
 @given(st.lists(calls, min_size=2, max_size=8), schedules)
 def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alone(
     made: list[Step], schedule: Schedule
@@ -208,6 +213,7 @@ def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alo
         running.append((name, path))
 
 
+@costly
 @given(st.lists(calls, min_size=2, max_size=8))
 def test_no_read_starts_before_a_write_that_stands_before_it(made: list[Step]) -> None:
     """Without keys too: whatever the schedule, an earlier `act_once` has started when a later `look` starts."""
@@ -232,6 +238,7 @@ def _path(call: Call) -> str:
     return call.raw.split('"path": "')[1][0]
 
 
+@costly
 @given(st.lists(st.lists(calls, min_size=1, max_size=4), max_size=3), schedules)
 def test_the_same_holds_on_geminis_wire(made: list[list[Step]], schedule: Schedule) -> None:
     _, _, model, messages = run_virtual(play([*made, "Done."], schedule, "gemini", Limits(rounds=8)))

@@ -12,6 +12,7 @@ from typing import Any
 import valkey_server
 from gateway_client import Clock, Inside, run, serving, settings_for, upstream_settings
 from hypothesis import given, settings
+from strategies import costly
 from strategies_gateway import ACTIONS_DRAWN, HOLD, PLANS, Action, Habits, Plan, Talk, habits
 
 from unbroken.gateway.settings import ClientProfile
@@ -27,6 +28,7 @@ def options(habits: Habits) -> dict[str, Any]:
     return {"clients": SERIAL, "hold_timeout": HOLD, "retry_window": FOREVER if habits.retries else 0.0}
 
 
+@costly
 @given(habits(), PLANS, ACTIONS_DRAWN)
 def test_whatever_a_client_does_no_call_is_doubled_and_no_result_is_lost(
     habits: Habits, plans: Sequence[Plan], actions: Sequence[Action]

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from unbroken import Assistant, Media, Message, System, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.messages import Part
+
+_USUAL = settings.get_profile("ci").max_examples
+_NOW = settings().max_examples
+costly = settings(max_examples=40 if _NOW == _USUAL else _NOW)
+"""For the properties that take most of the time: fewer examples than usual, and as many as any when fuzzing."""
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 SAID = TEXTS.filter(lambda text: bool(text.strip()))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import Desk, accepted, play, play_aloud, texts
+from strategies import costly
 
 from unbroken import (
     Agent,
@@ -170,6 +171,7 @@ def play_store(
 
 
 @pytest.mark.parametrize("declare", [nothing, tool], ids=["nothing declared", "reads declared"])
+@costly
 @given(script=st.lists(store_calls(), min_size=1, max_size=3), chunks=st.sampled_from([0.0, 0.01, 0.2]))
 def test_results_and_state_are_those_of_one_call_after_another(
     declare: Callable[..., Any], script: list[list[Step]], chunks: float

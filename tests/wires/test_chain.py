@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stories import JUDGES, Answer, Calls, Raw, Say, Story, broken, marks_of, stories, tell, with_ids_used_once
+from strategies import costly
 
 from unbroken.errors import UnknownWire, UserError
 from unbroken.transcript import NO_RESULT, Drop, HistoryEdit, Insert, Move, Place, Rename, apply, links, repairs
@@ -94,6 +95,7 @@ _near = st.fixed_dictionaries(
 
 
 @every_wire
+@costly
 @given(raw=st.lists(_noise | _near, max_size=6), open=st.booleans())
 def test_any_json_is_mended_once_and_for_all(wire: str, raw: Raw, open: bool) -> None:
     repaired, _ = repair_raw(wire, raw, answer_open=open)

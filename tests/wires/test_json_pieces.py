@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from strategies import costly
 
 from unbroken.errors import TooDeep
 from unbroken.wires.json_pieces import dumps_in_pieces, loads_in_pieces
@@ -39,6 +40,7 @@ def _values(value: Any) -> int:
 
 
 @PIECES
+@costly
 @given(st.dictionaries(TEXTS, JSON) | st.lists(JSON), SPACES, st.booleans())
 def test_what_is_read_in_pieces_is_what_a_parser_reads(piece: int, value: Any, indent: int | None, ascii: bool) -> None:
     data = json.dumps(value, indent=indent, ensure_ascii=ascii).encode("utf-8", "replace")
@@ -48,6 +50,7 @@ def test_what_is_read_in_pieces_is_what_a_parser_reads(piece: int, value: Any, i
 
 
 @PIECES
+@costly
 @given(JSON, st.lists(TEXTS))
 def test_what_is_written_in_pieces_is_what_a_writer_writes(piece: int, value: Any, texts: list[str]) -> None:
     assert loads_faithful(dumps_in_pieces(value, piece=piece)) == loads_faithful(dumps(value))
@@ -70,6 +73,7 @@ def test_what_is_written_in_pieces_is_what_a_writer_writes(piece: int, value: An
 @example(b'["aaaaaaaaaa\\', 0, b"")
 @example(b'["a', 0, b"")
 @example(b"", 0, b"")
+@costly
 @given(
     (st.lists(JSON) | st.dictionaries(TEXTS, JSON)).map(_encoded),
     st.integers(0, 400),

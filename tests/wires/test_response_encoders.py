@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import answers
+from strategies import answers, costly
 
 from unbroken import (
     Assistant,
@@ -296,6 +296,7 @@ def test_nothing_that_was_passed_is_too_odd_to_follow(wire: str, data: bytes, to
 
 
 @every_wire
+@costly
 @given(message=answers(), share=st.floats(0, 1), size=st.integers(1, 300))
 def test_what_an_encoder_wrote_can_be_gone_on_with_by_another(
     wire: str, message: Assistant, share: float, size: int

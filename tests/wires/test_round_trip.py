@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import SAMPLES
-from strategies import answers, histories
+from strategies import answers, costly, histories
 
 from unbroken import (
     Assistant,
@@ -76,6 +76,7 @@ def read(wire: str, body: bytes, size: int = 4096) -> Response:
 
 
 @every_wire
+@costly
 @given(message=answers(), size=st.integers(1, 200))
 def test_a_response_that_is_written_is_read_back(wire: str, message: Assistant, size: int) -> None:
     for body in written(wire, deltas_of(message)):
@@ -164,6 +165,7 @@ def without_images_in_results(messages: tuple[Message, ...]) -> tuple[Message, .
 
 
 @every_wire
+@costly
 @given(messages=histories())
 def test_a_history_that_is_written_is_read_back(wire: str, messages: tuple[Message, ...]) -> None:
     if wire == "openai-chat":
@@ -174,6 +176,7 @@ def test_a_history_that_is_written_is_read_back(wire: str, messages: tuple[Messa
 
 
 @every_wire
+@costly
 @given(messages=histories())
 def test_every_request_is_json(wire: str, messages: tuple[Message, ...]) -> None:
     assert dumps(find_wire(wire).encode_request(Request(messages, model="m")))

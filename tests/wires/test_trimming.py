@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from samples import SAMPLES
-from strategies import answers
+from strategies import answers, costly
 
 from unbroken import WIRES, Assistant, CallReady, Ended, TextDelta, UnknownWire, Verdict, decode
 from unbroken.wires import find_wire
@@ -81,6 +81,7 @@ def test_gemini_keeps_the_signature_of_its_first_call() -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
+@costly
 @given(message=answers())
 def test_a_trimmed_body_says_the_same_but_for_the_later_calls(wire: str, message: Assistant) -> None:
     writer = ResponseWriter(wire, "m", "resp_1")

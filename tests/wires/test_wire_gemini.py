@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import costly
 from streams import calls_of, feed, sse
 
 from unbroken import CallArguments, CallReady, Decoder, Response, decode
@@ -372,6 +373,7 @@ full = st.recursive(
 )
 
 
+@costly
 @given(st.dictionaries(st.text(), full, max_size=4), st.integers(1, 5))
 def test_any_object_comes_back_from_its_leaves(value: dict[str, Any], size: int) -> None:
     collected = PartialArguments()
