@@ -438,7 +438,9 @@ def test_every_fault_of_an_upstream_is_read_well_by_a_plain_client(wire: str, ac
                     base_url=upstream.base_url(wire, fault.name),
                     wire=wire,
                     recover=fault.name.startswith("leaked"),
-                    options={"idle": 0.3, "first_byte": 0.3} if "stall" in fault.name else {},
+                    options={"idle": 1.5, "first_byte": 1.5}
+                    if "stall" in fault.name
+                    else {},  # longer than a busy machine is
                 )
                 for fault in faults
             ]
