@@ -17,6 +17,7 @@ from unbroken import (
     Agent,
     CallFinished,
     CallStarted,
+    CallWritten,
     Event,
     Limits,
     RequestSent,
@@ -24,10 +25,10 @@ from unbroken import (
     RunFailed,
     RunFinished,
     RunStarted,
-    Said,
     Schedule,
     ScriptedModel,
     TextAdded,
+    TextFinished,
     ToolCallsDetected,
     Unauthorized,
     UserError,
@@ -35,6 +36,7 @@ from unbroken import (
     event_to_json,
 )
 from unbroken.events import KINDS, NAMES
+from unbroken.messages import OUTCOMES
 from unbroken.testing import Call, Fail, Say, Think, run_virtual
 
 JSON = st.recursive(
@@ -52,6 +54,8 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "float | None": st.none() | NUMBERS,
     "list[str]": st.lists(st.text(), max_size=3),
     "dict[str, Json]": OBJECTS,
+    "dict[str, Json] | None": st.none() | OBJECTS,
+    "Outcome": st.sampled_from(OUTCOMES),
     "list[dict[str, Json]]": st.lists(OBJECTS, max_size=2),
 }
 
@@ -82,8 +86,8 @@ def test_what_a_newer_version_adds_is_left_out() -> None:
     [
         ({}, "None is no kind of event"),
         ({"event": "sneezed"}, "'sneezed' is no kind of event; there are: run_started"),
-        ({"event": ["said"]}, "is no kind of event"),
-        ({"event": "said", "run": "r"}, "reading a said event failed"),
+        ({"event": ["text_finished"]}, "is no kind of event"),
+        ({"event": "text_finished", "run": "r"}, "reading a text_finished event failed"),
     ],
     ids=["nothing", "unknown", "a list", "half"],
 )
@@ -154,13 +158,17 @@ def test_a_round_is_told_in_its_order(wire: str, schedule: Schedule) -> None:
         assert all(event.seq < detected.seq for event in only(TextAdded, said))
         assert said[-1] is finished
         assert (detected.count, finished.calls) == (3, 3)
-        started = {event.call_id: event for event in only(CallStarted, said)}
-        ended = {event.call_id: event for event in only(CallFinished, said)}
-        assert list(ended) == sorted(ended, key=lambda id: ended[id].seq)
-        assert set(ended) == {call["id"] for call in detected.calls}
-        assert all(start.seq < ended[id].seq for id, start in started.items())
+        written = {event.call: event for event in only(CallWritten, said)}
+        started = {event.call: event for event in only(CallStarted, said)}
+        ended = {event.call: event for event in only(CallFinished, said)}
+        assert list(ended) == sorted(ended, key=lambda number: ended[number].seq)
+        assert set(ended) == set(written) == {call["call"] for call in detected.calls}
+        assert [written[call["call"]].call_id for call in detected.calls] == [call["id"] for call in detected.calls]
+        assert all(written[number].seq < min(start.seq, detected.seq) for number, start in started.items())
+        assert all(start.seq < ended[number].seq for number, start in started.items())
         assert all(start.early == (start.seq < detected.seq) for start in started.values())
-        assert all(id in started for id, end in ended.items() if end.executed and not end.duplicate_of)
+        ran = [number for number, end in ended.items() if end.outcome != "not_executed" and not end.duplicate_of]
+        assert all(number in started for number in ran)
 
 
 @pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])
@@ -181,7 +189,7 @@ def test_all_that_can_start_is_told_before_the_first_of_them_runs(schedule: Sche
 
 
 def test_what_is_said_before_calls_is_a_thought_and_what_is_said_last_is_the_answer() -> None:
-    assert [(event.text, event.final) for event in only(Said, a_run())] == [
+    assert [(event.text, event.final) for event in only(TextFinished, a_run())] == [
         ("Let me see.", False),
         ("That is all.", True),
     ]
@@ -189,7 +197,7 @@ def test_what_is_said_before_calls_is_a_thought_and_what_is_said_last_is_the_ans
 
 def test_text_comes_in_pieces_and_whole() -> None:
     events = a_run()
-    for said in only(Said, events):
+    for said in only(TextFinished, events):
         assert "".join(event.text for event in only(TextAdded, events) if event.turn == said.turn) == said.text
 
 

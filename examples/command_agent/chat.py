@@ -25,9 +25,9 @@ from unbroken import (
     RequestSent,
     RunFailed,
     RunFinished,
-    Said,
     Sentences,
     Shown,
+    TextFinished,
     TextReplaced,
     ToolCallsDetected,
     UnbrokenError,
@@ -133,10 +133,10 @@ class _Teller:
         self._turn = 0
         self._said = ""
         """By this turn."""
-        self._early: dict[str, CallFinished] = {}
+        self._early: dict[int, CallFinished] = {}
         """Reads that ended while the answer was being written: it may still break off, and then they count for
         nothing, or are told again."""
-        self._open: set[str] = set()
+        self._open: set[int] = set()
         """Calls that were told, and not yet their returns."""
 
     def event(self, event_type: EventType, content: str, /, **metadata: Any) -> StreamEvent:
@@ -184,23 +184,21 @@ class _Teller:
     def _said_by(self, heard: Event) -> Sequence[str]:
         if self._sentences is not None:
             return self._sentences.take(heard)
-        return [heard.text] if isinstance(heard, Said) and heard.text else []
+        return [heard.text] if isinstance(heard, TextFinished) and heard.text else []
 
     def _calls(self, detected: ToolCallsDetected) -> Iterator[StreamEvent]:
         for call in detected.calls:
             yield self._of_turn("tool_call", str(call["name"]), call_id=call["id"], arguments=call["arguments"])
         early, self._early = self._early, {}
-        self._open = {str(call["id"]) for call in detected.calls}
+        self._open = {int(call["call"]) for call in detected.calls}
         for finished in early.values():
             yield from self._call_finished(finished)
 
     def _call_finished(self, call: CallFinished) -> Iterator[StreamEvent]:
-        if call.dropped:
+        if call.call not in self._open:
+            self._early[call.call] = call  # a call of a response that broke off is in no message, and stays there
             return
-        if call.call_id not in self._open:
-            self._early[call.call_id] = call
-            return
-        self._open.discard(call.call_id)
+        self._open.discard(call.call)
         told = {"call_id": call.call_id, "name": call.name, "error": call.error, "seconds": round(call.seconds, 3)}
         yield self._of_turn("tool_return", call.text, **told)
 

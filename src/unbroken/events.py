@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from unbroken.errors import UserError
-from unbroken.messages import Json
+from unbroken.messages import Json, Outcome
 
 
 @dataclass
@@ -91,48 +91,70 @@ class ToolCallsDetected(Event):
     count: int
     names: list[str]
     calls: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
-    """Each with `id`, `name` and `arguments`; those are null where they were cut."""
+    """Each with its number as `call`, `id`, `name` and `arguments`; those are null where they were cut."""
 
 
 @dataclass
-class CallStarted(Event):
+class CallEvent(Event):
+    """Something in the life of one call: it is written, it starts, reports progress and finishes. A call of a response
+    that broke may be adopted by a call of the response that came instead; a call that is in no message is dropped."""
+
+    call: int
+    """The number of the call, unique in its run. Ids are the provider's and may repeat."""
     call_id: str
     name: str
+
+
+@dataclass
+class CallWritten(CallEvent):
+    """The model has written a call to its end. This is the first event of every call."""
+
+    arguments: dict[str, Json] | None
+    """None if they were cut, or are not JSON: then the call never starts."""
+
+
+@dataclass
+class CallStarted(CallEvent):
     arguments: dict[str, Json]
     early: bool = False
     """It started while the response was still being written."""
 
 
 @dataclass
-class CallProgress(Event):
-    call_id: str
-    name: str
+class CallProgress(CallEvent):
     message: str
     done: float | None = None
     """From 0 to 1, where the tool knows."""
 
 
 @dataclass
-class CallFinished(Event):
+class CallFinished(CallEvent):
     """A call has its result. `seconds` is how long its tool ran; a call that never ran took none."""
 
-    call_id: str
-    name: str
     seconds: float
     error: bool
     text: str
     """The result as the model will read it; media are left out."""
+    outcome: Outcome
     duplicate_of: str = ""
-    """The call whose execution it shared."""
-    executed: bool = True
-    """Its tool ran (or its twin's did); otherwise it was answered without one: refused, unknown, cut, over budget."""
-    adopted_from: str = ""
-    """The call of a broken response whose execution it took over: it did not run again. The ids may be equal."""
-    dropped: bool = False
-    """It is of a response that broke off, and not in the one that came instead: it is in no message. A call that is
-    may have the same id."""
-    uncertain: bool = False
-    """The run stopped while the tool ran, and nobody knows whether it took effect: the result says so."""
+    """The id of the call whose execution it shared."""
+
+
+@dataclass
+class CallAdopted(CallEvent):
+    """The call continues another one: the same call in a response that broke off, or in a run whose process died or
+    that waited. If no `CallStarted` follows, it takes over the execution of that call and does not run again."""
+
+    adopted: int
+    """The number of the call that it continues."""
+
+
+@dataclass
+class CallDropped(CallEvent):
+    """The call is in no message: its response broke off, say, and the one that came instead does not have it. If it had
+    started, `CallFinished` comes before this."""
+
+    reason: str
 
 
 @dataclass
@@ -143,17 +165,14 @@ class CallsIgnored(Event):
 
 
 @dataclass
-class ApprovalAsked(Event):
-    call_id: str
-    name: str
+class ApprovalAsked(CallEvent):
     arguments: dict[str, Json]
     uncertain: bool = False
     """It had started when the run stopped, and may have taken effect: somebody has to say what to do."""
 
 
 @dataclass
-class TodoUpdated(Event):
-    call_id: str
+class TodoUpdated(CallEvent):
     todos: list[dict[str, Json]]
 
 
@@ -166,11 +185,9 @@ class LimitReached(Event):
 
 
 @dataclass
-class ToolLate(Event):
+class ToolLate(CallEvent):
     """A synchronous tool outlived its time-out. Its thread cannot be ended: `threads` such threads are running now."""
 
-    call_id: str
-    name: str
     seconds: float
     threads: int
 
@@ -184,8 +201,8 @@ class RecordingIncomplete(Event):
 
 
 @dataclass
-class Said(Event):
-    """The text of one turn, whole. When calls follow it is a thought, not the answer: then it is not final."""
+class TextFinished(Event):
+    """The complete text of one turn. If calls follow, it is a thought and not the answer: then it is not final."""
 
     text: str
     final: bool
@@ -209,6 +226,7 @@ class RunFinished(Event):
     usage: dict[str, Json]
     seconds: float
     pending: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
+    """The calls that the run waits for, each with `call`, `id`, `name` and `arguments`."""
     complete: bool = True
     """Every call of the history has its result."""
     tool_calls: int = 0
@@ -247,16 +265,19 @@ KINDS: tuple[type[Event], ...] = (
     TextReplaced,
     ReasoningReplaced,
     ToolCallsDetected,
+    CallWritten,
     CallStarted,
     CallProgress,
     CallFinished,
+    CallAdopted,
+    CallDropped,
     CallsIgnored,
     ApprovalAsked,
     TodoUpdated,
     LimitReached,
     ToolLate,
     RecordingIncomplete,
-    Said,
+    TextFinished,
     RoundFinished,
     RunFinished,
     RunFailed,

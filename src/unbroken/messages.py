@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from unbroken.frozen import quick
 
@@ -18,6 +18,11 @@ Json: TypeAlias = Any
 
 CacheMark: TypeAlias = Literal["", "5m", "1h"]
 """Ask the provider to cache the prompt up to and including this part. Only Anthropic's wire has marks of its own."""
+
+Outcome: TypeAlias = Literal["done", "failed", "timed_out", "cancelled", "not_executed", "unknown"]
+"""How a call ended. `cancelled` means that the run ended it, not the tool; `unknown` that its process died while the
+tool ran, so that nobody knows whether it took effect."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 """How much the model should reason: one setting, spelled by each wire in its own way."""
@@ -120,13 +125,18 @@ class ToolResult:
     """The result as a client's wire spelled it, where it says more than these fields."""
     data: Any = field(default=None, compare=False, repr=False)
     """What the tool gave for the program beside what the model reads (`ToolOutput`). It is neither sent nor saved."""
-    uncertain: bool = False
-    """Its process died while the tool ran: whether the call took effect is not known."""
+    ended_as: Outcome | None = None
+    """How the call ended, where `error` alone does not tell: read `outcome`."""
 
     @classmethod
     def of(cls, call: ToolCall, *content: str | Part, error: bool = False) -> ToolResult:
         """The answer to this call, with its id and name; a string is a text part."""
         return cls(call.id, _parts(content), error=error, name=call.name)
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the call ended."""
+        return self.ended_as or ("failed" if self.error else "done")
 
     @property
     def text(self) -> str:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from broken_runs import KEYED, READS, World, one_break, one_call, play, schedules, scripts, wires
+from call_lives import assert_lives
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import calls_in, can_go_on, only, taken
@@ -26,10 +27,10 @@ from unbroken import (
     RequestRetried,
     RunFailed,
     RunFinished,
-    Said,
     Schedule,
     ScriptedModel,
     TextAdded,
+    TextFinished,
     TextReplaced,
     UnbrokenError,
     event_to_json,
@@ -70,6 +71,7 @@ def test_every_call_is_answered_once_in_order_whatever_breaks(
     assert_chain(played.messages)
     assert_requests(played.model)
     assert [event.seq for event in played.events] == list(range(len(played.events)))
+    assert_lives(played.events)
     assert isinstance(played.events[-1], RunFinished if played.result else RunFailed)
     if played.result is not None:
         assert played.result.text
@@ -127,12 +129,12 @@ def test_what_was_shown_is_what_stands_in_the_history(script: list[Answer], sche
         elif isinstance(event, TextReplaced):
             shown[event.turn] = event.text
     retried = {event.turn for event in only(RequestRetried, played.events)}
-    for said in only(Said, played.events):
+    for said in only(TextFinished, played.events):
         if shown.get(said.turn) != said.text:  # a second answer that is shorter takes nothing back
             assert said.turn in retried
             assert shown[said.turn].startswith(said.text)
     texts = [message.text for message in played.messages if isinstance(message, Assistant) and message.text]
-    assert [said.text for said in only(Said, played.events)] == texts
+    assert [said.text for said in only(TextFinished, played.events)] == texts
 
 
 @costly
@@ -142,16 +144,8 @@ def test_every_call_that_started_is_told_to_have_ended_and_nothing_runs_on(
 ) -> None:
     played = run_virtual(play(script, schedule, wire))
     assert [each for each in played.world.executions if each.ended is None] == []
-    running: Counter[tuple[int, str]] = Counter()
-    finished: Counter[tuple[int, str]] = Counter()
-    for event in played.events:
-        if isinstance(event, CallStarted):
-            running[event.turn, event.call_id] += 1
-        elif isinstance(event, CallFinished):
-            finished[event.turn, event.call_id] += 1
-            running[event.turn, event.adopted_from or event.call_id] -= 1
-    assert all(count <= 0 for count in running.values())
-    told = {id for _, id in finished}
+    assert_lives(played.events)
+    told = {event.call_id for event in only(CallFinished, played.events)}
     assert {call.id for call in calls_in(played.messages)} <= told
     assert len(only(CallStarted, played.events)) == len(played.world.executions)
 

@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from call_lives import assert_lives
 from scenes import Desk, accepted, can_go_on, on_every_wire
 
 from unbroken import Agent, CallStarted, Conversation, Event, Guarded, Schedule, ScriptedModel, TextAdded
@@ -58,6 +59,7 @@ async def cancel_at(number: int, wire: str, schedule: Schedule) -> None:
     await asyncio.wait([turn])
     assert asyncio.all_tasks() == {asyncio.current_task()}
     can_go_on(chat.messages)
+    assert_lives(events)
     said = [message.text for message in chat.messages if isinstance(message, Assistant)]
     started = len([event for event in events if isinstance(event, CallStarted)])
     assert started - 3 <= len(desk.executions) <= started  # what was told to start and was cancelled before its turn

@@ -80,11 +80,11 @@ def test_a_run_is_collected_with_all_that_it_said_and_did() -> None:
     assert (collected.rounds, collected.requests, collected.usage) == (1, 2, Usage(250, 30))
     unknown = "Error: unknown tool `nowhere`; there are: look, fall"
     assert collected.calls == [
-        CollectedCall("a", "look", 0, {"city": "Rome"}, "Rome: sunny", seconds=2.0, early=True, executed=True),
-        CollectedCall("b", "look", 0, {"city": "Oslo"}, "Oslo: sunny", seconds=0.5, early=True, executed=True),
-        CollectedCall("c", "fall", 0, {}, "Error: the floor is wet", error=True, executed=True),
+        CollectedCall(0, "a", "look", 0, {"city": "Rome"}, "Rome: sunny", outcome="done", seconds=2.0, early=True),
+        CollectedCall(1, "b", "look", 0, {"city": "Oslo"}, "Oslo: sunny", outcome="done", seconds=0.5, early=True),
+        CollectedCall(2, "c", "fall", 0, {}, "Error: the floor is wet", error=True, outcome="failed"),
         collected.calls[3],
-        CollectedCall("e", "nowhere", 0, {"x": 1}, unknown, error=True),
+        CollectedCall(4, "e", "nowhere", 0, {"x": 1}, unknown, error=True, outcome="not_executed"),
     ]
     assert (collected.calls[3].arguments, collected.calls[3].text) == ({"city": "Oslo"}, "Oslo: sunny")
     assert Collected.of(read_again(collected.events)) == collected
@@ -116,7 +116,7 @@ def test_a_call_that_was_cut_has_no_arguments_and_an_error() -> None:
         return await collect(Agent(ScriptedModel([Cut("look", '{"city": "Ro')], "Sorry."), [look]).stream("Go"))
 
     (call,) = run_virtual(main()).calls
-    assert (call.arguments, call.error, call.executed) == (None, True, False)
+    assert (call.arguments, call.error, call.outcome) == (None, True, "not_executed")
     assert call.text is not None
     assert '{"city": "Ro' in call.text
 

@@ -130,7 +130,7 @@ def test_collected_has_the_answer_that_counts_and_each_call_once() -> None:
         ("look", {"at": 1}, "seen 1"),
         ("put", {"at": 3}, "put 3"),
     ]
-    assert [(call.early, bool(call.adopted_from)) for call in collected.calls] == [(True, True), (False, False)]
+    assert [(call.early, call.adopted is not None) for call in collected.calls] == [(True, True), (False, False)]
     assert [(call.name, call.arguments) for call in collected.dropped] == [("look", {"at": 2})]
     assert [retry.kind for retry in collected.retries] == ["lost"]
     assert (collected.complete, collected.fallback_used, collected.attempts) == (True, True, 3)

@@ -14,11 +14,14 @@ from scenes import Desk, accepted, on_every_wire, only, play, play_aloud, result
 from unbroken import (
     Agent,
     Allow,
+    CallAdopted,
     CallContext,
+    CallDropped,
     CallFinished,
     CallProgress,
     CallsIgnored,
     CallStarted,
+    CallWritten,
     Conversation,
     Guarded,
     Limits,
@@ -27,10 +30,10 @@ from unbroken import (
     Request,
     RequestRetried,
     RoundFinished,
-    Said,
     Schedule,
     ScriptedModel,
     TextAdded,
+    TextFinished,
     TextReplaced,
     Tool,
     ToolCall,
@@ -50,7 +53,10 @@ def guarded(*answers: Answer, **settings: Any) -> tuple[Guarded[ScriptedModel], 
 
 
 def finished(events: Any) -> list[tuple[str, str]]:
-    return [(event.call_id, event.adopted_from) for event in only(CallFinished, events)]
+    """The ids of the calls that finished, each with that of the call which it took over."""
+    ids = {event.call: event.call_id for event in only(CallWritten, events)}
+    adopted = {event.call: ids[event.adopted] for event in only(CallAdopted, events)}
+    return [(event.call_id, adopted.get(event.call, "")) for event in only(CallFinished, events)]
 
 
 BUSY = Fail(Unavailable("busy", status=503))
@@ -96,7 +102,7 @@ def test_of_the_second_answer_only_what_is_new_is_said(
     assert "".join(text for _, text in before) == first
     assert turn[len(before) :] == rest
     assert [message.text for message in result.messages if isinstance(message, Assistant)] == [second, "Done."]
-    assert [said.text for said in only(Said, events)] == ([second] if second else []) + ["Done."]
+    assert [said.text for said in only(TextFinished, events)] == ([second] if second else []) + ["Done."]
     accepted(asked, result)
 
 
@@ -141,9 +147,11 @@ def test_a_read_that_is_done_is_not_run_again(wire: str) -> None:
     assert desk.names == ["look", "act"]
     ids = [call_id for call_id, _ in results_in(result.messages)]
     assert texts(result) == ["seen", "act done"]
-    (started, _), (told, adopted, _) = only(CallStarted, events), only(CallFinished, events)
-    assert (told.call_id, told.adopted_from) == (started.call_id, "")  # it ended before the break
-    assert (adopted.call_id, adopted.adopted_from, adopted.executed) == (ids[0], started.call_id, True)
+    (started, _), (told, again, _) = only(CallStarted, events), only(CallFinished, events)
+    assert told.call == started.call  # it ended before the break
+    (adopted,) = only(CallAdopted, events)
+    assert (adopted.call_id, adopted.call, adopted.adopted) == (ids[0], again.call, started.call)
+    assert (again.call_id, again.outcome) == (ids[0], "done")
     accepted(asked, result)
 
 
@@ -169,7 +177,8 @@ def test_a_read_that_runs_goes_on_under_its_new_id(wire: str) -> None:
     assert (text, new) == ("seen", id)
     assert [event.call_id for event in only(CallProgress, events)] == [old, new]
     (told,) = only(CallFinished, events)
-    assert (told.call_id, told.adopted_from, told.seconds) == (new, old, 1.0)
+    assert (finished(events), told.seconds) == ([(new, old)], 1.0)
+    assert [event.call for event in only(CallProgress, events)] == [0, 1]
     assert result.seconds == 1.0
     assert result.calls[0].seconds == 1.0
     accepted(asked, result)
@@ -361,6 +370,8 @@ def test_a_read_that_does_not_come_back_is_cancelled() -> None:
     assert result.seconds == 0.1
     told = {event.call_id: event for event in only(CallFinished, events)}
     assert told["old"].text.startswith("Error: cancelled: the answer broke off")
+    assert (told["old"].outcome, told["new"].outcome) == ("cancelled", "done")
+    assert [event.call_id for event in only(CallDropped, events)] == ["old"]
     assert [id for id, _ in results_in(result.messages)] == ["new"]
     assert [record.id for record in result.calls] == ["new"]
 
@@ -592,7 +603,7 @@ def test_an_answer_that_another_model_gives_takes_over_what_the_first_began() ->
     )
     result, events = play_aloud(agent)
     assert (result.text, texts(result), len(desk.names)) == ("Done.", ["seen", "seen"], 2)
-    assert [event.adopted_from != "" for event in only(CallFinished, events)] == [False, True]
+    assert [adopted != "" for _, adopted in finished(events)] == [False, True]
     accepted(first, result)
     accepted(second)
 

@@ -17,10 +17,10 @@ from unbroken import (
     CallFinished,
     Event,
     RunFailed,
-    Said,
     ScriptedModel,
     Sentences,
     TextAdded,
+    TextFinished,
     Unavailable,
     tool,
 )
@@ -172,7 +172,7 @@ def test_events_from_anywhere_will_do() -> None:
     async def saved() -> AsyncIterator[Event]:
         yield TextAdded("r", 0, 0, 0.0, "One. T")
         yield TextAdded("r", 0, 1, 0.0, "wo.\n\n")
-        yield Said("r", 0, 2, 0.0, "One. Two.\n\n", False)
+        yield TextFinished("r", 0, 2, 0.0, "One. Two.\n\n", False)
         yield TextAdded("r", 1, 3, 0.0, "Three.\n\n")
 
     async def main() -> list[str]:

@@ -17,10 +17,10 @@ from unbroken import (
     RunFailed,
     RunFinished,
     RunStream,
-    Said,
     Schedule,
     ScriptedModel,
     TextAdded,
+    TextFinished,
     Unauthorized,
     UserError,
 )
@@ -290,7 +290,7 @@ def test_a_slow_reader_misses_nothing() -> None:
             await asyncio.sleep(3.0)
             if isinstance(event, TextAdded):
                 text += event.text
-            if isinstance(event, Said):
+            if isinstance(event, TextFinished):
                 assert event.text == text
         return text
 

@@ -228,7 +228,7 @@ def test_a_call_that_is_never_finished_is_closed_with_its_step() -> None:
     async def events() -> AsyncIterator[Event]:
         yield RunStarted("r", 0, 0, 0.0, "m", "eager")
         yield RequestSent("r", 0, 1, 0.0, 1, 1, False)
-        yield CallStarted("r", 0, 2, 0.0, "a", "look", {})
+        yield CallStarted("r", 0, 2, 0.0, 0, "a", "look", {})
         yield RequestSent("r", 1, 3, 0.0, 1, 1, False)
         yield TextAdded("r", 1, 4, 0.0, "Half")
 
@@ -255,8 +255,8 @@ def test_a_call_that_is_never_finished_is_closed_with_its_step() -> None:
 def test_results_that_are_objects_are_sent_as_such_if_no_number_changes(text: str, output: Any) -> None:
     async def events() -> AsyncIterator[Event]:
         yield RequestSent("r", 0, 0, 0.0, 1, 1, False)
-        yield CallStarted("r", 0, 1, 0.0, "a", "look", {})
-        yield CallFinished("r", 0, 2, 0.0, "a", "look", 0.1, False, text)
+        yield CallStarted("r", 0, 1, 0.0, 0, "a", "look", {})
+        yield CallFinished("r", 0, 2, 0.0, 0, "a", "look", 0.1, False, text, "done")
 
     (finished,) = [chunk for chunk in run_virtual(chunks_of(events())) if chunk["type"] == "tool-output-available"]
     assert finished["output"] == output

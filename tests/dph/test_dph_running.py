@@ -145,9 +145,10 @@ def test_every_event_carries_its_block_and_each_time_through_a_loop_is_a_block_o
 def test_events_between_the_start_and_the_end_of_a_block_can_be_written_as_json() -> None:
     events, _ = play_aloud(LOOP, [Call("draw")], "An ace.", tools=[web_search, draw])
     written = [json.loads(json.dumps(program_event_to_json(event))) for event in events]
-    assert [line["type"] for line in written[:4]] == ["BlockStarted", "InBlock", "InBlock", "BlockFinished"]
-    assert written[3]["value"] == "found a"
-    assert written[1]["event"]["event"] == "call_started"
+    assert [line["type"] for line in written[:5]] == ["BlockStarted", "InBlock", "InBlock", "InBlock", "BlockFinished"]
+    assert written[4]["value"] == "found a"
+    told = [line["event"]["event"] for line in written[1:4]]
+    assert told == ["call_written", "call_started", "call_finished"]
     assert all(line["block"]["file"] == "<program>" for line in written)
 
 

@@ -18,9 +18,9 @@ from unbroken import (
     ChainBroken,
     Event,
     RunFailed,
-    Said,
     Schedule,
     ScriptedModel,
+    TextFinished,
 )
 from unbroken.testing import Break, Call, Cut, Raw, Say, Think
 
@@ -195,7 +195,7 @@ def test_white_space_before_a_call_is_no_answer(wire: str) -> None:
     model = ScriptedModel([Say("\n\n  "), Call("a", n=1)], "Done.", wire=wire)
     result, events = play_aloud(Agent(model, desk.tools("a")))
     assert (desk.ran, result.text) == ([("a", {"n": 1})], "Done.")
-    assert [event.text for event in only(Said, events) if event.final] == ["Done."]
+    assert [event.text for event in only(TextFinished, events) if event.final] == ["Done."]
     accepted(model, result)
 
 
@@ -228,5 +228,5 @@ def test_text_before_a_call_is_not_the_answer(wire: str) -> None:
     model = ScriptedModel([Say("The answer is probably 4. Let me check."), Call("a", n=1)], "It is 5.", wire=wire)
     result, events = play_aloud(Agent(model, desk.tools("a")))
     assert (result.text, result.rounds, desk.ran) == ("It is 5.", 1, [("a", {"n": 1})])
-    assert [event.final for event in only(Said, events)] == [False, True]
+    assert [event.final for event in only(TextFinished, events)] == [False, True]
     accepted(model, result)

@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from call_lives import assert_lives
 from gateway_client import (
     CITIES,
     QUESTION,
@@ -34,7 +35,16 @@ from gateway_upstreams import Asked, Told, telling
 from terminals import invoke
 
 from unbroken.errors import ProviderError, UserError
-from unbroken.events import NAMES, Event, RequestRetried, RunFailed, RunFinished, Said, TextAdded, ToolCallsDetected
+from unbroken.events import (
+    NAMES,
+    Event,
+    RequestRetried,
+    RunFailed,
+    RunFinished,
+    TextAdded,
+    TextFinished,
+    ToolCallsDetected,
+)
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.config import ServeOptions, read_config, settings_from_options
 from unbroken.gateway.keys import GatewayKey, create_key
@@ -103,9 +113,11 @@ def test_a_conversation_is_recorded_request_by_request_as_the_model_was_asked(
         assert list(recording.of("delta"))[-1]["delta"] == "ended"
     told = names(first.events)
     assert told[:2] == ["run_started", "request_sent"]
-    assert told[-3:] == ["said", "tool_calls_detected", "run_finished"]
-    assert set(told[2:-3]) == {"text_added"}
+    assert told[-3:] == ["text_finished", "tool_calls_detected", "run_finished"]
+    assert set(told[2:-3]) == {"text_added", "call_written"}
+    assert_lives(first.events)
     detected = only(ToolCallsDetected, first)
+    assert [call["call"] for call in detected.calls] == [0, 1, 2]
     assert [call["arguments"] for call in detected.calls] == [{"city": city} for city in CITIES]
     ending = only(RunFinished, first)
     assert (ending.stop_reason, ending.rounds, ending.calls, len(ending.pending)) == ("waiting", 1, 3, 3)
@@ -132,7 +144,7 @@ def test_an_answer_that_broke_off_is_recorded_with_both_of_its_tries(stream: boo
     retried = only(RequestRetried, recording)
     assert (retried.attempt, retried.kind, retried.elsewhere) == (1, "lost", False)
     assert "".join(event.text for event in recording.events if isinstance(event, TextAdded)) == "It is sunny."
-    assert only(Said, recording).text == "It is sunny."
+    assert only(TextFinished, recording).text == "It is sunny."
     ending = only(RunFinished, recording)
     assert (ending.attempts, [verdict["kind"] for verdict in ending.verdicts]) == (2, ["lost"])
     kinds = [line["delta"] for line in recording.of("delta")]

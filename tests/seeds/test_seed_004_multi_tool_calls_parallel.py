@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in
 
-from unbroken import Agent, CallFinished, CallStarted, Event, Said, Schedule, ScriptedModel, TodoUpdated, todo_write
+from unbroken import (
+    Agent,
+    CallFinished,
+    CallStarted,
+    Event,
+    Schedule,
+    ScriptedModel,
+    TextFinished,
+    TodoUpdated,
+    todo_write,
+)
 from unbroken.testing import Call, Say
 
 TOGETHER = [Schedule.PARALLEL, Schedule.EAGER]
@@ -37,7 +47,10 @@ def test_all_starts_are_told_before_the_first_end(wire: str, schedule: Schedule)
         ("finished", "b"),
         ("finished", "c"),
     ]
-    assert [(event.text, event.final) for event in only(Said, events)] == [("I'll search.", False), ("Done.", True)]
+    assert [(event.text, event.final) for event in only(TextFinished, events)] == [
+        ("I'll search.", False),
+        ("Done.", True),
+    ]
     accepted(model, result)
 
 

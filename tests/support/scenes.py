@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
+from call_lives import assert_lives
 
 from unbroken import (
     Agent,
@@ -106,7 +107,9 @@ def play(agent: Agent, prompt: str = "Go.", **options: Any) -> Result:
 def play_aloud(agent: Agent, prompt: str = "Go.", **options: Any) -> tuple[Result, list[Event]]:
     """The result, and all that was said on the way."""
     events: list[Event] = []
-    return play(agent, prompt, sinks=[events.append], **options), events
+    result = play(agent, prompt, sinks=[events.append], **options)
+    assert_lives(events)
+    return result, events
 
 
 def only(kind: type[E], events: Sequence[Event]) -> list[E]:

@@ -133,7 +133,7 @@ def test_progress_is_reported_and_calls_run_beside_each_other() -> None:
             assert await call(server, "greet", name="Ada") == GREETING
             assert not slow.done()
             assert await slow == (Text("done"),)
-        assert said == [(CallProgress, ("c", "slow", "half way", 0.5))]
+        assert said == [(CallProgress, (-1, "c", "slow", "half way", 0.5))]
 
     asyncio.run(main())
 

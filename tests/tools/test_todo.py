@@ -32,7 +32,7 @@ def test_the_list_is_kept_and_told_and_answered() -> None:
     said: list[Any] = []
     assert write(STEPS, store, said) == ("1 pending, 1 in progress, 1 completed:\n[x] look\n[>] build\n[ ] test")
     assert store == {"todos": STEPS}
-    assert said == [(TodoUpdated, "call_1", STEPS)]
+    assert said == [(TodoUpdated, -1, "call_1", "todo_write", STEPS)]
 
 
 def test_each_call_replaces_the_list() -> None:
@@ -46,7 +46,7 @@ def test_the_event_is_not_changed_by_what_happens_to_the_list() -> None:
     said: list[Any] = []
     write(STEPS, store, said)
     store["todos"][0]["content"] = "changed"
-    assert said[0][2][0]["content"] == "look"
+    assert said[0][4][0]["content"] == "look"
 
 
 def test_a_status_that_is_none_is_told() -> None:

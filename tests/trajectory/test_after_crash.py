@@ -49,11 +49,11 @@ def test_a_write_that_was_in_flight_is_reported_and_not_run_again(settings: dict
     assert executions(done) == 1
     assert result.text == "Done."
     (call,) = result.calls
-    assert (call.uncertain, call.error, call.result.text) == (True, True, UNKNOWN)
+    assert (call.outcome, call.error, call.result.text) == ("unknown", True, UNKNOWN)
     (ended,) = (event for event in heard if isinstance(event, CallFinished))
-    assert (ended.uncertain, ended.error, ended.seconds, ended.adopted_from) == (True, True, 0.0, "")
+    assert (ended.outcome, ended.error, ended.seconds) == ("unknown", True, 0.0)
     recording = read_recording(record)
-    assert [line["result"].get("uncertain") for line in recording.of("result")] == [True]
+    assert [line["result"].get("outcome") for line in recording.of("result")] == ["unknown"]
     for metrics in (result.metrics, Metrics.of(recording.events)):
         assert (metrics.uncertain, metrics.tool_executions, metrics.tool_failures, metrics.refused) == (1, 0, 0, 0)
         assert metrics.tools["pay"].to_json()["uncertain"] == 1
@@ -68,7 +68,7 @@ def test_a_reported_call_stays_reported_when_the_process_dies_again(tmp_path: Pa
 
     assert in_a_child(lambda: resumed(done, record, sinks=[die])) == signal.SIGKILL
     result = resumed(done, record, after_crash="rerun")  # too late: the model has its answer
-    assert (executions(done), result.calls[0].uncertain) == (1, True)
+    assert (executions(done), result.calls[0].outcome) == (1, "unknown")
 
 
 @pytest.mark.parametrize("settings", [{"effect": "read"}, {"after_crash": "rerun"}], ids=str)
@@ -77,7 +77,7 @@ def test_what_may_run_again_does_so_with_the_same_key(settings: dict[str, Any], 
     result = resumed(done, record, **settings)
     first, second = done.read_text().splitlines()
     assert first == second
-    assert (result.calls[0].result.text, result.calls[0].uncertain, result.metrics.uncertain) == ("paid 5", False, 0)
+    assert (result.calls[0].result.text, result.calls[0].outcome, result.metrics.uncertain) == ("paid 5", "done", 0)
 
 
 class Panic(BaseException):
@@ -124,7 +124,7 @@ def test_a_function_verifies_whether_it_happened(
     assert (result.calls[0].result.text, executions(done)) == (text, ran)
     key = done.read_text().splitlines()[0].partition(" ")[2]
     assert asked == [({"amount": 5}, key)]
-    assert result.calls[0].uncertain is (text == UNKNOWN)
+    assert (result.calls[0].outcome == "unknown") is (text == UNKNOWN)
 
 
 def test_a_verification_that_takes_too_long_counts_as_unknown(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_verification_that_takes_too_long_counts_as_unknown(tmp_path: Path) ->
         return "paid"
 
     done, record = killed(tmp_path, after_crash=verify)
-    assert resumed(done, record, after_crash=verify).calls[0].uncertain
+    assert resumed(done, record, after_crash=verify).calls[0].outcome == "unknown"
     assert executions(done) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_verification_that_fails_on_the_way_counts_as_unknown(tmp_path: Path) 
         raise ConnectionError("the bank is away")
 
     done, record = killed(tmp_path, after_crash=verify)
-    assert resumed(done, record, after_crash=verify).calls[0].uncertain
+    assert resumed(done, record, after_crash=verify).calls[0].outcome == "unknown"
 
 
 def test_a_call_that_may_not_run_again_stays_unknown_when_the_process_dies_again(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_call_that_may_not_run_again_stays_unknown_when_the_process_dies_again
     denied = {"a": Deny("ask the bank")}
     assert in_a_child(lambda: resumed(done, record, denied, after_crash="wait", sinks=[die])) == signal.SIGKILL
     (call,) = resumed(done, record, after_crash="wait").calls
-    assert (call.uncertain, executions(done)) == (True, 1)
+    assert (call.outcome, executions(done)) == ("unknown", 1)
     assert "running it again was denied: ask the bank" in call.result.text
 
 
@@ -180,7 +180,7 @@ def test_a_run_waits_for_somebody_who_knows(tmp_path: Path) -> None:
     assert (asked.uncertain, asked.call_id, asked.arguments) == (True, "a", {"amount": 5})
     ending = read_recording(record).ending
     assert isinstance(ending, RunFinished)
-    assert ending.pending == [{"id": "a", "name": "pay", "arguments": {"amount": 5}, "uncertain": True}]
+    assert ending.pending == [{"call": 1, "id": "a", "name": "pay", "arguments": {"amount": 5}, "uncertain": True}]
     assert executions(done) == 1
 
 
@@ -204,7 +204,7 @@ def test_what_somebody_answers_settles_it(answer: Any, text: str, ran: int, by: 
     saved: Any = {"path": record, "result": waits, "json": waits.to_json()}[by]
     result = run_virtual(lambda: payer(done, after_crash="wait", record=record).resume(saved, {"a": answer}))
     assert (result.text, result.calls[-1].result.text, executions(done)) == ("Done.", text, ran)
-    assert result.calls[-1].uncertain is isinstance(answer, Deny)
+    assert (result.calls[-1].outcome == "unknown") is isinstance(answer, Deny)
 
 
 def test_an_approval_of_before_the_crash_does_not_settle_it(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_call_whose_tool_is_gone_is_unknown_too(tmp_path: Path) -> None:
     _, record = killed(tmp_path)
     result = run_virtual(lambda: Agent(ScriptedModel(script), []).resume(record))
     (call,) = result.calls
-    assert call.uncertain
+    assert call.outcome == "unknown"
     assert call.result.text.startswith("Error: outcome unknown: the run stopped")
     assert "it cannot run now: unknown tool `pay`" in call.result.text
 

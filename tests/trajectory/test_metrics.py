@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from unbroken import (
     Agent,
     Allow,
+    CallAdopted,
+    CallDropped,
     CallFinished,
     Event,
     Guarded,
@@ -231,7 +233,8 @@ def test_a_dropped_call_ran_and_is_no_call_and_no_failure() -> None:
     result, events = heard([broken, [Call("look", path="b")], "Done."])
     metrics = Metrics.of(events)
     assert metrics == result.metrics
-    assert [(event.dropped, event.seconds) for event in only(CallFinished, events)] == [(True, 1.0), (False, 0.5)]
+    assert [(event.call, event.seconds) for event in only(CallFinished, events)] == [(0, 1.0), (1, 0.5)]
+    assert [event.call for event in only(CallDropped, events)] == [0]
     assert (metrics.dropped, metrics.tool_calls, metrics.tool_executions) == (1, 1, 2)
     assert metrics.tool_failures == 0
     assert metrics.tool_execution_time_total == 1.5
@@ -242,7 +245,8 @@ def test_a_call_that_ended_before_its_response_broke_runs_and_saves_once() -> No
     broken: Answer = [Call("look", path="a"), Pause(2.0), Break()]
     result, events = heard([broken, [Call("look", path="a")], "Done."])
     told = only(CallFinished, events)
-    assert [bool(event.adopted_from) for event in told] == [False, True]  # its end is told twice
+    (adopted,) = only(CallAdopted, events)
+    assert [event.call for event in told] == [adopted.adopted, adopted.call]  # each has its end
     metrics = Metrics.of(events)
     assert metrics == result.metrics
     assert (metrics.tool_calls, metrics.tool_executions, metrics.adopted) == (1, 1, 1)
@@ -400,7 +404,8 @@ def test_an_event_that_two_sinks_hand_on_counts_once() -> None:
 def test_names_that_no_tool_has_are_counted_together_beyond_a_hundred() -> None:
     metrics = Metrics()
     for number in range(MOST_TOOLS + 50):
-        metrics(CallFinished("r", 0, number, 0.0, f"call_{number}", f"odd_{number}", 0.0, True, "no", executed=False))
+        told = number, f"call_{number}", f"odd_{number}", 0.0, True, "no", "not_executed"
+        metrics(CallFinished("r", 0, number, 0.0, *told))
     assert len(metrics.tools) == MOST_TOOLS + 1
     assert metrics.tools[OTHER_TOOLS].refused == 50
     assert metrics.refused == MOST_TOOLS + 50

@@ -127,10 +127,13 @@ def test_every_span_of_the_long_run_has_its_place_time_and_attributes() -> None:
         ours = {"gen_ai.operation.name": "chat", "unbroken.turn": turn}
         return "chat demo", SpanKind.CLIENT, start, end, whose | asked | numbers | told | ours
 
-    def call(turn: int, start: float, end: float, name: str, id: str, seconds: float, **more: Any) -> Any:
+    def call(
+        number: int, start: float, end: float, name: str, id: str, seconds: float, outcome: str = "done", **more: Any
+    ) -> Any:
+        turn = int(id[len("call_r")])
         told = {"gen_ai.tool.name": name, "gen_ai.tool.call.id": id, "gen_ai.tool.type": "function"}
         told |= {"gen_ai.tool.description": docs[name], "gen_ai.operation.name": "execute_tool", "unbroken.turn": turn}
-        told |= {"unbroken.call.seconds": seconds, "unbroken.call.executed": True}
+        told |= {"unbroken.call.seconds": seconds, "unbroken.call.outcome": outcome, "unbroken.call.number": number}
         told |= {("error.type" if key == "error" else f"unbroken.call.{key}"): value for key, value in more.items()}
         return f"execute_tool {name}", SpanKind.INTERNAL, start, end, whose | told
 
@@ -149,15 +152,15 @@ def test_every_span_of_the_long_run_has_its_place_time_and_attributes() -> None:
     assert [(span.name, span.kind, *times(span), about(span)) for span in watched.spans()] == [
         chat(0, 0.0, 0.6, "tool_calls", (100, 20)),
         call(0, 0.3, 0.8, "weather", "call_r0c0", 0.5, early=True),
-        call(0, 0.8, 0.8, "weather", "call_r0c1", 0.0, duplicate_of="call_r0c0"),
-        call(0, 0.6, 2.1, "events_on", "call_r0c2", 1.5, early=True),
+        call(1, 0.8, 0.8, "weather", "call_r0c1", 0.0, duplicate_of="call_r0c0"),
+        call(2, 0.6, 2.1, "events_on", "call_r0c2", 1.5, early=True),
         chat(1, 2.1, 2.7, "tool_calls", (200, 30)),
-        call(1, 2.7, 3.2, "weather", "call_r1c2", 0.5, early=True),
-        call(1, 2.7, 3.7, "map_of", "call_r1c1", 1.0, early=True, error="timeout"),
-        call(1, 2.3, 3.8, "events_on", "call_r1c0", 1.5, early=True, adopted_from="call_r1c0"),
+        call(6, 2.7, 3.2, "weather", "call_r1c2", 0.5, early=True),
+        call(5, 2.7, 3.7, "map_of", "call_r1c1", 1.0, "timed_out", early=True, error="timeout"),
+        call(4, 2.3, 3.8, "events_on", "call_r1c0", 1.5, early=True, adopted=3),
         chat(2, 3.8, 3.8, "tool_calls", (300, 40)),
-        call(2, 3.8, 4.05, "book", "call_r2c0", 0.25, early=False),
-        call(2, 3.8, 4.05, "book", "call_r2c1", 0.25, early=False),
+        call(7, 3.8, 4.05, "book", "call_r2c0", 0.25, early=False),
+        call(8, 3.8, 4.05, "book", "call_r2c1", 0.25, early=False),
         chat(3, 4.05, 4.55, "stop", (400, 50)),
         ("invoke_agent main", SpanKind.INTERNAL, 0.0, 4.55, whose | asked | ended),
     ]
@@ -404,7 +407,7 @@ def test_a_call_that_is_refused_has_a_span_without_length() -> None:
     play(Agent(ScriptedModel([Call("made_up_17")], "Done."), [look_up], sinks=[watched.sink]))
     span = watched.span("execute_tool made_up_17")
     assert times(span) == (0.0, 0.0)
-    assert (about(span)["error.type"], about(span)["unbroken.call.executed"]) == ("not_executed", False)
+    assert (about(span)["error.type"], about(span)["unbroken.call.outcome"]) == ("not_executed", "not_executed")
     counted = {key: value for key, value in watched.numbers().items() if key[0].startswith("unbroken.tool")}
     # A model may make up any number of names; none of them becomes a series of its own.
     assert counted == {("unbroken.tool.calls", "main", "_OTHER"): 1}
@@ -444,7 +447,7 @@ def test_an_adopted_call_ended_when_its_tool_did() -> None:
     play(Agent(Guarded(model), [takes_two], sinks=[watched.sink]))
     span = watched.span("execute_tool takes_two")
     assert times(span) == (0.0, 2.0)
-    assert about(span)["unbroken.call.adopted_from"] == "call_r0c0"
+    assert (about(span)["unbroken.call.number"], about(span)["unbroken.call.adopted"]) == (1, 0)
     assert watched.numbers()[("unbroken.early.saved", "main", "takes_two")] == 2.0
     assert watched.numbers()[("unbroken.tool.calls", "main", "takes_two")] == 1
 

@@ -50,9 +50,7 @@ def test_names_that_a_model_made_up_make_no_more_than_so_many_series() -> None:
     registry = CollectorRegistry()
     sink = PrometheusMetrics(registry)
     for number in range(MOST_TOOLS + 50):
-        sink.on_event(
-            CallFinished("r", 0, number, 0.0, f"call_{number}", f"odd_{number}", 0.0, True, "no", executed=False)
-        )
+        sink.on_event(CallFinished("r", 0, number, 0.0, number, "c", f"odd_{number}", 0.0, True, "no", "not_executed"))
     told = {name: value for name, value in scraped(registry).items() if "refused" in name}
     assert len(told) == MOST_TOOLS + 1
     assert told[f'unbroken_tool_calls_refused_total{{tool="{OTHER_TOOLS}"}}'] == 50

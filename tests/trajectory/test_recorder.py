@@ -778,5 +778,5 @@ def test_every_line_is_json_of_its_own(tmp_path: Path) -> None:
     assert data.endswith(b"\n")
     lines: list[Line] = [json.loads(line) for line in data.splitlines()]
     assert lines[0]["line"] == "run"
-    assert lines[0]["schema"] == 1
+    assert lines[0]["schema"] == 2
     assert all(isinstance(line["line"], str) for line in lines)

@@ -105,7 +105,7 @@ def test_on_a_full_disk_no_write_starts_and_the_run_can_be_resumed(
     (incomplete,) = (event for event in heard if isinstance(event, RecordingIncomplete))
     assert (incomplete.path, incomplete.reason) == (str(record), "No space left on device")
     assert isinstance(heard[-1], RunFailed)
-    assert [event.executed for event in heard if isinstance(event, CallFinished)][-3:].count(False) == 2
+    assert [event.outcome for event in heard if isinstance(event, CallFinished)][-3:].count("not_executed") == 2
     assert caplog.text.count("is not written any more") == 1
     (small_disk / "full").unlink()
     assert run_virtual(lambda: shop.agent(record).resume(record)).stop_reason == "answered"

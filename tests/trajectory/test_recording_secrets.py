@@ -29,7 +29,7 @@ from unbroken import (
     connect,
     tool,
 )
-from unbroken.events import Event, ReasoningAdded, Said, TextAdded, TextReplaced
+from unbroken.events import Event, ReasoningAdded, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import ToolCall, User
 from unbroken.models.script import Answer, Break, Call, ErrorInside, Fail, Say, Think
 from unbroken.testing import ScriptedServer, run_virtual
@@ -202,8 +202,8 @@ def test_it_is_hidden_where_an_answer_breaks_and_comes_again(script: tuple[Answe
     run_virtual(lambda: agent.run("Go."))
     recording = assert_hidden(path, PLAIN)
     assert PLAIN[:10].encode() not in path.read_bytes()
-    told = [event for event in heard if isinstance(event, TextReplaced | Said)]
-    again = [event for event in recording.events if isinstance(event, TextReplaced | Said)]
+    told = [event for event in heard if isinstance(event, TextReplaced | TextFinished)]
+    again = [event for event in recording.events if isinstance(event, TextReplaced | TextFinished)]
     assert [event.text for event in again] == [event.text.replace(PLAIN, "***") for event in told]
 
 

@@ -11,11 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from call_lives import assert_lives
 from killed_runs import in_a_child
 
-from unbroken import Agent, Allow, CallContext, Deny, Limits, Recorder, Result, ScriptedModel, Wait, client_tool, tool
+from unbroken import (
+    Agent,
+    Allow,
+    CallAdopted,
+    CallContext,
+    Deny,
+    Limits,
+    Recorder,
+    Result,
+    ScriptedModel,
+    Wait,
+    client_tool,
+    tool,
+)
 from unbroken.errors import RunTaken, UserError
-from unbroken.events import CallFinished, CallStarted, Event, RequestSent, RoundFinished, RunFinished
+from unbroken.events import CallFinished, CallStarted, CallWritten, Event, RequestSent, RoundFinished, RunFinished
 from unbroken.messages import Assistant, Request
 from unbroken.models.script import Answer, Call, Pause, Say, Uses
 from unbroken.testing import run_virtual
@@ -107,6 +121,7 @@ def test_killed_at_every_event_it_gives_the_same_answer_and_no_finished_write_ru
         assert in_a_child(lambda: play(done, record, sinks=[kill_at(number)])) == signal.SIGKILL  # noqa: B023
         finished = [line["key"] for line in read_recording(record).of("result")]
         result = resume(done, record)
+        assert_lives(read_recording(record).events)
         assert (result.text, result.stop_reason, result.rounds, result.requests) == (ANSWER, "answered", 2, 3)
         assert result.messages == whole.messages
         assert result.usage.total_tokens == whole.usage.total_tokens
@@ -474,7 +489,11 @@ def test_a_finished_call_is_told_as_one_that_did_not_run_again(tmp_path: Path) -
     heard: list[Event] = []
     resume(done, record, sinks=[heard.append])
     again = [event for event in heard if isinstance(event, CallFinished)]
-    assert [(event.name, event.adopted_from == event.call_id) for event in again] == [("look", True), ("put", True)]
+    assert [event.name for event in again] == ["look", "put"]
+    adopted = {event.call: event.adopted for event in heard if isinstance(event, CallAdopted)}
+    before = {event.call: event.call_id for event in read_recording(record).events if isinstance(event, CallWritten)}
+    assert [before[adopted[event.call]] for event in again] == [event.call_id for event in again]
+    assert not any(isinstance(event, CallStarted) for event in heard)
     assert [event.seconds for event in again] == pytest.approx([0.2, 0.5])
 
 

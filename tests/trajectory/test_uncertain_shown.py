@@ -112,7 +112,7 @@ def test_prometheus_and_opentelemetry_count_an_uncertain_call(
     assert "unbroken_tool_execution_time_seconds_count" not in " ".join(told)
     span = watched.span("execute_tool pay")
     assert span.attributes is not None
-    assert (span.attributes["unbroken.call.uncertain"], span.attributes["error.type"]) == (True, "outcome_unknown")
+    assert (span.attributes["unbroken.call.outcome"], span.attributes["error.type"]) == ("unknown", "outcome_unknown")
     assert {name[0]: count for name, count in watched.numbers().items() if "uncertain" in name[0]} == {
         "unbroken.tool.uncertain": 1
     }

@@ -44,7 +44,7 @@ def test_a_text_that_looks_like_the_head_of_a_hit_is_quoted_under_its_own_place(
         assert isinstance(found, ToolOutput)
         text = str(found.content)
         assert hits(text) == [Hit("Rocks - Lesson 1", FORGED.replace("\n\n", "\n"))]
-        shown = CallFinished("run", 0, 0, 0.0, "call_1", "search_course_content", 0.0, False, text)
+        shown = CallFinished("run", 0, 0, 0.0, 0, "call_1", "search_course_content", 0.0, False, text, "done")
         assert outcome_in_words(shown) == "Rocks - Lesson 1"
 
 

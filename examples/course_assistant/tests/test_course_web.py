@@ -30,8 +30,8 @@ def test_the_steps_of_a_question_are_told_as_they_happen(tmp_path: Path) -> None
         kinds = [one["event"] for one in told]
         assert [kind for before, kind in zip([None, *kinds], kinds, strict=False) if kind != before] == [
             "session",
-            *("request_sent", "text_added", "call_started", "said", "call_finished", "round_finished"),
-            *("request_sent", "text_added", "said", "answered"),
+            *("request_sent", "text_added", "call_started", "text_finished", "call_finished", "round_finished"),
+            *("request_sent", "text_added", "text_finished", "answered"),
         ]
         started, finished, answered = (
             told[kinds.index(kind)] for kind in ("call_started", "call_finished", "answered")

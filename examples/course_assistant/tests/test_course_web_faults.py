@@ -113,7 +113,7 @@ async def told_of(*happening: Event | Answered | Exception) -> list[Told]:
 
 
 def test_half_a_character_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    started = CallStarted("run", 0, 0, 0.0, "call_1", "search", {"query": "\ud83d", "n": 2**70})
+    started = CallStarted("run", 0, 0, 0.0, 0, "call_1", "search", {"query": "\ud83d", "n": 2**70})
     told = asyncio.run(told_of(started))
     assert told[1]["arguments"] == {"query": "\ud83d", "n": 2**70}
     assert caplog.records == []
@@ -121,7 +121,10 @@ def test_half_a_character_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize(
     "defect",
-    [ZeroDivisionError("a defect"), CallStarted("run", 0, 0, 0.0, "call_1", "search", {"n": 2**70, "x": float("nan")})],
+    [
+        ZeroDivisionError("a defect"),
+        CallStarted("run", 0, 0, 0.0, 0, "call_1", "search", {"n": 2**70, "x": float("nan")}),
+    ],
 )
 def test_a_defect_is_told_as_the_end_and_logged(defect: Event | Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "course_assistant.web"):

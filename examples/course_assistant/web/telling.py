@@ -19,6 +19,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from course_assistant.assistant import Answered
 from unbroken import (
+    CallAdopted,
+    CallDropped,
     CallFinished,
     CallStarted,
     Event,
@@ -26,8 +28,8 @@ from unbroken import (
     RequestRetried,
     RequestSent,
     RoundFinished,
-    Said,
     TextAdded,
+    TextFinished,
     TextReplaced,
     UnbrokenError,
     event_to_json,
@@ -46,9 +48,11 @@ SHOWN = (
     RequestRetried,
     TextAdded,
     TextReplaced,
-    Said,
+    TextFinished,
     CallStarted,
     CallFinished,
+    CallAdopted,
+    CallDropped,
     RoundFinished,
     LimitReached,
 )

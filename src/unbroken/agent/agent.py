@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.limits import Account, Limits, limits_of
-from unbroken.agent.notes import notes_of
 from unbroken.agent.order_hint import OrderHint
 from unbroken.agent.output import OutputType
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
@@ -47,6 +46,7 @@ from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import AfterCrash, Effect, Tool, tool
 from unbroken.trajectory.continuation import Continuation, combine, find_interruption
+from unbroken.trajectory.facts import COUNTED_IN_RUN
 from unbroken.trajectory.recorder import Recorder, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import PlayedClock, PlayedTools, replay
@@ -360,6 +360,7 @@ class Agent:
         for id, decision in _decisions(transcript, answers).items():
             performance.decisions[id] = combine(result.decided.get(id), decision)
         performance.before = result
+        performance.next_call = result.next_call
         return performance
 
     def _prepare_recorded(
@@ -397,8 +398,9 @@ class Agent:
         sinks = (*self._sinks, *as_middleware(options.get("sinks", ())))
         performance.middleware = continued(sinks, self._middleware, recording, continuation)
         performance.next_seq, performance.goes_on = cut.next_seq, True
-        performance.notes = notes_of(recording.events)
-        performance.began_before = continuation.began_before
+        performance.next_call = cut.next_call
+        performance.events = tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN)
+        performance.earlier = continuation
         return performance
 
     def _performance(self, id: str, transcript: Transcript, account: Account, options: ResumeOptions) -> Performance:

@@ -12,8 +12,11 @@ from typing import Any
 
 from unbroken.events import (
     ApprovalAsked,
+    CallAdopted,
+    CallDropped,
     CallFinished,
     CallStarted,
+    CallWritten,
     Event,
     ReasoningAdded,
     ReasoningReplaced,
@@ -21,17 +24,19 @@ from unbroken.events import (
     RequestSent,
     RunFailed,
     RunFinished,
-    Said,
     TextAdded,
+    TextFinished,
     TextReplaced,
     TodoUpdated,
     ToolCallsDetected,
 )
-from unbroken.messages import Json, Usage
+from unbroken.messages import Json, Outcome, Usage
 
 
 @dataclass(slots=True)
 class CollectedCall:
+    number: int
+    """Unique in its run."""
     id: str
     name: str
     turn: int
@@ -40,14 +45,13 @@ class CollectedCall:
     text: str | None = None
     """The result as the model read it. None if there is none: the call waits, or the run ended before."""
     error: bool = False
+    outcome: Outcome | None = None
+    """None as long as it has no result."""
     seconds: float = 0.0
     early: bool = False
     duplicate_of: str = ""
-    executed: bool = False
-    adopted_from: str = ""
-    uncertain: bool = False
-    """Its process died while the tool ran: whether the call took effect is not known."""
-    """The call of a broken response whose execution it took over. The ids may be equal."""
+    adopted: int | None = None
+    """The number of the call that it continues: of a broken response, or of a process that died."""
 
 
 @dataclass(slots=True)
@@ -65,7 +69,7 @@ class Collected:
     calls: list[CollectedCall] = field(default_factory=list[CollectedCall])
     """In call order, turn by turn."""
     dropped: list[CollectedCall] = field(default_factory=list[CollectedCall])
-    """Calls that had started in a response that broke off, and were not in the one that counts."""
+    """Calls that had started, and are in no message: their response broke off, say."""
     todos: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """The last list."""
     usage: Usage = field(default_factory=Usage)
@@ -107,7 +111,10 @@ async def collect(stream: AsyncIterable[Event]) -> Collected:
 class _Collector:
     def __init__(self) -> None:
         self.collected = Collected()
-        self._calls: dict[str, CollectedCall] = {}
+        self._calls: dict[int, CollectedCall] = {}
+        """All that were written, by number."""
+        self._listed: set[int] = set()
+        """Those of them that are in `calls`, or were."""
         self._saying: list[str] = []
         """Of this turn. Joined once: to join at each piece would cost the square of a long answer."""
         self._unsaid = False
@@ -116,15 +123,11 @@ class _Collector:
         self._thinking_in: int | None = None
         self._thinking_from = 0
         """Where in `_reasoning` that turn begins."""
-        self._turn_from = 0
-        """Where in `calls` this turn begins."""
-        self._lost: dict[str, CollectedCall] = {}
 
     def take(self, event: Event) -> None:
         collected = self.collected
         collected.run = collected.run or event.run
         collected.events.append(event)
-        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case TextAdded():
                 self._saying.append(event.text)
@@ -140,22 +143,30 @@ class _Collector:
             case RequestSent():
                 self._join()
                 self._saying.clear()
-                self._turn_from = len(collected.calls)
-                self._lost.clear()
             case RequestRetried():
                 collected.retries.append(event)
-                self._lose_calls()
-            case Said():
+            case TextFinished():
                 self._say(event)
             case ToolCallsDetected():
                 self._put_in_order(event)
+            case CallWritten():
+                self._calls[event.call] = CollectedCall(
+                    event.call, event.call_id, event.name, event.turn, event.arguments
+                )
             case ApprovalAsked():
-                self._call(event.call_id, event.name, event.turn).arguments = event.arguments
+                self._call(event.call, event.call_id, event.name, event.turn).arguments = event.arguments
             case CallStarted():
-                call = self._call(event.call_id, event.name, event.turn)
+                call = self._call(event.call, event.call_id, event.name, event.turn)
                 call.arguments, call.early = event.arguments, event.early
             case CallFinished():
-                self._finish_call(event, lost)
+                call = self._call(event.call, event.call_id, event.name, event.turn)
+                call.text, call.error, call.outcome = event.text, event.error, event.outcome
+                call.seconds, call.duplicate_of = event.seconds, event.duplicate_of
+            case CallAdopted():
+                self._adopt(event)
+            case CallDropped():
+                if (call := self._take_out(event.call)) is not None:
+                    collected.dropped.append(call)
             case TodoUpdated():
                 collected.todos = event.todos
             case RunFinished():
@@ -175,7 +186,7 @@ class _Collector:
             self.collected.text = "".join(self._saying)
             self._unsaid = False
 
-    def _say(self, event: Said) -> None:
+    def _say(self, event: TextFinished) -> None:
         self.collected.text, self._unsaid = event.text, False
         self.collected.texts.append(event.text)
         if not event.final:
@@ -188,36 +199,36 @@ class _Collector:
             self._thinking_in, self._thinking_from = event.turn, len(self._reasoning)
         self._reasoning.append(event.text)
 
-    def _lose_calls(self) -> None:
-        """The response broke off. Its calls are of no message, unless they are taken over."""
-        calls = self.collected.calls
-        for call in calls[self._turn_from :]:
-            self._lost[call.id] = call
-            self._calls.pop(call.id, None)
-        self.collected.dropped += calls[self._turn_from :]
-        del calls[self._turn_from :]
+    def _adopt(self, event: CallAdopted) -> None:
+        """It stands for the call that it continues."""
+        call = self._call(event.call, event.call_id, event.name, event.turn)
+        call.adopted = event.adopted
+        if (before := self._take_out(event.adopted)) is not None:
+            call.arguments, call.early = before.arguments, before.early
+            call.text, call.error, call.outcome, call.seconds = (
+                before.text,
+                before.error,
+                before.outcome,
+                before.seconds,
+            )
 
-    def _finish_call(self, event: CallFinished, lost: bool) -> None:
-        before = self._lost.get(event.adopted_from or event.call_id) if lost or event.adopted_from else None
-        if lost and before is not None:
-            call = before
-        else:
-            call = self._call(event.call_id, event.name, event.turn)
-            if before is not None:
-                call.arguments, call.early = before.arguments, before.early
-                self.collected.dropped = [each for each in self.collected.dropped if each is not before]
-        call.text, call.error, call.seconds = event.text, event.error, event.seconds
-        call.duplicate_of, call.executed, call.adopted_from = event.duplicate_of, event.executed, event.adopted_from
-        call.uncertain = event.uncertain
+    def _take_out(self, number: int) -> CollectedCall | None:
+        """The call with this number, if it is listed; then no more."""
+        call = self._calls.pop(number, None)
+        listed = [each for each in self.collected.calls if each is not call]
+        if len(listed) == len(self.collected.calls):
+            return None
+        self.collected.calls = listed
+        return call
 
     def _put_in_order(self, event: ToolCallsDetected) -> None:
         """Some have started already, in an order of their own."""
         for told in event.calls:
-            self._call(told["id"], told["name"], event.turn).arguments = told["arguments"]
-        place = {told["id"]: number for number, told in enumerate(event.calls)}
+            self._call(told["call"], told["id"], told["name"], event.turn).arguments = told["arguments"]
+        place = {told["call"]: place for place, told in enumerate(event.calls)}
         calls = self.collected.calls
         begin = next((n for n, call in enumerate(calls) if call.turn == event.turn), len(calls))
-        calls[begin:] = sorted(calls[begin:], key=lambda call: place.get(call.id, len(place)))
+        calls[begin:] = sorted(calls[begin:], key=lambda call: place.get(call.number, len(place)))
 
     def _finish(self, event: RunFinished) -> None:
         collected = self.collected
@@ -227,13 +238,15 @@ class _Collector:
         collected.complete, collected.fallback_used = event.complete, event.fallback_used
         collected.attempts, collected.verdicts = event.attempts, event.verdicts
         for waiting in event.pending:
-            self._call(waiting["id"], waiting["name"], event.turn)
+            self._call(waiting["call"], waiting["id"], waiting["name"], event.turn)
 
-    def _call(self, id: str, name: str, turn: int) -> CollectedCall:
-        """The call with this id. Ids may come again in a later turn; while a call has no result, it is the same one."""
-        call = self._calls.get(id)
-        if call is None or (call.text is not None and call.turn != turn):
-            call = self._calls[id] = CollectedCall(id, name, turn)
+    def _call(self, number: int, id: str, name: str, turn: int) -> CollectedCall:
+        """The call with this number. It is listed from now on."""
+        call = self._calls.get(number)
+        if call is None:
+            call = self._calls[number] = CollectedCall(number, id, name, turn)
+        if number not in self._listed:
+            self._listed.add(number)
             self.collected.calls.append(call)
         return call
 

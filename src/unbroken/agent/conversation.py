@@ -141,7 +141,7 @@ class Conversation:
         check_options("Conversation.say", TurnOptions, options)
         prompt = None if prompt is None else to_user(prompt)  # before anything is changed: it may be refused
         for call in self._transcript.open:
-            self._transcript.answer(failure(call, SPOKE_INSTEAD))
+            self._transcript.answer(failure(call, SPOKE_INSTEAD, "not_executed"))
         self._waiting = None
         return self.agent.prepare(prompt, {**self._own(), **options, "history": self._transcript})
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from threading import get_ident
 from typing import Any
 
-from unbroken.agent.notes import Notes
 from unbroken.clock import Clock
 from unbroken.decoding.arguments import DOUBLE_ENCODED
 from unbroken.events import (
     ApprovalAsked,
+    CallAdopted,
+    CallDropped,
     CallFinished,
     CallStarted,
+    CallWritten,
     Event,
     ReasoningAdded,
     RoundFinished,
@@ -29,6 +31,7 @@ from unbroken.messages import ToolCall, ToolResult
 from unbroken.middleware import Listener, Middleware, wraps
 from unbroken.tools.caller import QUOTED, Prepared, quote
 from unbroken.tools.schedule import Schedule
+from unbroken.trajectory.facts import COUNTED_IN_RUN
 
 LOG = logging.getLogger("unbroken.tools")
 
@@ -36,12 +39,15 @@ LOG = logging.getLogger("unbroken.tools")
 class Emitter:
     """`emit(kind, *fields)` sends one event. Called from another thread, it is sent by the loop, in its turn."""
 
-    def __init__(self, run: str, clock: Clock, seq: int = 0) -> None:
+    def __init__(self, run: str, clock: Clock, seq: int = 0, call: int = 0) -> None:
         self.run = run
         self.turn = 0
-        self.notes = Notes()
+        self.counted: list[Event] = []
+        """The events that `result.metrics` counts: they are built though nobody listens."""
         self._now = clock.now
         self.next_seq = seq
+        self.next_call = call
+        """The number of the next call."""
         self._thread = get_ident()
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Sink] = []
@@ -63,13 +69,16 @@ class Emitter:
         return bool(self._listeners)
 
     def emit(self, kind: type[Event], *fields: Any) -> None:
-        if not self._listeners:
+        counted = kind in COUNTED_IN_RUN
+        if not (counted or self._listeners):
             return
         if get_ident() != self._thread:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.emit, kind, *fields)
             return
-        self._send(self._listeners, kind, *fields)
+        event = self._send(self._listeners, kind, *fields)
+        if counted:
+            self.counted.append(event)
 
     def emit_streamed(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
         """Text as it streams. The event is numbered if anybody listens to the run, and built if anybody receives it."""
@@ -78,7 +87,7 @@ class Emitter:
         elif self._listeners:
             self.next_seq += 1
 
-    def _send(self, listeners: Sequence[Sink], kind: type[Event], *fields: Any) -> None:
+    def _send(self, listeners: Sequence[Sink], kind: type[Event], *fields: Any) -> Event:
         event = kind(self.run, self.turn, self.next_seq, self._now(), *fields)
         self.next_seq += 1
         for sink in listeners:
@@ -86,6 +95,7 @@ class Emitter:
                 sink(event)
             except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
                 self._leave_out(sink, event, error)
+        return event
 
     def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
@@ -110,14 +120,32 @@ class RoundReporter:
         self._begun = 0
         self._failed = 0
         self._first_start: float | None = None
+        self._loose: dict[int, ToolCall] = {}
+        """Calls that were written and are in no message, by their numbers."""
         self._in_detail = LOG.isEnabledFor(logging.DEBUG)
 
-    def detected(self, calls: Sequence[ToolCall]) -> None:
+    def written(self, call: ToolCall) -> int:
+        """A call is complete, or turned out to be cut. Returns its number."""
+        emitter = self._emitter
+        number = emitter.next_call
+        emitter.next_call += 1
+        self._loose[number] = call
+        emitter.emit(CallWritten, number, call.id, call.name, call.arguments)
+        return number
+
+    def place(self, numbers: Iterable[int]) -> None:
+        """These calls are in a message."""
+        for number in numbers:
+            self._loose.pop(number, None)
+
+    def detected(self, calls: Sequence[ToolCall], numbers: Sequence[int]) -> None:
         self._count = len(calls)
-        self._emitter.notes.detected(self._emitter.turn, self._clock.now(), calls)
-        if self._emitter.has_listeners:
-            each = [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
-            self._emitter.emit(ToolCallsDetected, len(calls), [call.name for call in calls], each)
+        self.place(numbers)
+        each = [
+            {"call": number, "id": call.id, "name": call.name, "arguments": call.arguments}
+            for call, number in zip(calls, numbers, strict=True)
+        ]
+        self._emitter.emit(ToolCallsDetected, len(calls), [call.name for call in calls], each)
         LOG.info("Detected %d tool calls in single response", len(calls))
         for call in calls:
             if call.problem:
@@ -131,45 +159,54 @@ class RoundReporter:
             if DOUBLE_ENCODED in call.notes:
                 LOG.debug("Double JSON encoding detected for tool call '%s', performing second parse.", call.name)
 
-    def asked(self, call: ToolCall, uncertain: bool) -> None:
-        self._emitter.emit(ApprovalAsked, call.id, call.name, call.arguments or {}, uncertain)
+    def asked(self, prepared: Prepared, uncertain: bool) -> None:
+        call = prepared.call
+        self._emitter.emit(ApprovalAsked, prepared.number, call.id, call.name, call.arguments or {}, uncertain)
 
-    def started(self, prepared: Prepared, early: bool) -> int:
-        call, start = prepared.call, self._emitter.next_seq
+    def started(self, prepared: Prepared, early: bool) -> None:
+        call = prepared.call
         self._begun += 1
         if self._first_start is None:
             self._first_start = self._clock.elapsed()
-        if early:
-            self._emitter.notes.started(self._emitter.turn, self._clock.now(), call)
-        self._emitter.emit(CallStarted, call.id, call.name, call.arguments or {}, early)
+        self._emitter.emit(CallStarted, prepared.number, call.id, call.name, call.arguments or {}, early)
         if self._in_detail:
             count = max(self._count, self._begun)
             LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
-        return start
 
     def restarted(self) -> None:
         """The message broke off: what is counted is counted anew."""
         self._begun = self._failed = 0
 
-    def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None:
-        """It belongs to a message that broke off, and to no other."""
-        told = call.id, call.name, seconds, result.error, result.text, "", True, "", True
-        self._emitter.notes.finished(self._emitter.turn, call, result, seconds, True, "", dropped=True)
-        self._emitter.emit(CallFinished, *told)
-        LOG.debug("Tool call %s is of no message any more: %s", call.name, result.text)
+    def adopted(self, prepared: Prepared, number: int) -> None:
+        self._loose.pop(number, None)
+        self._emitter.emit(CallAdopted, prepared.number, prepared.call.id, prepared.call.name, number)
 
-    def finished(self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str) -> None:
+    def dropped(self, prepared: Prepared, reason: str) -> None:
+        self.drop(prepared.number, prepared.call, reason)
+
+    def drop(self, number: int, call: ToolCall, reason: str) -> None:
+        """The call is in no message, and will be in none."""
+        self._loose.pop(number, None)
+        self._emitter.emit(CallDropped, number, call.id, call.name, reason)
+        LOG.debug("Tool call %s (id=%s) is in no message: %s", call.name, call.id, reason)
+
+    def drop_loose(self, reason: str, but: Collection[int] = ()) -> None:
+        """The calls that are in no message are dropped, except those with these numbers."""
+        for number, call in [*self._loose.items()]:
+            if number not in but:
+                self.drop(number, call, reason)
+
+    def finished(self, prepared: Prepared, result: ToolResult, seconds: float) -> None:
+        call, outcome = prepared.call, result.outcome
         self._failed += result.error
-        self._emitter.notes.finished(self._emitter.turn, call, result, seconds, executed, adopted_from)
-        if self._emitter.has_listeners:
-            told = call.id, call.name, seconds, result.error, result.text, result.duplicate_of, executed, adopted_from
-            self._emitter.emit(CallFinished, *told, False, result.uncertain)
-        if result.uncertain:
+        told = prepared.number, call.id, call.name, seconds, result.error, result.text, outcome, result.duplicate_of
+        self._emitter.emit(CallFinished, *told)
+        if outcome == "unknown":
             pass  # it was logged where that was decided
         elif not result.error:
             if self._in_detail:
                 LOG.debug("Tool %s completed in %.3fs", call.name, seconds)
-        elif executed:
+        elif outcome != "not_executed":
             error = result.text.removeprefix("Error: ")
             LOG.error("Tool call %s failed: %s, continuing with next tool", call.name, error)
         else:

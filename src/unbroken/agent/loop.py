@@ -18,14 +18,14 @@ from unbroken.agent.limits import StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
 from unbroken.agent.repeated_calls import REMINDER, REPEATED
-from unbroken.agent.response_reader import Listener, Turn, listen
+from unbroken.agent.response_reader import BROKE_OFF, Listener, Turn, listen
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
 from unbroken.errors import AnswerInvalid, ChainBroken
-from unbroken.events import RequestSent, Said, TextAdded, TextReplaced
+from unbroken.events import RequestSent, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
-from unbroken.tools.caller import Prepared, note, number_identical, prepare
-from unbroken.tools.execution import EARLIER_FAILED, Batch, ran_and_failed
+from unbroken.tools.caller import Prepared, note, number_identical, prepare, ran_and_failed
+from unbroken.tools.execution import EARLIER_FAILED, NOT_ASKED_AGAIN, NOT_IN_MESSAGE, Batch
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
@@ -96,7 +96,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
     closed = final or request.choice == "none"  # a call that comes all the same is refused
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
-    listener = Listener(run, toolbox, batch, closed)
+    listener = Listener(run, toolbox, batch, observer, closed)
     try:
         async with batch:
             turn = await listen(run, request, listener)
@@ -104,18 +104,23 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             if not (message.calls or closed) and request.tools and run.may_nudge:
                 turn.announces = announces(message.text, toolbox.names)
             if message.text:
-                run.emitter.emit(Said, message.text, not (message.calls or turn.announces))
+                run.emitter.emit(TextFinished, message.text, not (message.calls or turn.announces))
             if not message.calls:
                 batch.abandon()
+                observer.drop_loose(NOT_ASKED_AGAIN)
+                run.drop_earlier(observer)
                 return turn
             run.nudge = False
             run.transcript.add(message)
             run.account.rounds += not closed  # what is refused is no round
-            observer.detected(message.calls)
+            numbers = [listener.number(call) for call in message.calls]
+            observer.detected(message.calls, numbers)
+            run.drop_earlier(observer)
             prepared = _plan_round(run, toolbox, message.calls, listener, closed)
             stop = await _run_calls(run, batch, prepared, {})
+            observer.drop_loose(NOT_IN_MESSAGE)
     except BaseException as error:
-        _leave_valid(run, batch, listener if isinstance(error, asyncio.CancelledError) else None)
+        _leave_valid(run, batch, observer, listener, isinstance(error, asyncio.CancelledError))
         raise
     observer.ended(stop == "waiting")
     turn.stop = stop
@@ -139,6 +144,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared))
+    numbers = {each.call.id: _number_again(run, each, observer) for each in prepared}
     # Who answers a part of what waits leaves the rest waiting; without a handler it would be denied.
     waits = None if decisions is None else _still_waits
     batch = run.batch(toolbox, observer, run.plan.on_approval or waits)
@@ -148,10 +154,25 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
         async with batch:
             stop = await _run_calls(run, batch, prepared, decisions or {})
     except BaseException:
-        _leave_valid(run, batch, None)
+        for result in batch.settle(run.transcript.open, lambda call: numbers[call.id]):
+            run.transcript.answer(result)
+        batch.abandon(BROKE_OFF)
         raise
     observer.ended(stop == "waiting")
     return stop
+
+
+def _number_again(run: Run, prepared: Prepared, observer: RoundReporter) -> int:
+    """The number of a call in which the history ends: the one it had, unless it ran and its process died then."""
+    old = run.number_before(prepared.call)
+    if old is not None and not (run.earlier is not None and run.earlier.had_started(old)):
+        prepared.number = old
+        return old
+    prepared.number = observer.written(prepared.call)
+    observer.place([prepared.number])
+    if old is not None:
+        observer.adopted(prepared, old)
+    return prepared.number
 
 
 def _plan_round(
@@ -164,6 +185,7 @@ def _plan_round(
         prepared = listener.prepared.get(call.index)
         if prepared is None or prepared.call is not call:
             prepared = prepare(call, toolbox, run.plan.tool_errors)
+            prepared.number = listener.number(call)
         answers = run.plan.output is not None and call.name == ANSWER
         if closed and not answers:
             prepared.refusal = FINAL_REFUSED[run.plan.language]
@@ -196,6 +218,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     repetition.next_round(prepared)
     if None in results:
         run.pending, run.uncertain, run.decided = batch.pending, batch.uncertain, batch.decided
+        run.numbers = batch.numbers
         return "waiting"
     if run.output:
         return "answered"
@@ -212,16 +235,19 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     return None
 
 
-def _leave_valid(run: Run, batch: Batch, listener: Listener | None) -> None:
+def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: Listener, cancelled: bool) -> None:
     """The run ends here. What was heard until it was cancelled is kept, and every call gets its result."""
-    if listener is not None and run.transcript.closed:
+    if cancelled and run.transcript.closed:
         message = listener.shown_message()
         if message.text or message.calls:
             run.transcript.add(message)
             run.cut_off = message.text
-    for result in batch.settle(run.transcript.open):
+    calls = run.transcript.open
+    observer.place(map(listener.number, calls))
+    for result in batch.settle(calls, listener.number):
         run.transcript.answer(result)
-    batch.abandon("the answer broke off")
+    batch.abandon(BROKE_OFF)
+    observer.drop_loose(BROKE_OFF)
 
 
 def _is_answer(run: Run, turn: Turn) -> bool:
@@ -295,7 +321,7 @@ def _give_what_there_is(run: Run, stop: StopReason, said: str) -> Ending:
 def _say_ourselves(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
     run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
-    run.emitter.emit(Said, text, True)
+    run.emitter.emit(TextFinished, text, True)
     return Ending(text, stop)
 
 

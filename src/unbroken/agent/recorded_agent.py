@@ -129,8 +129,8 @@ def _had_approver(recording: Recording) -> bool:
     """Decisions show it; so does a question that the run left before it was decided."""
     if any(recording.of("approval")):
         return True
-    ends = {(event.turn, event.call_id): event for event in recording.events if isinstance(event, CallFinished)}
-    asked = [ends.get((event.turn, event.call_id)) for event in recording.events if isinstance(event, ApprovalAsked)]
+    ends = {event.call: event for event in recording.events if isinstance(event, CallFinished)}
+    asked = [ends.get(event.call) for event in recording.events if isinstance(event, ApprovalAsked)]
     return any(end is not None and NOBODY_APPROVES not in end.text for end in asked)
 
 
@@ -188,14 +188,14 @@ def _mark(name: str, arguments: dict[str, Any]) -> str:
 def _refused(recording: Recording) -> dict[str, str]:
     """Calls whose arguments did not fit, and why."""
     made = {
-        call["id"]: call
+        call.get("call"): call
         for line in recording.of("event")
         if line.get("event") == "tool_calls_detected"
         for call in line.get("calls", ())
     }
     found: dict[str, str] = {}
     for line in recording.of("event"):
-        call = made.get(line.get("call_id", "")) if line.get("event") == "call_finished" else None
+        call = made.get(line.get("call")) if line.get("event") == "call_finished" else None
         words = _DO_NOT_FIT.format(name=line.get("name"))
         if call is not None and call["arguments"] is not None and line.get("text", "").startswith(words):
             found[_mark(call["name"], call["arguments"])] = line["text"].removeprefix(words)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.limits import StopReason
 from unbroken.agent.prompts import TIME_IS_UP
 from unbroken.agent.run import Run
@@ -34,6 +35,10 @@ from unbroken.tools.caller import Prepared, in_words, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
 from unbroken.verdicts import Verdict
+
+BROKE_OFF = "the answer broke off"
+ONLY_ONE = "only one call at a time was asked for"
+WITHDRAWN = "it was no call of its own"
 
 
 @dataclass(slots=True)
@@ -78,6 +83,8 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
     listener.emit_rest(message)
     if not plan.several_calls and len(message.calls) > 1:
         run.emitter.emit(CallsIgnored, [call.name for call in message.calls[1:]])
+        for call in message.calls[1:]:
+            listener.drop(call, ONLY_ONE)
         message = replace(message, calls=message.calls[:1])
     return Turn(message, verdict)
 
@@ -89,6 +96,8 @@ class Listener:
         "_allowed",
         "_batch",
         "_closed",
+        "_numbers",
+        "_observer",
         "_response",
         "_run",
         "_shown",
@@ -98,10 +107,11 @@ class Listener:
         "usage",
     )
 
-    def __init__(self, run: Run, toolbox: Toolbox, batch: Batch, closed: bool) -> None:
+    def __init__(self, run: Run, toolbox: Toolbox, batch: Batch, observer: RoundReporter, closed: bool) -> None:
         self._run = run
         self._toolbox = toolbox
         self._batch = batch
+        self._observer = observer
         self._closed = closed
         self._allowed = run.account.calls_left
         self._response = PartialResponse()
@@ -110,6 +120,8 @@ class Listener:
         it is known how it differs."""
         self.prepared: dict[int, Prepared] = {}
         """Calls that are complete, by index."""
+        self._numbers: dict[tuple[int, str], int] = {}
+        """The numbers of calls, by index and id: a model of one's own may give all the same index."""
         self.usage: Usage | None = None
         self.ended: Ended | None = None
 
@@ -164,9 +176,11 @@ class Listener:
     def _take_call(self, call: ToolCall) -> None:
         run, index = self._run, call.index
         self._response.calls[index] = call
+        number = self.number(call)
         if self._closed or (index and not run.plan.several_calls):
             return
         prepared = prepare(call, self._toolbox, run.plan.tool_errors)
+        prepared.number = number
         if run.repetition.verdict(prepared) != "refuse" and (self._allowed is None or index < self._allowed):
             self.prepared[index] = prepared
             self._batch.submit(prepared)
@@ -180,8 +194,11 @@ class Listener:
                 self._forget(call.index)
                 batch.take_out(call.index, f"not executed: {call.problem}")
             case CallWithdrawn(index):
+                call = response.calls.get(index)
                 self._forget(index)
-                batch.take_out(index, "it was no call of its own")
+                batch.take_out(index, WITHDRAWN)
+                if call is not None:
+                    self.drop(call, WITHDRAWN)
             case AttemptFailed(verdict, wait, elsewhere):
                 if self.usage or not response.is_empty:
                     run.spend_on(response.message, self.usage)
@@ -191,14 +208,29 @@ class Listener:
                 if self._shown is None:
                     self._shown = Shown("".join(response.text)), Shown("".join(response.reasoning))
                 response.restart()
-                self.prepared = {}
-                batch.restart()
+                self.prepared, self._numbers = {}, {}
+                self._observer.drop_loose(BROKE_OFF, but=batch.restart())
             case _:
                 pass  # half a call, say: nobody may act on it
 
     def _forget(self, index: int) -> None:
         self._response.calls.pop(index, None)
         self.prepared.pop(index, None)
+
+    def number(self, call: ToolCall) -> int:
+        """The number of a call of this response. A call that was never complete gets its number here."""
+        known = call.index, call.id
+        number = self._numbers.get(known)
+        if number is None:
+            number = self._numbers[known] = self._observer.written(call)
+            if (old := self._run.number_before(call)) is not None:
+                self._observer.adopted(Prepared(call, None, number), old)
+        return number
+
+    def drop(self, call: ToolCall, reason: str) -> None:
+        """The call is not in the message."""
+        self._observer.drop(self.number(call), call, reason)
+        del self._numbers[call.index, call.id]
 
     def message(self) -> Assistant:
         """The complete answer."""

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from unbroken.agent.limits import StopReason
-from unbroken.agent.notes import Note, events_of
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
-from unbroken.events import RunFinished
+from unbroken.events import Event, RunFinished
 from unbroken.frozen import quick
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
@@ -59,8 +58,12 @@ class Result:
     """What was wrong with each response that was not whole."""
     question: User | None = None
     """While calls are pending in which a history ended: what is asked after them."""
-    notes: tuple[Note, ...] = field(default=(), repr=False, compare=False)
-    """What is counted of its calls, for `metrics`."""
+    numbers: Mapping[str, int] = field(default_factory=dict[str, int])
+    """While some are pending: the numbers of the calls without a result, by call id."""
+    next_call: int = 0
+    """The number of the next call."""
+    events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
+    """Those that `metrics` counts."""
 
     @property
     def metrics(self) -> Metrics:
@@ -95,6 +98,8 @@ class Result:
             "fallback_used": self.fallback_used,
             "verdicts": [verdict_to_json(verdict) for verdict in self.verdicts],
             "question": to_json([self.question])[0] if self.question is not None else None,
+            "numbers": dict(self.numbers),
+            "next_call": self.next_call,
         }
 
     @classmethod
@@ -134,6 +139,8 @@ class Result:
                 fallback_used=fields.get("fallback_used", False),
                 verdicts=tuple(_verdict(each) for each in fields.get("verdicts", ())),
                 question=_question(fields.get("question")),
+                numbers=fields.get("numbers", {}),
+                next_call=fields.get("next_call", 0),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error
@@ -147,7 +154,7 @@ class Result:
 
 
 def metrics_of(result: Result) -> Metrics:
-    """Built when it is asked for, of what the run has noted."""
+    """Built when it is asked for, from the events that the run has kept."""
     calls = sum(len(message.calls) for message in result.messages if isinstance(message, Assistant))
     returns = sum(len(message.results) for message in result.messages if isinstance(message, ToolMessage))
     end = RunFinished(
@@ -157,7 +164,7 @@ def metrics_of(result: Result) -> Metrics:
         complete=calls == returns + len(result.answered),
         verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],
     )
-    return Metrics.of([*events_of(result.notes, result.run), end], prices=_Paid(result.cost))
+    return Metrics.of([*result.events, end], prices=_Paid(result.cost))
 
 
 class _Paid:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
-from unbroken.events import CallFinished, RunFinished
+from unbroken.events import CallFinished, CallWritten, RunFinished
 from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.middleware import Middleware
 from unbroken.trajectory.lines import Line, read_approval, read_usage, read_verdict
@@ -119,12 +119,17 @@ def waiting_result(recording: Recording) -> Result | None:
         fallback_used=ending.fallback_used,
         verdicts=verdicts_of(recording),
         question=_question(recording),
+        numbers={
+            event.call_id: event.call
+            for event in recording.events
+            if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
+        },
     )
 
 
 def _told(call: ToolCall, event: CallFinished) -> ToolResult:
     """The result of a call that never ran, as it was told."""
-    return replace(ToolResult.of(call, event.text, error=event.error), uncertain=event.uncertain)
+    return replace(ToolResult.of(call, event.text, error=event.error), ended_as=event.outcome)
 
 
 def unmasked(recorded: Result, saved: Result) -> Result:

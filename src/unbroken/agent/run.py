@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.limits import Account, StopReason
@@ -21,6 +21,7 @@ from unbroken.messages import (
     Json,
     Message,
     OneTool,
+    Outcome,
     Request,
     System,
     ToolCall,
@@ -45,8 +46,29 @@ LOG = logging.getLogger("unbroken.chain")
 NUDGES = 3
 """How often in a run a model that stays silent, or only announces, is asked to go on."""
 
+NOT_RESUMED = "the run was resumed, and this call is not in the answer that it resumed with"
 
-BeganBefore: TypeAlias = Callable[[Prepared, int], bool]
+
+class Earlier(Protocol):
+    """What is known of the part of a resumed run that another process ran."""
+
+    def began(self, prepared: Prepared, turn: int) -> bool:
+        """Had this call started when the process died, without a result?"""
+        ...
+
+    def number_of(self, call: ToolCall, turn: int) -> int | None:
+        """The number that this call had."""
+        ...
+
+    def had_started(self, number: int) -> bool: ...
+
+    def seconds_of(self, context: CallContext[Any]) -> float | None:
+        """How long this call ran, if its result is known: then it does not run again."""
+        ...
+
+    def lost_calls(self) -> Iterable[tuple[int, ToolCall]]:
+        """The calls that nobody has continued, with their numbers."""
+        ...
 
 
 @dataclass(slots=True)
@@ -89,9 +111,9 @@ class CallRecord:
         return self.result.error
 
     @property
-    def uncertain(self) -> bool:
-        """Its process died while the tool ran: whether the call took effect is not known."""
-        return self.result.uncertain
+    def outcome(self) -> Outcome:
+        """How it ended: `unknown` if its process died while the tool ran."""
+        return self.result.outcome
 
 
 @dataclass(slots=True)
@@ -129,8 +151,10 @@ class Run:
     """The ids of those that may have taken effect before their process died."""
     decided: dict[str, Approval] = field(default_factory=dict[str, Approval])
     """What was decided about calls that wait behind them."""
-    began_before: BeganBefore | None = None
-    """Of a resumed run: had this call started when its process died, without a result?"""
+    numbers: dict[str, int] = field(default_factory=dict[str, int])
+    """The numbers of all that have no result yet, by their ids."""
+    earlier: Earlier | None = None
+    """Of a run that is resumed from its recording."""
     cut_off: str = ""
     """What was said of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
@@ -140,13 +164,24 @@ class Run:
 
     def mark_uncertain(self, calls: Iterable[Prepared]) -> None:
         """Calls that had started when the process of a resumed run died."""
-        if self.began_before is not None:
+        if self.earlier is not None:
             for prepared in calls:
-                prepared.uncertain = self.began_before(prepared, self.emitter.turn)
+                prepared.uncertain = self.earlier.began(prepared, self.emitter.turn)
+
+    def number_before(self, call: ToolCall) -> int | None:
+        """The number that a call of a resumed run had in an earlier part of it."""
+        if self.earlier is not None:
+            return self.earlier.number_of(call, self.emitter.turn)
+        return self.numbers.pop(call.id, None)
+
+    def drop_earlier(self, observer: RoundReporter) -> None:
+        """Calls that a process had seen before it died, and that are not in the answer that counts."""
+        if self.earlier is not None:
+            for number, call in self.earlier.lost_calls():
+                observer.drop(number, call, NOT_RESUMED)
 
     def next_turn(self) -> None:
         self.emitter.turn = self.account.requests
-        self.emitter.notes.requested(self.emitter.turn)
         self.account.requests += 1
         self.attempts += 1
         self.voided = False
@@ -176,6 +211,8 @@ class Run:
             state["streaks"] = streaks
         if self.stop is not None:
             state["stop"] = self.stop
+        if self.emitter.next_call:
+            state["next_call"] = self.emitter.next_call
         return state
 
     def recall(self, state: Mapping[str, Any]) -> None:
@@ -207,7 +244,6 @@ class Run:
         self.attempts += 1
         self.fallback_used = self.fallback_used or elsewhere
         self.verdicts.append(replace(verdict, turn=self.emitter.turn))
-        self.emitter.notes.retried(self.emitter.turn, verdict)
         self.emitter.emit(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
         made, returned = self.chain()
         if verdict.bytes_seen:
@@ -318,18 +354,22 @@ class Run:
 
     def context(self, prepared: Prepared) -> CallContext[Any]:
         call, plan = prepared.call, self.plan
-        return CallContext(
+        context = CallContext[Any](
             run=self.id,
             turn=self.emitter.turn,
             call_id=call.id,
             name=call.name,
             fingerprint=prepared.fingerprint,
             nth=prepared.nth,
+            number=prepared.number,
             deps=plan.deps,
             store=plan.store,
             say=self.emitter.emit,
             spend=self.spend,
         )
+        if self.earlier is not None:
+            context.ran_before = self.earlier.seconds_of(context)
+        return context
 
     def spend_on(self, answer: Assistant, reported: Usage | None) -> None:
         """What a request and its answer used: as it was reported, else estimated by their characters."""

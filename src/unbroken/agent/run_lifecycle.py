@@ -10,14 +10,13 @@ from typing import Any
 from unbroken.agent.emitter import Emitter
 from unbroken.agent.limits import Account
 from unbroken.agent.loop import Decisions, play
-from unbroken.agent.notes import Note, Notes
 from unbroken.agent.plan import Plan, settings_of
 from unbroken.agent.result import Result, verdict_to_json
-from unbroken.agent.run import BeganBefore, CallRecord, Ending, Run
+from unbroken.agent.run import CallRecord, Earlier, Ending, Run
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
 from unbroken.errors import UnbrokenError
-from unbroken.events import RunFailed, RunFinished, RunStarted, Sink
+from unbroken.events import Event, RunFailed, RunFinished, RunStarted, Sink
 from unbroken.messages import Json, Message, User
 from unbroken.middleware import Middleware, RunStart, as_middleware
 from unbroken.tools.caller import in_words
@@ -45,18 +44,21 @@ class Performance:
     records: tuple[CallRecord, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     """Its calls, and what was wrong with answers, up to then."""
-    notes: tuple[Note, ...] = ()
+    events: tuple[Event, ...] = ()
+    """Those of its events that are counted."""
     goes_on: bool = False
     """It was begun by another process."""
     next_seq: int = 0
     """The number of its first event."""
+    next_call: int = 0
+    """The number of its first call."""
     decisions: Decisions | None = None
     before: Result | None = None
     """What an earlier part of the run came to."""
     question: User | None = None
     """What is asked once the calls have run in which the history ends."""
-    began_before: BeganBefore | None = None
-    """Had this call started when the process of an earlier part of the run died?"""
+    earlier: Earlier | None = None
+    """What is known of an earlier part of the run whose process died, or which waited."""
 
     def messages(self) -> tuple[Message, ...]:
         """The history as it is now, every call answered."""
@@ -65,16 +67,16 @@ class Performance:
 
     async def __call__(self, sinks: Sequence[Sink | Middleware] = ()) -> Result:
         plan = self.plan(self.clock or current_clock())
-        emitter = Emitter(self.id, plan.clock, self.next_seq)
+        emitter = Emitter(self.id, plan.clock, self.next_seq, self.next_call)
         run = Run(
             *(self.id, plan, self.transcript, self.account, emitter),
             question=self.question,
-            began_before=self.began_before,
+            earlier=self.earlier,
         )
         if self.state:
             run.recall(self.state)
         run.records.extend(self.records)
-        emitter.notes.taken.extend(self.notes)
+        emitter.counted.extend(self.events)
         run.verdicts.extend(self.verdicts)
         if self.before is not None:
             _recall(run, self.before)
@@ -140,7 +142,8 @@ class Performance:
 
 def _recall(run: Run, before: Result) -> None:
     run.records.extend(before.calls)
-    run.emitter.notes = Notes((*run.emitter.notes.taken, *before.notes))
+    run.emitter.counted.extend(before.events)
+    run.numbers = dict(before.numbers)
     run.verdicts.extend(before.verdicts)
     run.attempts, run.fallback_used = before.attempts, before.fallback_used
     run.question = before.question
@@ -171,7 +174,9 @@ def _result(run: Run, ending: Ending) -> Result:
         fallback_used=run.fallback_used,
         verdicts=tuple(run.verdicts),
         question=run.question if ending.stop_reason == "waiting" else None,
-        notes=tuple(run.emitter.notes.taken),
+        numbers=run.numbers if ending.pending else {},
+        next_call=run.emitter.next_call,
+        events=tuple(run.emitter.counted),
     )
 
 
@@ -189,7 +194,7 @@ def _emit_end(run: Run, result: Result) -> None:
     calls, returns = run.chain()
     usage = result.usage.to_json()
     pending: list[dict[str, Any]] = [
-        {"id": call.id, "name": call.name, "arguments": call.arguments}
+        {"call": result.numbers[call.id], "id": call.id, "name": call.name, "arguments": call.arguments}
         | ({"uncertain": True} if call.id in result.uncertain else {})
         for call in result.pending
     ]

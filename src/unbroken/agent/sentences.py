@@ -16,7 +16,16 @@ from typing import Final
 
 from unbroken.agent.closing import closing
 from unbroken.decoding.shown import Shown
-from unbroken.events import Event, RequestRetried, RequestSent, RunFailed, RunFinished, Said, TextAdded, TextReplaced
+from unbroken.events import (
+    Event,
+    RequestRetried,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    TextAdded,
+    TextFinished,
+    TextReplaced,
+)
 
 STRONG = "。！？｡।۔؟"
 """These end a sentence whatever follows; `.`, `!`, `?` and `…` may also stand inside of one."""
@@ -85,7 +94,7 @@ class Sentences:
             case RequestRetried():
                 self._retried = True
                 return []
-            case Said():
+            case TextFinished():
                 return self._give(self._end_turn(event.text))
             case RequestSent() | RunFinished() | RunFailed():
                 rest = self._splitter.flush()

@@ -181,7 +181,8 @@ def _result(part: dict[str, Json], call: ToolCall) -> ToolResult | None:
         return ToolResult.of(call, str(part.get("errorText") or "Error: it failed"), error=True)
     if state == "output-denied" or (state == "approval-responded" and decided.get("approved") is False):
         reason = decided.get("reason")
-        return failure(call, f"not executed: denied: {reason}" if reason else "not executed: denied")
+        why = f"not executed: denied: {reason}" if reason else "not executed: denied"
+        return failure(call, why, "not_executed")
     return None
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterator, Mapping
 from typing import Literal, TypeAlias
 
 from unbroken.agent.closing import closing
 from unbroken.events import (
     ApprovalAsked,
+    CallAdopted,
+    CallDropped,
     CallFinished,
     CallProgress,
     CallStarted,
@@ -29,8 +31,8 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
-    Said,
     TextAdded,
+    TextFinished,
     TextReplaced,
     TodoUpdated,
     ToolCallsDetected,
@@ -101,23 +103,20 @@ class _Writer:
         """A request was sent in this stream: whatever call comes now is new to the client."""
         self._open: dict[str, str] = {}
         """Calls that were shown and have no result yet, with their names."""
-        self._arguments: dict[str, Json] = {}
-        """Of the calls of this turn, in call order."""
-        self._unshown: dict[str, CallFinished] = {}
-        self._asked: set[str] = set()
+        self._arguments: dict[int, Json] = {}
+        """Of the calls of this turn, in call order, by number."""
+        self._unshown: dict[int, CallFinished] = {}
+        self._asked: set[int] = set()
         self._saying: list[str] = []
         self._said: set[str] = set()
-        self._ids: dict[str, str] = {}
-        """What the client knows the calls as that were shown of this response."""
-        self._lost: dict[str, str] = {}
-        """The same for calls of responses that broke off, unless they were taken over."""
-        self._broken = 0
-        """How many of them there were in this turn."""
-        self._used: set[str] = set()
-        """What the client knows from them: no other call may be called so."""
+        self._ids: dict[int, str] = {}
+        """What the client knows the calls as that were shown in this turn."""
+        self._dropped: list[str] = []
+        """The same for those of them that are in no message."""
+        self._adopted: set[int] = set()
+        """Calls of this turn that have taken over the part of another one."""
 
     def take(self, event: Event) -> Iterator[Chunk]:
-        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RunStarted():
                 yield {"type": "start"}
@@ -137,32 +136,35 @@ class _Writer:
                 # Not its reason: how much of a failure a browser may know is decided elsewhere.
                 data = {"attempt": event.attempt, "kind": event.kind, "wait": event.wait}
                 yield {"type": "data-retry", "data": data, "transient": True}
-                self._lose_calls()
-            case Said():
+            case TextFinished():
                 self._said.add(event.text)
                 yield from self._end_part()
             case ToolCallsDetected():
                 # Not shown yet: a call that is held back until another one is answered must not look unanswered too.
-                self._arguments = {call["id"]: call["arguments"] for call in event.calls}
+                self._arguments = {call["call"]: call["arguments"] for call in event.calls}
             case CallStarted():
-                yield from self._show(event.call_id, event.name, event.arguments)
+                yield from self._show(event.call, event.call_id, event.name, event.arguments)
                 yield from self._catch_up()
             case ApprovalAsked():
-                self._asked.add(event.call_id)
-                yield from self._show(event.call_id, event.name, event.arguments)
+                self._asked.add(event.call)
+                yield from self._show(event.call, event.call_id, event.name, event.arguments)
                 yield from self._catch_up()
-            case CallFinished() if lost or event.adopted_from in self._lost:
-                yield from self._finish_lost(event, lost)
-                yield from self._catch_up()
+            case CallAdopted():
+                if (known_as := self._ids.pop(event.adopted, None)) is not None:  # it stays the part that it is
+                    self._ids[event.call] = known_as
+                    self._adopted.add(event.call)
+            case CallDropped():
+                if (known_as := self._ids.pop(event.call, None)) is not None:
+                    self._dropped.append(known_as)
             case CallFinished():
-                if self._known and event.call_id not in self._ids:
-                    self._unshown[event.call_id] = event
-                    yield from self._catch_up()
+                if self._known and event.call not in self._ids:
+                    self._unshown[event.call] = event
                 else:
                     yield from self._finish_call(event)
+                yield from self._catch_up()
             case CallProgress():
                 data = {
-                    "toolCallId": self._ids.get(event.call_id, event.call_id),
+                    "toolCallId": self._ids.get(event.call, event.call_id),
                     "toolName": event.name,
                     "message": event.message,
                 }
@@ -203,81 +205,69 @@ class _Writer:
         yield from self._end_step()
         self._in_step = self._known = True
         self._ids.clear()  # a provider may use its ids again
-        self._used.clear()
-        self._broken = 0
+        self._adopted.clear()
         self._arguments.clear()
         yield {"type": "start-step"}
 
-    def _end_step(self, waiting: Iterable[str] = ()) -> Iterator[Chunk]:
+    def _end_step(self, waits: Collection[str] = ()) -> Iterator[Chunk]:
         yield from self._catch_up(all=True)
         yield from self._end_part()
-        waits = {self._ids.get(id, id) for id in waiting}
         for id in self._open:
             if id not in waits:
                 yield {"type": "tool-output-error", "toolCallId": id, "errorText": WITHDRAWN}
         self._open.clear()
         self._said.add("".join(self._saying))
         self._saying.clear()
-        if self._lost:
-            yield {"type": "data-dropped", "data": {"toolCallIds": list(self._lost.values())}}
-            self._lost.clear()
+        if self._dropped:
+            yield {"type": "data-dropped", "data": {"toolCallIds": self._dropped}}
+            self._dropped = []
         if self._in_step:
             self._in_step = False
             yield {"type": "finish-step"}
 
-    def _show(self, id: str, name: str, arguments: Json) -> Iterator[Chunk]:
-        if id in self._ids:
+    def _show(self, number: int, id: str, name: str, arguments: Json) -> Iterator[Chunk]:
+        if number in self._ids:
             return
         yield from self._end_part()
-        known_as = self._name(id)
+        known_as = self._name(number, id)
         self._open[known_as] = name
         yield {"type": "tool-input-available", "toolCallId": known_as, "toolName": name, "input": arguments}
 
-    def _name(self, id: str) -> str:
-        """What the client will know the call as: its id, unless that stands for a call that was lost."""
-        self._ids[id] = id if id not in self._used else f"{id}-{self._broken + 1}"
-        return self._ids[id]
-
-    def _lose_calls(self) -> None:
-        """The response broke off: what was shown of it is of no message, unless it is taken over."""
-        self._lost |= self._ids
-        self._used.update(self._ids.values())
-        self._broken += 1
-        self._ids.clear()
-
-    def _finish_lost(self, event: CallFinished, lost: bool) -> Iterator[Chunk]:
-        """A call that is taken over stays the part that it is; one that is not ends there."""
-        if lost:
-            known_as = self._lost[event.call_id]
-        else:
-            known_as = self._ids[event.call_id] = self._lost.pop(event.adopted_from)
-        if known_as in self._open:  # otherwise its result was told before
-            yield self._result(known_as, event)
+    def _name(self, number: int, id: str) -> str:
+        """What the client will know the call as: its id, unless another call of this turn is known as that."""
+        known_as, tries = id, 1
+        while known_as in self._dropped or known_as in self._ids.values():
+            tries += 1
+            known_as = f"{id}-{tries}"
+        self._ids[number] = known_as
+        return known_as
 
     def _catch_up(self, all: bool = False) -> Iterator[Chunk]:
         """Calls that have their result without having started (refused, shared) are shown in call order: their turn
         comes when every call before them was shown, or when the step ends."""
-        for id in list(self._arguments):
-            if id in self._unshown:
-                yield from self._finish_unshown(self._unshown.pop(id))
-            elif id not in self._ids and not all:
+        for number in list(self._arguments):
+            if number in self._unshown:
+                yield from self._finish_unshown(self._unshown.pop(number))
+            elif number not in self._ids and not all:
                 return
         for event in self._unshown.values():
             yield from self._finish_unshown(event)
         self._unshown.clear()
 
     def _finish_unshown(self, event: CallFinished) -> Iterator[Chunk]:
-        arguments = self._arguments.get(event.call_id)
+        arguments = self._arguments.get(event.call)
         if arguments is not None:
-            yield from self._show(event.call_id, event.name, arguments)
+            yield from self._show(event.call, event.call_id, event.name, arguments)
             yield from self._finish_call(event)
         else:
             yield from self._end_part()
-            call: Chunk = {"toolCallId": self._name(event.call_id), "toolName": event.name, "input": {}}
+            call: Chunk = {"toolCallId": self._name(event.call, event.call_id), "toolName": event.name, "input": {}}
             yield {"type": "tool-input-error", **call, "errorText": event.text}
 
     def _finish_call(self, event: CallFinished) -> Iterator[Chunk]:
-        yield self._result(self._ids.get(event.call_id, event.call_id), event)
+        known_as = self._ids.get(event.call, event.call_id)
+        if known_as in self._open or event.call not in self._adopted:  # else its result was given before
+            yield self._result(known_as, event)
 
     def _result(self, known_as: str, event: CallFinished) -> Chunk:
         self._open.pop(known_as, None)
@@ -288,14 +278,14 @@ class _Writer:
     def _finish(self, event: RunFinished) -> Iterator[Chunk]:
         yield from self._catch_up(all=True)
         for call in event.pending:
-            yield from self._show(call["id"], call["name"], call["arguments"])
-            if self._approvals and call["id"] in self._asked:
-                known_as = self._ids.get(call["id"], call["id"])
+            yield from self._show(call["call"], call["id"], call["name"], call["arguments"])
+            if self._approvals and call["call"] in self._asked:
+                known_as = self._ids[call["call"]]
                 yield {"type": "tool-approval-request", "approvalId": call["id"], "toolCallId": known_as}
         self._said.add("".join(self._saying))
         if event.text and event.text not in self._said:  # a structured answer was never said
             yield from self._add("text", event.text)
-        yield from self._end_step([call["id"] for call in event.pending])
+        yield from self._end_step({self._ids[call["call"]] for call in event.pending})
         told = {"run": event.run, "stopReason": event.stop_reason, "rounds": event.rounds, "requests": event.requests}
         told |= {"calls": event.calls, "seconds": event.seconds, "usage": event.usage}
         told |= {"attempts": event.attempts, "fallbackUsed": event.fallback_used}

@@ -23,7 +23,15 @@ from unbroken.dph import (
     program_event_to_json,
 )
 from unbroken.dph.values import Answer, in_text
-from unbroken.events import CallFinished, CallProgress, CallsIgnored, CallStarted, LimitReached, RequestRetried, Said
+from unbroken.events import (
+    CallFinished,
+    CallProgress,
+    CallsIgnored,
+    CallStarted,
+    LimitReached,
+    RequestRetried,
+    TextFinished,
+)
 from unbroken.messages import Json, Usage
 
 
@@ -202,7 +210,7 @@ def _line(event: ProgramEvent) -> tuple[str, str] | None:
             return "ignored", visible(", ".join(ignored.names))
         case InBlock(event=LimitReached() as limit) if event.block.kind != "judge":  # its one round is all it has
             return "limit", f"{limit.kind} ({limit.limit:g})"
-        case InBlock(event=Said(text=text, final=False)):
+        case InBlock(event=TextFinished(text=text, final=False)):
             return "thought", one_line(text)
         case _:
             return None

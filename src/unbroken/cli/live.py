@@ -24,6 +24,8 @@ from unbroken.cli.repaint import Page
 from unbroken.cli.terminal_text import clean, closing, escape, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
     ApprovalAsked,
+    CallAdopted,
+    CallDropped,
     CallFinished,
     CallProgress,
     CallsIgnored,
@@ -38,8 +40,8 @@ from unbroken.events import (
     RoundFinished,
     RunFailed,
     RunFinished,
-    Said,
     TextAdded,
+    TextFinished,
     TextReplaced,
     TodoUpdated,
     ToolCallsDetected,
@@ -68,8 +70,12 @@ class Row:
     early: bool = False
     progress: str = ""
     end: CallFinished | None = None
-    lost: bool = False
-    """It was of a response that broke off, and is of no other."""
+    dropped: str = ""
+    """Why it is in no message."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.end is not None or bool(self.dropped)
 
 
 class LiveScreen:
@@ -78,11 +84,12 @@ class LiveScreen:
         self._console = console
         self._live: Live | None = None
         self._page = Page(console)
-        self._rows: dict[str, Row] = {}
-        self._lost: dict[str, Row] = {}
+        self._rows: dict[int, Row] = {}
+        """By the numbers of the calls."""
+        self._lost: dict[int, Row] = {}
         """Of a response that broke off, as long as nobody has taken them over."""
-        self._arguments: dict[str, dict[str, Json]] = {}
-        """Of calls that have not started, and may never start, by id."""
+        self._arguments: dict[int, dict[str, Json]] = {}
+        """Of calls that have not started, and may never start."""
         self._todos: list[dict[str, Json]] = []
         self._todos_changed = False
         self._waiting_since = 0.0
@@ -91,7 +98,6 @@ class LiveScreen:
         self._style = ""
 
     def show(self, event: Event) -> None:
-        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RequestSent():
                 if self._lost:
@@ -116,19 +122,27 @@ class LiveScreen:
             case ToolCallsDetected(calls=calls):
                 self._detect(calls)
             case CallStarted():
-                self._arguments.pop(event.call_id, None)
+                self._arguments.pop(event.call, None)
                 row = Row(event.name, event.arguments, event.time, event.early)
-                self._rows[event.call_id] = row
+                self._rows[event.call] = row
                 self._page.settle()
                 self._draw()
             case CallProgress():
-                if row := self._rows.get(event.call_id) or self._lost.get(event.call_id):
+                if row := self._rows.get(event.call) or self._lost.get(event.call):
                     row.progress = event.message
             case ApprovalAsked():
-                self._arguments[event.call_id] = event.arguments
+                self._arguments[event.call] = event.arguments
             case CallFinished():
-                self._finish_call(event, lost)
+                self._finish_call(event)
                 self._draw()
+            case CallAdopted():
+                if (row := self._lost.pop(event.adopted, None)) is not None:
+                    self._rows[event.call] = row
+            case CallDropped():
+                self._arguments.pop(event.call, None)
+                if row := self._lost.get(event.call) or self._rows.get(event.call):
+                    row.dropped = event.reason
+                    self._draw()
             case TodoUpdated(todos=todos):
                 self._todos, self._todos_changed = todos, True
             case CallsIgnored(names=names):
@@ -139,9 +153,9 @@ class LiveScreen:
                 self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
             case ToolLate(name=name):
                 self._line(f"[yellow]{escape(name)} still runs after its time-out[/]")
-            case Said() | RoundFinished():
+            case TextFinished() | RoundFinished():
                 settled = not self._lost or isinstance(event, RoundFinished)
-                if settled and not any(row.end is None for row in self._all_rows()):
+                if settled and all(row.is_over for row in self._all_rows()):
                     self._settle()
                     self._end_line()
             case RunFinished():
@@ -174,21 +188,16 @@ class LiveScreen:
     def _all_rows(self) -> list[Row]:
         return sorted([*self._lost.values(), *self._rows.values()], key=lambda row: row.since)
 
-    def _finish_call(self, event: CallFinished, lost: bool) -> None:
-        arguments = self._arguments.pop(event.call_id, {}) if not lost else {}
-        if lost and event.call_id in self._lost:
-            self._lost[event.call_id].lost = True
-            self._lost[event.call_id].end = event
-            return
-        if event.adopted_from in self._lost:
-            self._rows[event.call_id] = self._lost.pop(event.adopted_from)
-        self._rows.setdefault(event.call_id, Row(event.name, arguments, event.time)).end = event
+    def _finish_call(self, event: CallFinished) -> None:
+        arguments = self._arguments.pop(event.call, {})
+        row = self._lost.get(event.call) or self._rows.setdefault(event.call, Row(event.name, arguments, event.time))
+        row.end = event
 
     def _detect(self, calls: list[dict[str, Json]]) -> None:
         for call in calls:
             arguments: dict[str, Json] = call["arguments"] or {}
-            if (row := self._rows.get(call["id"])) is None:
-                self._arguments[call["id"]] = arguments
+            if (row := self._rows.get(call["call"])) is None:
+                self._arguments[call["call"]] = arguments
             elif not row.arguments:  # it was refused before the response had ended
                 row.arguments = arguments
 
@@ -230,13 +239,14 @@ class LiveScreen:
 
     def _line_of(self, row: Row, now: float) -> Text:
         end = row.end
+        mark, colour, style = (_frame(now), "cyan", "dim") if end is None else _mark(end)
+        if row.dropped:
+            mark, colour, style = "–", "yellow", "yellow"
+        text = Text.assemble((mark, colour), " ")
         if end is None:
-            text = Text.assemble((_frame(now), "cyan"), " ")
-            result, style, took = row.progress, "dim", seconds(max(now - row.since, 0.0))
+            result, took = row.dropped or row.progress, seconds(max(now - row.since, 0.0))
         else:
-            mark, colour, style = ("–", "yellow", "yellow") if row.lost else _mark(end)
-            text = Text.assemble((mark, colour), " ")
-            result, took = end.text, seconds(end.seconds) if end.executed else "not run"
+            result, took = end.text, "not run" if end.outcome == "not_executed" else seconds(end.seconds)
         width = self._console.width
         wide = max(min(width * 2 // 5, 48), 20)
         called = Text(visible(row.name), "bold")
@@ -332,8 +342,8 @@ def _mark(end: CallFinished) -> tuple[str, str, str]:
     """The mark, its colour, and the style of the result."""
     if end.duplicate_of:
         return "=", "green", "dim"
-    if end.uncertain:
+    if end.outcome == "unknown":
         return "?", "yellow", "yellow"
-    if not end.executed:
+    if end.outcome == "not_executed":
         return "–", "yellow", "yellow"
     return ("✘", "red", "red") if end.error else ("✔", "green", "")

@@ -9,6 +9,8 @@ from unbroken.cli.approval_prompt import approval_text, call_of
 from unbroken.cli.terminal_text import clean, closing, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
     ApprovalAsked,
+    CallAdopted,
+    CallDropped,
     CallFinished,
     CallProgress,
     CallsIgnored,
@@ -20,18 +22,26 @@ from unbroken.events import (
     RequestSent,
     RunFailed,
     RunFinished,
-    Said,
     TextAdded,
+    TextFinished,
     TextReplaced,
     TodoUpdated,
     ToolLate,
     event_to_json,
 )
-from unbroken.messages import ToolCall
+from unbroken.messages import Outcome, ToolCall
 from unbroken.tools.approval import Approval, Deny
 from unbroken.wires.jsontext import dumps
 
 NOBODY = "nobody is there to ask"
+OUTCOMES: dict[Outcome, str] = {
+    "done": "done",
+    "failed": "failed",
+    "timed_out": "failed",
+    "cancelled": "cancelled",
+    "not_executed": "not run",
+    "unknown": "unknown",
+}
 MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
 
 
@@ -43,9 +53,12 @@ class PlainScreen:
         self._err = err
         self._heard: list[str] = []
         """Of the response that is being written."""
+        self._started: set[int] = set()
+        """The numbers of calls that have started."""
+        self._kept: set[int] = set()
+        """Of those that took over the execution of another one."""
 
     def show(self, event: Event) -> None:
-        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RequestSent():
                 self._heard.clear()
@@ -55,15 +68,23 @@ class PlainScreen:
                 self._heard = [text]
             case RequestRetried():
                 self._say("retry", retrying(event))
-            case Said(text=text, final=False):
+            case TextFinished(text=text, final=False):
                 self._say("thought", one_line(text))
             case CallStarted(name=name, arguments=arguments):
+                self._started.add(event.call)
+                self._kept.discard(event.call)
                 self._say("call", f"{visible(name)}{in_brackets(arguments, 200)}")
             case CallProgress(name=name, message=message):
                 self._say("progress", f"{visible(name)}: {one_line(message)}")
+            case CallAdopted():
+                self._kept.add(event.call)
+            case CallDropped(name=name, reason=reason):
+                if event.call in self._started:
+                    self._say("dropped", f"{visible(name)}: {one_line(reason)}")
             case CallFinished():
-                outcome = "dropped" if lost else _outcome(event)
-                self._say(outcome, f"{visible(event.name)} {seconds(event.seconds)}: {one_line(event.text)}")
+                self._say(
+                    self._outcome(event), f"{visible(event.name)} {seconds(event.seconds)}: {one_line(event.text)}"
+                )
             case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
                 self._say(
                     "uncertain",
@@ -107,6 +128,11 @@ class PlainScreen:
     def close(self) -> None:
         pass
 
+    def _outcome(self, event: CallFinished) -> str:
+        if event.duplicate_of:
+            return "same"
+        return "kept" if event.outcome == "done" and event.call in self._kept else OUTCOMES[event.outcome]
+
     def _say(self, what: str, text: str) -> None:
         self.line(f"{what}: {text}")
 
@@ -135,13 +161,3 @@ class JsonScreen:
 
     def close(self) -> None:
         pass
-
-
-def _outcome(event: CallFinished) -> str:
-    if event.duplicate_of:
-        return "same"
-    if event.uncertain:
-        return "unknown"
-    if event.adopted_from and not event.error:
-        return "kept"
-    return "not run" if not event.executed else "failed" if event.error else "done"

@@ -18,8 +18,10 @@ from unbroken.cli.terminal_text import clean, one_line, seconds
 from unbroken.clock import current_clock
 from unbroken.deltas import CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Restarted
 from unbroken.events import (
+    CallAdopted,
     CallFinished,
     CallStarted,
+    CallWritten,
     Event,
     RequestRetried,
     RequestSent,
@@ -65,20 +67,15 @@ class Turn:
     def spans(self) -> list[Span]:
         return [*self.lost, *(span for _, span in sorted(self.calls.items()))]
 
-    def find(self, id: str, lost: bool = False) -> Span | None:
-        return next((span for span in (self.lost if lost else self.calls.values()) if span.id == id), None)
-
     def restart(self) -> None:
         self.lost += [span for _, span in sorted(self.calls.items()) if span.started is not None]
         self.calls = {}
 
-    def adopt(self, id: str, adopted_from: str) -> None:
+    def adopt(self, span: Span, lost: Span) -> None:
         """The call goes on as one that was lost."""
-        span, lost = self.find(id), self.find(adopted_from, lost=True)
-        if span is not None and lost is not None:
-            self.lost.remove(lost)
-            lost.index, lost.id = span.index, id
-            self.calls[span.index] = lost
+        self.lost.remove(lost)
+        lost.index, lost.id = span.index, span.id
+        self.calls[span.index] = lost
 
 
 class Watch(Middleware):
@@ -91,6 +88,8 @@ class Watch(Middleware):
         self.began: float | None = None
         self.ended: float | None = None
         self.turns: list[Turn] = []
+        self._by_number: dict[int, Span] = {}
+        """Of this turn."""
 
     @property
     def spans(self) -> list[Span]:
@@ -123,31 +122,35 @@ class Watch(Middleware):
                 pass
 
     def on_event(self, event: Event) -> None:
-        lost = isinstance(event, CallFinished) and event.dropped
         match event:
             case RunStarted(schedule=schedule):
                 self.schedule, self.began = schedule, event.time
             case RequestSent():
                 self.turns.append(Turn(event.time))
+                self._by_number.clear()
             case RequestRetried():
                 self.turns[-1].broken.append((event.time, event.time + event.wait))
+            case CallWritten():
+                calls = self.turns[-1].calls.values() if self.turns else ()
+                if span := next((span for span in calls if span.id == event.call_id), None):
+                    self._by_number[event.call] = span
             case CallStarted():
-                if span := self._find(event.call_id):
+                if span := self._by_number.get(event.call):
                     span.started, span.early = event.time, event.early
+            case CallAdopted():
+                span, lost = self._by_number.get(event.call), self._by_number.get(event.adopted)
+                if span is not None and lost is not None:
+                    self.turns[-1].adopt(span, lost)
+                    self._by_number[event.call] = lost
             case CallFinished():
-                if event.adopted_from and self.turns:
-                    self.turns[-1].adopt(event.call_id, event.adopted_from)
-                span = self._find(event.call_id, lost)
+                # A run that is resumed begins with calls that nobody saw being written.
+                span = self._by_number.get(event.call)
                 if span is not None and span.ended is None:
                     span.ended, span.error = event.time, event.error
             case RunFinished() | RunFailed():
                 self.ended = event.time
             case _:
                 pass
-
-    def _find(self, id: str, lost: bool = False) -> Span | None:
-        """A run that is resumed begins with calls that nobody saw being written."""
-        return self.turns[-1].find(id, lost) if self.turns else None
 
 
 @dataclass(frozen=True, slots=True)

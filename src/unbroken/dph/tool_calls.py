@@ -12,7 +12,7 @@ from unbroken.dph.environment import Environment
 from unbroken.dph.events import BlockRun, InBlock
 from unbroken.dph.keeping import ToolCallFailed, kept_value
 from unbroken.dph.values import Answer, in_text
-from unbroken.events import CallFinished, CallStarted, Event
+from unbroken.events import CallFinished, CallStarted, CallWritten, Event
 from unbroken.messages import Json, ToolCall
 from unbroken.middleware import as_middleware
 from unbroken.tools.approval import Allow, Deny, Edit, Wait, ask
@@ -40,6 +40,7 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
 
     emitter = Emitter(environment.run, environment.clock)
     emitter.listen(as_middleware([tell]))
+    told = block.number, call.id, name
     context = CallContext(
         environment.run,
         0,
@@ -47,18 +48,21 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
         name,
         prepared.fingerprint,
         nth=block.number,
+        number=block.number,
         deps=environment.deps,
         arguments=prepared.arguments,
         say=emitter.emit,
     )
     caller = ToolCaller(toolbox, environment.clock, environment.results)
-    emitter.emit(CallStarted, call.id, name, prepared.call.arguments)
+    emitter.emit(CallWritten, *told, call.arguments)
+    emitter.emit(CallStarted, *told, prepared.call.arguments)
     started = environment.clock.elapsed()
     try:
         result = await caller(prepared.call, context)
     finally:
         context.ended = True
-    emitter.emit(CallFinished, call.id, name, environment.clock.elapsed() - started, result.error, result.text)
+    took = environment.clock.elapsed() - started
+    emitter.emit(CallFinished, *told, took, result.error, result.text, result.outcome)
     if result.error:
         raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")
     return kept_value(result)

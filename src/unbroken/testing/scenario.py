@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from unbroken.agent import Agent, Result
 from unbroken.errors import UnbrokenError
-from unbroken.events import Event, ReasoningAdded, ReasoningReplaced, Said, TextAdded, TextReplaced
+from unbroken.events import Event, ReasoningAdded, ReasoningReplaced, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, Json, Message, Request, Text, ToolMessage
 from unbroken.models.model import Model
 from unbroken.models.script import Answer, Call, Say, Step, Think, Uses
@@ -133,7 +133,7 @@ class Screen:
                 self.reasoning[event.turn] = self.reasoning.get(event.turn, "") + event.text
             case ReasoningReplaced():
                 self.reasoning[event.turn] = event.text
-            case Said():
+            case TextFinished():
                 self.said.append(event.text)
                 shown = self.text.get(event.turn, "")
                 if shown != event.text:

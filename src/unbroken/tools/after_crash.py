@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 from unbroken.messages import ToolCall, ToolResult
-from unbroken.tools.caller import Attempt, in_words
+from unbroken.tools.caller import Attempt, failure, in_words
 from unbroken.tools.context import CallContext
-from unbroken.tools.results import to_parts
 from unbroken.tools.tool import Tool, Verify
 
 LOG = logging.getLogger("unbroken.tools")
@@ -27,9 +26,7 @@ CHECK_FIRST = "check whether it did before you call it again"
 
 def unknown(call: ToolCall, advice: str = CHECK_FIRST) -> ToolResult:
     """The answer to a call of which nobody knows whether it took effect."""
-    return ToolResult(
-        call.id, to_parts(f"Error: {OUTCOME_UNKNOWN}; {advice}"), error=True, name=call.name, uncertain=True
-    )
+    return failure(call, f"{OUTCOME_UNKNOWN}; {advice}", "unknown")
 
 
 async def settle(tool: Tool, call: ToolCall, context: CallContext[Any], limit: int) -> ToolResult | None:

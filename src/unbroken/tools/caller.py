@@ -20,7 +20,7 @@ import orjson
 from unbroken.clock import Clock
 from unbroken.deadlines import TimeLimit
 from unbroken.events import ToolLate
-from unbroken.messages import Json, Part, ToolCall, ToolResult
+from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
 from unbroken.tools.exact_arguments import inexact
 from unbroken.tools.lazy import IterationFailed, collect
@@ -57,6 +57,8 @@ class Prepared:
 
     call: ToolCall
     tool: Tool | None
+    number: int = -1
+    """Of the call, unique in its run."""
     arguments: dict[str, Any] | None = None
     key: Any = None
     fingerprint: str = ""
@@ -140,8 +142,14 @@ def fingerprint(call: ToolCall) -> str:
     return f"{call.name}\n{arguments.decode()}"
 
 
-def failure(call: ToolCall, message: str) -> ToolResult:
-    return ToolResult.of(call, f"Error: {message}", error=True)
+def failure(call: ToolCall, message: str, outcome: Outcome = "failed") -> ToolResult:
+    ended_as = None if outcome == "failed" else outcome
+    return ToolResult(call.id, to_parts(f"Error: {message}"), error=True, name=call.name, ended_as=ended_as)
+
+
+def ran_and_failed(result: ToolResult) -> bool:
+    """Did its tool run and fail? What the run itself ended did not."""
+    return result.error and result.outcome not in ("not_executed", "cancelled")
 
 
 def timed_out(seconds: float) -> str:
@@ -200,12 +208,12 @@ class ToolCaller:
     async def __call__(self, call: ToolCall, context: CallContext[Any]) -> ToolResult:
         tool = self._toolbox.get(call.name)
         if tool is None:
-            return failure(call, _unknown(call, self._toolbox))
+            return failure(call, _unknown(call, self._toolbox), "not_executed")
         arguments = context.arguments
         if arguments is None:
             prepared = prepare(call, self._toolbox, self._errors)
             if prepared.arguments is None:
-                return failure(call, prepared.refusal)
+                return failure(call, prepared.refusal, "not_executed")
             arguments = prepared.arguments
         if tool.cache is None:
             return await self._run(tool, call, arguments, context)
@@ -268,8 +276,9 @@ class Attempt:
                 return error  # the tool's own
             limit = self.timeout or 0.0
             if (threads := self.leave_thread()) is not None:
-                self.context.say(ToolLate, self.context.call_id, self.call.name, limit, threads)
-            return failure(self.call, timed_out(limit))
+                context = self.context
+                context.say(ToolLate, context.number, context.call_id, self.call.name, limit, threads)
+            return failure(self.call, timed_out(limit), "timed_out")
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -35,8 +35,9 @@ class CallContext(Generic[Deps]):
     """The name and arguments of the call; `nth` tells identical calls of one message apart."""
     nth: int = 1
     attempt: int = 0
-    start: int = -1
-    """The number of its `CallStarted` event. Ids may repeat when an answer is retried; this is unique in the run."""
+    number: int = -1
+    """The number of the call, which its events carry. Ids may repeat when an answer is retried; this is unique in the
+    run."""
     deps: Deps = None  # type: ignore[assignment] - a run without deps has none
     store: dict[str, Json] = field(default_factory=dict[str, Json])
     arguments: dict[str, Any] | None = None
@@ -48,7 +49,7 @@ class CallContext(Generic[Deps]):
     ended: bool = False
     """The call has its result: what a thread that is late still reports is not heard."""
     ran_before: float | None = None
-    """Set by a `Caller` that has the result from an earlier run of the call: how many seconds it took then."""
+    """If the result of the call is there from an earlier part of the run: how many seconds it took then."""
     spend: Callable[[Usage], None] = _uncounted
     """Tokens that this call used (an agent as a tool): they count for the run."""
 
@@ -61,4 +62,4 @@ class CallContext(Generic[Deps]):
     def report(self, message: str, done: float | None = None) -> None:
         """Tell how far the work is: a `CallProgress` event. May be called from any thread."""
         if not self.ended:
-            self.say(CallProgress, self.call_id, self.name, message, done)
+            self.say(CallProgress, self.number, self.call_id, self.name, message, done)

@@ -25,8 +25,6 @@ class Entry:
     """The call as the model made it, if its arguments were edited."""
     task: asyncio.Task[Any] | None = None
     started_at: float | None = None
-    start: int = -1
-    """The number of its `CallStarted` event."""
     seconds: float = 0.0
     twin: Entry | None = None
     """The identical call whose execution this one shares."""
@@ -41,8 +39,6 @@ class Entry:
     """Its message broke off. It goes on, unheard, until it is known whether the message that comes instead has it."""
     told: bool = False
     """Its end was told."""
-    adopted_from: str = ""
-    """Its id in the message that broke off."""
 
     @property
     def call(self) -> ToolCall:

@@ -26,7 +26,7 @@ from unbroken.errors import RecordingFailed
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.after_crash import unknown
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
-from unbroken.tools.caller import Caller, Prepared, failure, in_words, note, quote, timed_out
+from unbroken.tools.caller import Caller, Prepared, failure, in_words, note, quote, ran_and_failed, timed_out
 from unbroken.tools.context import CallContext
 from unbroken.tools.dedupe import find_twins
 from unbroken.tools.entry import Entry
@@ -42,27 +42,30 @@ NOT_EXECUTED = "not executed"
 CANCELLED = "the run was cancelled"
 CANCELLED_ITSELF = "the tool cancelled its own task"
 NOT_ASKED_AGAIN = "the answer broke off, and when it was asked for again this call was not in it"
+NOT_IN_MESSAGE = "it is not in the message"
 EARLIER_FAILED = "an earlier call failed"
 NOT_RECORDED = "the recording of the run cannot be written"
 NOBODY_APPROVES = f"{NOT_EXECUTED}: it needs an approval, and nobody is there to give it"
 
 
 class Observer(Protocol):
-    """Told what happens, in the order in which it happens."""
+    """Receives what happens, in the order in which it happens."""
 
-    def asked(self, call: ToolCall, uncertain: bool) -> None: ...
+    def asked(self, prepared: Prepared, uncertain: bool) -> None: ...
 
     def restarted(self) -> None: ...
 
-    def dropped(self, call: ToolCall, result: ToolResult, seconds: float) -> None: ...
+    def started(self, prepared: Prepared, early: bool) -> None: ...
 
-    def started(self, prepared: Prepared, early: bool) -> int:
-        """Returns the number of the event that reports it."""
+    def finished(self, prepared: Prepared, result: ToolResult, seconds: float) -> None: ...
+
+    def adopted(self, prepared: Prepared, number: int) -> None:
+        """The call takes over the execution of the call with this number."""
         ...
 
-    def finished(
-        self, call: ToolCall, result: ToolResult, seconds: float, executed: bool, adopted_from: str
-    ) -> None: ...
+    def dropped(self, prepared: Prepared, reason: str) -> None:
+        """The call is in no message."""
+        ...
 
 
 class Batch:
@@ -219,19 +222,22 @@ class Batch:
                 self._start_early(list(self._held_back) if moved else [entry])
 
     def take_out(self, index: int, reason: str) -> None:
-        """A call that was begun, or even started, turned out to be none, or not to be whole."""
+        """A call that was begun, or even started, turned out to be none, or to be incomplete."""
         self._front.withdraw(index)
         entry = self._entries.pop(index, None)
         if entry is not None:
             self._withdraw(entry, reason)
             self._taken_out[index] = entry
 
-    def restart(self) -> None:
-        """The message broke off and comes again, from its beginning: what has started may be adopted there."""
+    def restart(self) -> set[int]:
+        """The message broke off and comes again, from its beginning: what has started may be adopted there. Returns
+        the numbers of the calls that may be."""
         if self._orphans is NO_ORPHANS:
             self._orphans = Orphans()
         for entry in self._entries.values():
             if entry.stopped:
+                self._finish(entry, _given(entry) or _cancelled(entry))
+                entry.state = "withdrawn"
                 self._withdrawn.append(entry)
             elif entry.started_at is not None:
                 self._orphans.add(entry)
@@ -242,6 +248,7 @@ class Batch:
         if self._halted == EARLIER_FAILED:
             self._halted = ""
         self._observer.restarted()
+        return {orphan.prepared.number for orphan in self._orphans}
 
     def _adopt_orphans(self) -> None:
         """The calls are known now, in their order."""
@@ -256,13 +263,15 @@ class Batch:
             self._withdraw(orphan, f"cancelled: {reason}")  # unheard: it is no failure of this round
             if not orphan.told and orphan.result is not None:
                 orphan.told = True
-                self._observer.dropped(orphan.call, orphan.result, orphan.seconds)
+                self._observer.finished(orphan.prepared, orphan.result, orphan.seconds)
+            self._observer.dropped(orphan.prepared, reason)
 
     def _adopt(self, orphan: Entry, prepared: Prepared) -> None:
-        orphan.adopted_from, orphan.orphaned, orphan.told = orphan.call.id, False, False
+        self._observer.adopted(prepared, orphan.prepared.number)
+        orphan.orphaned, orphan.told = False, False
         orphan.prepared = prepared
         if orphan.context is not None:
-            orphan.context.call_id = prepared.call.id
+            orphan.context.call_id, orphan.context.number = prepared.call.id, prepared.number
         given = orphan.result or _given(orphan)
         if given is not None:
             orphan.state = "running"
@@ -272,7 +281,7 @@ class Batch:
         self._stop(entry, reason)
         self._held_back.pop(entry, None)
         if entry.started_at is not None:
-            self._finish(entry, _given(entry) or failure(entry.call, reason))
+            self._finish(entry, _given(entry) or failure(entry.call, reason, "cancelled"))
         entry.state = "withdrawn"
         self._withdrawn.append(entry)
 
@@ -318,12 +327,13 @@ class Batch:
                 if told is not None and told.result is not None and prepared.refusal:
                     # It started, was spoiled, and its end is told already.
                     entry.state, entry.seconds = "done", told.seconds
-                    entry.result = failure(prepared.call, prepared.refusal)
+                    entry.result = failure(prepared.call, prepared.refusal, told.result.outcome)
             elif entry.state == "waiting":
                 entry.prepared = prepared
             self._entries[place] = entry
         for entry in begun.values():
-            self._withdraw(entry, "it is not in the message")
+            self._withdraw(entry, NOT_IN_MESSAGE)
+            self._observer.dropped(entry.prepared, NOT_IN_MESSAGE)
         if self._orphans:
             self._adopt_orphans()
         for entry in self._entries.values():
@@ -369,28 +379,30 @@ class Batch:
         self.out_of_time = True
         self.halt(reason)
 
-    def settle(self, calls: Sequence[ToolCall], reason: str = CANCELLED) -> list[ToolResult]:
-        """After the end, however it came: a result for each of these calls, real where there is one."""
+    def settle(
+        self, calls: Sequence[ToolCall], number: Callable[[ToolCall], int], reason: str = CANCELLED
+    ) -> list[ToolResult]:
+        """After the end, however it came: a result for each of these calls, real where there is one. `number` gives the
+        number of a call that never came here."""
         results: list[ToolResult] = []
         entries = {entry.call.id: entry for entry in self._entries.values()}
         for call in calls:
-            entry = entries.get(call.id) or Entry(Prepared(call, None))
+            entry = entries.get(call.id) or Entry(Prepared(call, None, number(call)))
             orphan = None if entry.started else self._orphans.pop(entry.prepared)
             if orphan is not None:
                 self._adopt(orphan, entry.prepared)
                 entry = orphan
             if entry.result is None:
-                ran = entry.started_at is not None
-                self._finish(entry, failure(call, f"{'cancelled' if ran else NOT_EXECUTED}: {reason}"))
-            results.append(entry.result or failure(call, reason))
+                self._finish(entry, _left(call, entry.started_at is not None, reason))
+            results.append(entry.result or _left(call, False, reason))
         return results
 
     def abandon(self, reason: str = NOT_ASKED_AGAIN) -> None:
-        """The message is in no history, or has no calls: but what had started is told to have ended."""
+        """The message is in no history, or has no calls: but what had started is reported to have ended."""
         self._drop_orphans(reason)
         for entry in self._entries.values():
             if entry.started_at is not None:
-                self._finish(entry, _given(entry) or failure(entry.call, f"cancelled: {reason}"))
+                self._finish(entry, _given(entry) or _left(entry.call, True, reason))
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
@@ -402,6 +414,11 @@ class Batch:
         """The ids of those that may have taken effect before their process died."""
         entries = self._entries.values()
         return tuple(entry.call.id for entry in entries if entry.state == "pending" and entry.prepared.waits)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of the calls that have no result yet, by their ids."""
+        return {entry.call.id: entry.prepared.number for entry in self._entries.values() if entry.result is None}
 
     @property
     def decided(self) -> dict[str, Approval]:
@@ -431,7 +448,7 @@ class Batch:
                 prepared = entry.prepared
                 if entry.state == "waiting" and entry.twin is None and prepared.tool is not None:
                     if prepared.waits or (prepared.asks and not entry.approved):
-                        self._observer.asked(entry.call, prepared.waits)
+                        self._observer.asked(prepared, prepared.waits)
                         entry.state = "pending"
                     elif prepared.tool.function is None:
                         entry.state = "pending"
@@ -454,11 +471,11 @@ class Batch:
         for entry in islice(self._in_order, self._ended_before, None):
             if entry.state == "waiting" and entry.twin is None and not way.bars(entry.prepared) and self._fits(entry):
                 if self._halted:
-                    self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {self._halted}"))
+                    self._finish(entry, _left(entry.call, False, self._halted))
                 elif entry.prepared.tool is not None and entry.prepared.tool.function is None:
                     entry.state = "pending"
                 elif entry.prepared.waits:
-                    self._observer.asked(entry.call, True)
+                    self._observer.asked(entry.prepared, True)
                     entry.state = "pending"
                 elif entry.prepared.asks and not entry.approved:
                     self._ask(entry)
@@ -491,9 +508,9 @@ class Batch:
     def _ask(self, entry: Entry) -> None:
         if self._asking is not None:
             return
-        self._observer.asked(entry.call, False)
+        self._observer.asked(entry.prepared, False)
         if self._on_approval is None:
-            self._finish(entry, failure(entry.call, NOBODY_APPROVES))
+            self._finish(entry, failure(entry.call, NOBODY_APPROVES, "not_executed"))
             return
         entry.state = "asking"
         self._asking = entry
@@ -508,6 +525,7 @@ class Batch:
             case Edit(arguments):
                 entry.approved, entry.original = True, entry.prepared
                 entry.prepared = self._prepare(replace(entry.call, arguments=arguments))
+                entry.prepared.number = entry.original.number
                 entry.prepared.uncertain = entry.original.uncertain
                 if entry.prepared.refusal:
                     self._finish(entry, _refused(entry.prepared))
@@ -516,21 +534,23 @@ class Batch:
                 if entry.prepared.uncertain:
                     self._finish(entry, unknown(entry.call, f"running it again was {why}"))
                 else:
-                    self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {why}"))
+                    self._finish(entry, _left(entry.call, False, why))
             case Wait():
                 entry.state = "pending"
 
     # Running and ending
 
     def _start(self, starting: Sequence[Entry]) -> None:
+        contexts: list[CallContext[Any]] = []
         for entry in starting:
             entry.started_at = self._clock.elapsed()
-            entry.start = self._observer.started(entry.prepared, not self._sealed)
-        for entry in starting:
             # Its key is that of the model's own call: two calls that are edited to be alike are still two.
-            context = self._context(entry.original or entry.prepared)
-            context.arguments, context.start = entry.prepared.arguments, entry.start
-            entry.context = context
+            entry.context = context = self._context(entry.original or entry.prepared)
+            context.arguments = entry.prepared.arguments
+            contexts.append(context)
+            if context.ran_before is None:  # else it only gets the result that it had
+                self._observer.started(entry.prepared, not self._sealed)
+        for entry, context in zip(starting, contexts, strict=True):
             self._launch(entry, self._run(entry.prepared.call, context))
             tool = entry.prepared.tool
             if tool is not None and tool.timeout is not None and tool.signature.is_async:
@@ -577,13 +597,12 @@ class Batch:
         elif task.cancelled():
             if self._left and not entry.stopped:
                 return
-            alone = f"{NOT_EXECUTED}: the approval was cancelled" if entry.state == "asking" else CANCELLED_ITSELF
-            self._finish(entry, failure(entry.call, entry.stopped or alone))
+            self._finish(entry, _cancelled(entry))
         elif isinstance(refused := task.exception(), RecordingFailed):
             self._refused, entry.started_at = refused, None
             self._halted = self._halted or NOT_RECORDED
             self._some_wait = True
-            self._finish(entry, failure(entry.call, f"{NOT_EXECUTED}: {NOT_RECORDED}"))
+            self._finish(entry, _left(entry.call, False, NOT_RECORDED))
         elif task.exception() is not None:
             self._left = True
             self._crash = task.exception()  # it is raised to whoever waits for the batch
@@ -594,7 +613,7 @@ class Batch:
             self._decide(entry, task.result())
         else:
             result: ToolResult = task.result()
-            if entry.adopted_from:
+            if result.call_id != entry.call.id:  # it was adopted meanwhile
                 result = replace(result, call_id=entry.call.id)
             if entry.original is not None:
                 changed = quote(entry.call.arguments or {})
@@ -630,7 +649,8 @@ class Batch:
             self._busy -= 1
             tool = entry.prepared.tool
             timeout = tool.timeout if tool is not None else None
-            self._finish(entry, failure(entry.call, entry.stopped or timed_out(timeout or 0.0)))
+            late = failure(entry.call, timed_out(timeout or 0.0), "timed_out")
+            self._finish(entry, _cancelled(entry) if entry.stopped else late)
         if self._sealed and not self._left:
             self._advance()
 
@@ -641,8 +661,8 @@ class Batch:
         if entry.result is None and entry.started_at is not None:  # an adopted one took the time that it took
             entry.seconds = round(self._clock.elapsed() - entry.started_at, 9)
             if entry.context is not None and entry.context.ran_before is not None:  # it did not run again
-                entry.seconds, entry.adopted_from = entry.context.ran_before, entry.call.id
-            elif result.uncertain:
+                entry.seconds = entry.context.ran_before
+            elif result.outcome == "unknown":
                 entry.seconds = 0.0
         entry.result = result
         if entry.context is not None:
@@ -651,12 +671,12 @@ class Batch:
         if entry.orphaned:
             return  # it is told when it is known whose it is
         shared = entry.twin is not None and entry.twin.started_at is not None
-        failed = result.error and not entry.stopped  # what we cancelled did not fail
+        failed = ran_and_failed(result) and not entry.stopped  # what we cancelled did not fail
         self.failed = self.failed or (failed and (ran or shared))
         if ran and failed and self._stop_on_failure and not self._halted:
             self._halted = EARLIER_FAILED
         entry.told = True
-        self._observer.finished(entry.call, result, entry.seconds, ran or shared, entry.adopted_from)
+        self._observer.finished(entry.prepared, result, entry.seconds)
         for sharer in entry.sharers:
             self._share(entry, sharer, result)
 
@@ -667,7 +687,7 @@ def _given(entry: Entry) -> ToolResult | None:
     if task is None or not task.done():
         return None
     if task.cancelled():
-        return failure(entry.call, entry.stopped) if entry.stopped else None
+        return _cancelled(entry) if entry.stopped else None
     if task.exception() is not None:
         return None
     result: object = task.result()
@@ -677,9 +697,20 @@ def _given(entry: Entry) -> ToolResult | None:
 def _refused(prepared: Prepared) -> ToolResult:
     if prepared.uncertain:
         return unknown(prepared.call, f"it cannot run now: {prepared.refusal}")
-    return failure(prepared.call, prepared.refusal)
+    return failure(prepared.call, prepared.refusal, "not_executed")
 
 
-def ran_and_failed(result: ToolResult) -> bool:
-    """Told by its words: what was never executed says so."""
-    return result.error and not result.text.startswith(f"Error: {NOT_EXECUTED}")
+def _left(call: ToolCall, ran: bool, reason: str) -> ToolResult:
+    """Of a call that comes to no end of its own."""
+    if ran:
+        return failure(call, f"cancelled: {reason}", "cancelled")
+    return failure(call, f"{NOT_EXECUTED}: {reason}", "not_executed")
+
+
+def _cancelled(entry: Entry) -> ToolResult:
+    """Its task was cancelled: by the run, or by the tool itself."""
+    if entry.state == "asking":
+        return failure(entry.call, entry.stopped or f"{NOT_EXECUTED}: the approval was cancelled", "not_executed")
+    if entry.stopped:
+        return failure(entry.call, entry.stopped, "cancelled")
+    return failure(entry.call, CANCELLED_ITSELF)

@@ -35,7 +35,7 @@ async def todo_write(todos: list[Todo], context: CallContext[Any]) -> str:
     """
     saved = [asdict(todo) for todo in todos]
     context.store[TODOS] = saved
-    context.say(TodoUpdated, context.call_id, [dict(todo) for todo in saved])
+    context.say(TodoUpdated, context.number, context.call_id, context.name, [dict(todo) for todo in saved])
     if not todos:
         return "The list is empty now."
     counts = {status: sum(todo.status == status for todo in todos) for status in _MARKS}

@@ -65,6 +65,7 @@ class Interrupted:
     seconds: float
     """How long it had been going."""
     next_seq: int
+    next_call: int
     request: RecordedRequest | None = None
     answer: list[Line] = field(default_factory=list[Line])
     """The deltas that came, if the answer was whole."""
@@ -80,6 +81,11 @@ class Interrupted:
     """Calls of the last answer that were begun, by their ids."""
     turn: int = 0
     """Theirs."""
+    numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    """The numbers of calls, by their turns and ids; of those with the same id the last."""
+    started_numbers: set[int] = field(default_factory=set[int])
+    loose: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
+    """The calls of the last answer that were neither dropped nor adopted, by their numbers."""
     uncertain: set[str] = field(default_factory=set[str])
     """Those of them that have no result, and of which nobody has said that they may run again."""
     asked_about: set[str] = field(default_factory=set[str])
@@ -111,6 +117,7 @@ def find_interruption(recording: Recording) -> Interrupted:
         _state_of(recording),
         _seconds(recording),
         max((event.seq for event in recording.events), default=-1) + 1,
+        _next_call(recording),
     )
     requests = iter(recording.requests)
     history: list[Line] = recording.head.get("messages", [])
@@ -135,13 +142,21 @@ def find_interruption(recording: Recording) -> Interrupted:
                 if before is None or before.turn != found.request.turn:
                     found.decisions = {}
                     found.started, found.uncertain, found.asked_about = {}, set(), set()
+                    found.loose = {}
             case "delta":
                 coming.append(line)
                 if line["delta"] == "ended" and line["verdict"]["kind"] == "whole":
                     whole[line["turn"]] = coming
             case "event" if line["event"] == "tool_calls_detected":
                 whole.setdefault(line["turn"], coming)  # cut, and its complete calls ran
+            case "event" if line["event"] == "call_written":
+                call = ToolCall(line["call_id"], line["name"], line["arguments"])
+                found.numbers[line["turn"], call.id] = line["call"]
+                found.loose[line["call"]] = call
+            case "event" if line["event"] in ("call_adopted", "call_dropped"):
+                found.loose.pop(line["adopted" if line["event"] == "call_adopted" else "call"], None)
             case "event" if line["event"] == "call_started":
+                found.started_numbers.add(line["call"])
                 call = ToolCall(line["call_id"], line["name"], line["arguments"])
                 found.begun[line["turn"], call.id] += 1
                 starts.setdefault((line["turn"], call.id), line["time"])
@@ -178,6 +193,12 @@ def combine(before: Approval | ToolResult | None, now: Approval | ToolResult) ->
     return before if isinstance(before, Edit) and isinstance(now, Allow) else now
 
 
+def _next_call(recording: Recording) -> int:
+    numbers = (line["call"] for line in recording.of("event") if line["event"] == "call_written")
+    state: Line = recording.head.get("state", {})
+    return max(numbers, default=state.get("next_call", 0) - 1) + 1
+
+
 def _state_of(recording: Recording) -> Line:
     """Of a run that was resumed before its recording began: it has calls to finish, and asks nothing before that."""
     state: Line = recording.head.get("state", {})
@@ -206,6 +227,8 @@ class Continuation(Middleware):
         """The calls are those of the recording."""
         self._toolbox: Toolbox | None = None
         self._result_limit = RESULT_LIMIT
+        self._loose = dict(interrupted.loose)
+        """Calls that nobody has continued yet."""
         runs = {id for id, answer in answers.items() if isinstance(answer, Allow | Edit)}
         self._uncertain = interrupted.uncertain - (runs & interrupted.asked_about)
 
@@ -238,12 +261,49 @@ class Continuation(Middleware):
     def continue_with_same_calls(self) -> None:
         """The calls are those of the recording, though no answer is played: the run waited in the middle of them."""
         self._same, self._answer = True, []
+        self._loose = {}  # all that is left of them is in the history
 
     def _writes(self, call: ToolCall) -> bool:
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
         return tool is None or tool.effect != "read"
 
-    def began_before(self, prepared: Prepared, turn: int) -> bool:
+    # What the run asks about its earlier part
+
+    def number_of(self, call: ToolCall, turn: int) -> int | None:
+        found = self._interrupted
+        if self._same:
+            number = found.numbers.get((turn, call.id))
+        elif found.request is None or found.request.turn != turn or not self._loose:
+            return None
+        else:
+            mark = fingerprint(call)
+            number = next((number for number, each in self._loose.items() if fingerprint(each) == mark), None)
+        if number is not None:
+            self._loose.pop(number, None)
+        return number
+
+    def had_started(self, number: int) -> bool:
+        return number in self._interrupted.started_numbers
+
+    def lost_calls(self) -> list[tuple[int, ToolCall]]:
+        lost, self._loose = list(self._loose.items()), {}
+        return lost
+
+    def seconds_of(self, context: CallContext[Any]) -> float | None:
+        given = self._given(context)
+        return None if given is None else given.seconds
+
+    def _given(self, context: CallContext[Any]) -> Given | None:
+        """What the call gave before, if it need not run again."""
+        if context.name in self._live:
+            return None
+        found = self._interrupted
+        given = found.results.get(context.key)
+        if given is None and self._same:  # its key was made of what is masked now
+            given = found.by_id.get((context.turn, context.call_id))
+        return given
+
+    def began(self, prepared: Prepared, turn: int) -> bool:
         """Had this call started, without a result, and may it have changed something?"""
         call = prepared.call
         return self._is_uncertain(call, turn, prepared.fingerprint) and self._writes(call) and not self._is_masked(call)
@@ -260,18 +320,15 @@ class Continuation(Middleware):
         return self._same and self._interrupted.recording.masked and MASK.encode() in encode(call.arguments or {})
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        found = self._interrupted
-        given = found.results.get(context.key)
-        if given is None and self._same:  # its key was made of what is masked now
-            given = found.by_id.get((context.turn, call.id))
-        if given is not None and call.name not in self._live:
+        given = self._given(context)
+        if given is not None:
             if given.usage is not None:
                 context.spend(given.usage)
             context.ran_before = given.seconds
             return replace(given.result, call_id=call.id)
         uncertain = self._is_uncertain(call, context.turn, context.fingerprint) and self._writes(call)
         if self._is_masked(call):
-            return unknown(call) if uncertain else failure(call, MASKED)
+            return unknown(call) if uncertain else failure(call, MASKED, "not_executed")
         context.attempt += self._attempts(call, context)
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
         if uncertain and tool is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from difflib import unified_diff
-from typing import Any
+from typing import Any, cast
 
 from unbroken.errors import UserError
 from unbroken.messages import Json, Request, ToolCall
 from unbroken.models.secrets import MASK
 from unbroken.tools.context import CallContext
+from unbroken.trajectory.line_checks import objects
 from unbroken.trajectory.lines import Line, request_fields, spec_fields
 from unbroken.trajectory.recording import RecordedRequest, Recording
 from unbroken.trajectory.redaction import Hiding, secrets_in_environment
@@ -29,6 +30,7 @@ def compare_requests(recorded: RecordedRequest, request: Request, place: int) ->
     """What is other about the request, in words; nothing if it is the same."""
     messages = to_json(request.messages)
     for number, (before, now) in enumerate(zip(recorded.messages, messages, strict=False)):
+        before, now = _as_told(before), _as_told(now)
         if not _same(before, now, recorded.masked):
             return _words(f"request {place}, message {number} ({now.get('role')})", before, now)
     if len(recorded.messages) != len(messages):
@@ -63,6 +65,16 @@ def describe_call(call: ToolCall, context: CallContext[Any], recording: Recordin
         return f"the run diverges from its recording: {at} is in it, but what came of it is not, or cannot be read"
     like = next((each for each in recorded if each["name"] == call.name), recorded[0] if recorded else {})
     return _words(f"turn {context.turn}, call `{call.name}` ({call.id})", like, now)
+
+
+def _as_told(message: Line) -> Line:
+    """Without what no model is told: how a call ended, which recordings of schema 1 do not say."""
+    results = message.get("results")
+    if not isinstance(results, list):
+        return message
+    untold = ("outcome", "uncertain")
+    told = [{name: each[name] for name in each if name not in untold} for each in objects(cast("object", results))]
+    return {**message, "results": told}
 
 
 def _by_name(tools: Iterable[Line]) -> Line:

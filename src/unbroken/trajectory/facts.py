@@ -14,6 +14,8 @@ from math import isfinite
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from unbroken.events import (
+    CallAdopted,
+    CallDropped,
     CallFinished,
     CallStarted,
     Event,
@@ -25,7 +27,6 @@ from unbroken.events import (
     ToolCallsDetected,
 )
 from unbroken.messages import Json, Usage
-from unbroken.tools.execution import CANCELLED
 from unbroken.trajectory.histograms import nanoseconds
 from unbroken.trajectory.line_checks import count
 
@@ -69,7 +70,6 @@ MOST_FAILED = 100
 """So many that failed are: they may go on from their recordings."""
 
 _GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "SystemExit", "ClientGone"})
-_CANCELLED = f"Error: cancelled: {CANCELLED}"
 
 
 class Pricing(Protocol):
@@ -100,15 +100,18 @@ class Going:
     """By turn and attempt: did it break?"""
     detected: float | None = None
     """When the response of this turn had ended, if it had calls."""
-    early: dict[str, float] = field(default_factory=dict[str, float])
+    started: set[int] = field(default_factory=set[int])
+    """The numbers of the calls of this turn that have started, or have taken over the execution of another one."""
+    early: dict[int, float] = field(default_factory=dict[int, float])
     """When each call of this response started that started early, until its end."""
-    done: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
+    done: dict[int, tuple[float, int]] = field(default_factory=dict[int, tuple[float, int]])
     """Of those that had ended before their response had: their start and the nanoseconds that they took."""
-    told: set[str] = field(default_factory=set[str])
-    """Calls of this response whose end was told."""
-    lost: dict[str, float] = field(default_factory=dict[str, float])
+    told: set[int] = field(default_factory=set[int])
+    """Calls of this turn whose end was told."""
+    executed: set[int] = field(default_factory=set[int])
+    """Calls of this turn whose execution was told, under their own number or under that of the call they adopted."""
+    lost: dict[int, float] = field(default_factory=dict[int, float])
     """As `early`, of a response of this turn that broke; the one that comes instead may adopt them."""
-    lost_told: set[str] = field(default_factory=set[str])
 
     def copy(self) -> Going:
         return Going(
@@ -118,11 +121,12 @@ class Going:
             self.final,
             self.retried.copy(),
             self.detected,
+            self.started.copy(),
             self.early.copy(),
             self.done.copy(),
             self.told.copy(),
+            self.executed.copy(),
             self.lost.copy(),
-            self.lost_told.copy(),
         )
 
     def begin(self, turn: int) -> bool:
@@ -132,17 +136,16 @@ class Going:
             return False
         self.turn = turn
         self.detected = None
-        for kept in (self.early, self.done, self.told, self.lost, self.lost_told):
+        for kept in (self.started, self.early, self.done, self.told, self.executed, self.lost):
             kept.clear()
         return True
 
     def break_off(self) -> None:
-        """The response comes again, and its ids may come again for other calls."""
+        """The response comes again; a call of it may adopt one of these."""
         self.lost |= self.early
-        self.lost |= {id: start for id, (start, _) in self.done.items()}
-        self.lost_told |= self.told
-        for kept in (self.early, self.done, self.told):
-            kept.clear()
+        self.lost |= {call: start for call, (start, _) in self.done.items()}
+        self.early.clear()
+        self.done.clear()
 
 
 @dataclass(slots=True)
@@ -233,45 +236,59 @@ class Facts:
             self._tell("call", 1, name)
         if going.done:
             for call in event.calls:
-                if (done := going.done.pop(str(call.get("id")), None)) is not None:
+                if (done := going.done.pop(count(call.get("call")), None)) is not None:
                     self._saved(str(call.get("name")), event.time, *done)
 
     def _call_started(self, event: CallStarted) -> None:
+        going = self._run(event)
+        going.started.add(event.call)
         if event.early:
-            self._run(event).early[event.call_id] = event.time
+            going.early[event.call] = event.time
+
+    def _call_adopted(self, event: CallAdopted) -> None:
+        going, call, before = self._run(event), event.call, event.adopted
+        if before in going.told:
+            going.executed.add(call)
+        if before in going.lost:
+            self._tell("adoption", 1, event.name)
+            going.started.add(call)
+            going.early[call] = going.lost.pop(before)
+        elif before in going.told:
+            going.told.add(call)  # before its process died: what is told of it again is the same
+        else:
+            going.started.add(call)
+
+    def _call_dropped(self, event: CallDropped) -> None:
+        going = self._run(event)
+        for kept in (going.early, going.done, going.lost):
+            kept.pop(event.call, None)
+        if event.call in going.started:
+            self._tell("drop", 1, event.name)
 
     def _call_finished(self, event: CallFinished) -> None:
-        going, tool, took = self._run(event), event.name, nanoseconds(event.seconds)
-        if event.dropped:
-            self._tell("drop", 1, tool)
+        going, call, tool, took = self._run(event), event.call, event.name, nanoseconds(event.seconds)
+        if call in going.told:
+            return
+        going.told.add(call)
+        if call in going.lost:  # nobody has adopted it, and it is dropped next
             self._tell("execution", took, tool)
-            return
-        if event.call_id in going.told:
-            return
-        going.told.add(event.call_id)
-        if event.uncertain:
+        elif event.outcome == "unknown":
             self._tell("uncertain", 1, tool)
-        elif not event.executed:
-            self._tell("refusal" if event.error else "outside", 1, tool)
-        elif event.duplicate_of:
+        elif event.outcome != "not_executed" and event.duplicate_of:
             self._tell("duplicate", 1, tool)
+        elif call not in going.started or event.outcome == "not_executed":
+            self._tell("refusal" if event.error else "outside", 1, tool)
         else:
-            start = self._start(going, event)
-            # A call that had ended before its response broke is told once more by who adopts it.
-            if not (event.adopted_from and event.adopted_from in going.lost_told):
+            if call not in going.executed:
+                going.executed.add(call)
                 self._tell("execution", took, tool)
                 if failed(event):
                     self._tell("failure", 1, tool)
+            start = going.early.pop(call, None)
             if start is not None and going.detected is not None:
                 self._saved(tool, going.detected, start, took)
             elif start is not None:
-                going.done[event.call_id] = start, took
-
-    def _start(self, going: Going, event: CallFinished) -> float | None:
-        if not event.adopted_from or (event.adopted_from == event.call_id and event.call_id not in going.lost):
-            return going.early.pop(event.call_id, None)  # from itself: it ran before its process died
-        self._tell("adoption", 1, event.name)
-        return going.lost.pop(event.adopted_from, None)
+                going.done[call] = start, took
 
     def _saved(self, tool: str, response_ended: float, started: float, took: int) -> None:
         # The times of events are seconds since the epoch: below a microsecond a float of that size holds nothing.
@@ -331,6 +348,8 @@ class Facts:
         ToolCallsDetected: _detected,
         CallStarted: _call_started,
         CallFinished: _call_finished,
+        CallAdopted: _call_adopted,
+        CallDropped: _call_dropped,
         RunFinished: _finished,
         RunFailed: _failed,
     }
@@ -338,6 +357,9 @@ class Facts:
 
 COUNTED = frozenset(Facts.TAKES)
 """The events in which there is anything to count. Most are not among them: they are of text as it comes."""
+
+COUNTED_IN_RUN = COUNTED - {RunStarted, RunFinished, RunFailed}
+"""The same, without the start and the end of a run."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -353,8 +375,7 @@ def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
 
 def failed(event: CallFinished) -> bool:
     """Did its tool run and fail? What we ended ourselves did not."""
-    ran = event.executed and not event.dropped and not event.duplicate_of and not event.uncertain
-    return event.error and ran and not event.text.startswith(_CANCELLED)
+    return event.outcome in ("failed", "timed_out") and not event.duplicate_of
 
 
 def _broken(going: Going, verdicts: Iterable[Mapping[str, Json]]) -> int:

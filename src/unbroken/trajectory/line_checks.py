@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any, cast
 
 from unbroken.events import KINDS, NAMES
+from unbroken.messages import OUTCOMES
 from unbroken.trajectory.lines import LARGEST, Line
 
 Check = Callable[[Any], bool]
@@ -48,8 +49,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
-def _is_start(value: object) -> bool:
-    return value == -1 or _is_count(value)
+def _is_call_number(value: object) -> bool:
+    return value == -1 or _is_count(value)  # -1 if the tool was called without an agent
 
 
 def _is_text(value: object) -> bool:
@@ -96,7 +97,7 @@ def _is_usage(value: object) -> bool:
     )
 
 
-_COUNTED = frozenset({"rounds", "requests", "calls", "attempts", "nudges", "pauses", "corrections"})
+_COUNTED = frozenset({"rounds", "requests", "calls", "attempts", "nudges", "pauses", "corrections", "next_call"})
 
 
 def is_state(value: object) -> bool:
@@ -137,9 +138,9 @@ _NEEDS: dict[str, dict[str, Check]] = {
 _MAY_HAVE: dict[str, dict[str, Check]] = {
     "request": {"system": _maybe(_is_object), "tools": _are_named, "state": _is_object},
     "delta": {"text": _is_text, "index": _is_count, "call": _is_object, "usage": _is_usage, "verdict": _is_verdict},
-    "result": {"start": _is_start},
-    "cancelled": {"start": _is_start},
-    "event": {"keep": _is_count, "start": _is_start},
+    "result": {"call": _is_call_number},
+    "cancelled": {"call": _is_call_number},
+    "event": {"keep": _is_count},
 }
 _DELTAS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -163,6 +164,8 @@ _BY_TYPE: dict[str, Check] = {
     "float | None": _maybe(is_number),
     "list[str]": _are_texts,
     "dict[str, Json]": _is_object,
+    "dict[str, Json] | None": _maybe(_is_object),
+    "Outcome": lambda value: value in OUTCOMES,
     "list[dict[str, Json]]": _are_objects,
 }
 

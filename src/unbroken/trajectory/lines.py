@@ -57,7 +57,7 @@ from unbroken.transcript import from_json, to_json
 from unbroken.transcript.saved import read_call, write_call
 from unbroken.verdicts import Verdict
 
-SCHEMA = 1
+SCHEMA = 2
 LARGEST = 1e12
 """Nothing that is counted or timed in a run is as much."""
 

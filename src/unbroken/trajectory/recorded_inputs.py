@@ -50,8 +50,8 @@ class Exchange:
 class Execution:
     """A tool that ran: what it reported, and what it gave."""
 
-    start: int
-    """The number of the event that reports its start."""
+    call: int
+    """The number of the call that started it."""
     inputs: list[Input]
 
 
@@ -248,9 +248,8 @@ class Inputs:
     """By turn and id of the call, in the order of their starts."""
     approvals: dict[str, list[Input]] = field(default_factory=dict[str, list[Input]])
     """Decisions by the id of the call, in their order."""
-    by_start: dict[int, Execution] = field(default_factory=dict[int, Execution])
-    by_call_id: dict[str, Execution] = field(default_factory=dict[str, Execution])
-    """The execution that a line belongs to: older recordings name only the id of its call."""
+    by_call: dict[int, Execution] = field(default_factory=dict[int, Execution])
+    """By the number of the call that started it, and of the call that adopted it."""
 
     def add(self, each: Input) -> None:
         line = each.line
@@ -262,26 +261,32 @@ class Inputs:
             case "approval" | "cancelled" if line["line"] == "approval" or line.get("approval"):
                 self.approvals.setdefault(line["call_id"], []).append(each)
             case "event" if line["event"] == "call_started":
-                execution = Execution(line["seq"], [])
-                self.by_start[line["seq"]] = self.by_call_id[line["call_id"]] = execution
-                self.executions.setdefault((line["turn"], line["call_id"]), []).append(execution)
+                self._begin_execution(line)
+            case "event" if line["event"] == "call_adopted":
+                running = self.by_call.get(line["adopted"])
+                if running is not None:
+                    self.by_call[line["call"]] = running
+                else:  # its process had died: it gives its recorded result
+                    self._begin_execution(line)
             case "event" | "result" | "cancelled":
                 is_input = line["line"] != "event" or line["event"] in _CAUSED_BY_TOOLS
-                execution = self._execution_of(line) if is_input else None
+                execution = self.by_call.get(line.get("call", -1)) if is_input else None
                 if execution is not None:
                     execution.inputs.append(each)
             case _:
                 pass
 
-    def _execution_of(self, line: Line) -> Execution | None:
-        found = self.by_start.get(line.get("start", -1))
-        return found or self.by_call_id.get(line.get("call_id", ""))
+    def _begin_execution(self, line: Line) -> None:
+        if line["call"] not in self.by_call:
+            self.by_call[line["call"]] = execution = Execution(line["call"], [])
+            self.executions.setdefault((line["turn"], line["call_id"]), []).append(execution)
 
     def begin_exchange(self, request: RecordedRequest, again: bool) -> None:
         """`again`: the process died, and the last request came a second time, with all that came of it."""
         if again and self.exchanges and self.exchanges[-1].request.turn == request.turn:
             self.exchanges.pop()
             self.executions = {key: some for key, some in self.executions.items() if key[0] != request.turn}
+            self.by_call = {one.call: one for some in self.executions.values() for one in some}
         self.exchanges.append(Exchange(request, []))
 
 

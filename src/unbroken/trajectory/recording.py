@@ -19,6 +19,7 @@ from unbroken.messages import Json
 from unbroken.trajectory.line_checks import count, is_line, number, objects, texts
 from unbroken.trajectory.line_references import Expander
 from unbroken.trajectory.lines import SCHEMA, Line, apart
+from unbroken.trajectory.schema_1 import Upgrade
 from unbroken.validation import checked
 from unbroken.wires.jsontext import loads_faithful
 
@@ -202,22 +203,29 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     size = 0
     unreadable = damaged = 0
     expander = Expander()
+    upgrade: Upgrade | None = None
+    """As long as the lines are of schema 1."""
     with _open(file) as data:
         for place, raw in enumerate(data, start=1):
             size += len(raw)
             if head is None:
                 head = _head(file, raw)
+                upgrade = Upgrade(str(head.get("run", ""))) if head["schema"] == 1 else None
                 continue
-            found = _line(raw)
-            if found is None:
+            read = _json(raw)
+            if read is not None and read.get("line") == "resumed" and "schema" in read:
+                _refuse_newer(file, read["schema"])
+                upgrade = None
+            found = _lines(read, upgrade)
+            if not found:
                 if raw.strip():
                     problems.append(_unreadable(place, raw))
                     unreadable = unreadable or place
                 continue
-            if unreadable and found["line"] != "resumed":
+            if unreadable and found[0]["line"] != "resumed":
                 damaged = damaged or unreadable
             unreadable = 0
-            for line in apart(found):
+            for line in (piece for each in found for piece in apart(each)):
                 if not expander.feed(line):
                     problems.append(f"line {place} refers to lines that are not there")
                 if line["line"] == "resumed":
@@ -247,12 +255,15 @@ def _head(path: Path, raw: bytes) -> Line:
         raise UserError(f"{path} is cut in its first line: its process died when the run began; there is nothing in it")
     if line is None or line.get("line") != "run" or "schema" not in line:
         raise UserError(f"{path} is not a recording: its first line does not begin with {_BEGINNING.decode()}")
-    if not isinstance(line["schema"], int) or line["schema"] > SCHEMA:
-        raise UserError(
-            f"{path} was recorded by a newer version (schema {line['schema']}, and this one reads {SCHEMA}): "
-            f"update unbroken"
-        )
+    _refuse_newer(path, line["schema"])
     return line
+
+
+def _refuse_newer(path: Path, schema: object) -> None:
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise UserError(
+            f"{path} was recorded by a newer version (schema {schema}, and this one reads {SCHEMA}): update unbroken"
+        )
 
 
 def _json(raw: bytes) -> Line | None:
@@ -263,8 +274,17 @@ def _json(raw: bytes) -> Line | None:
     return cast("Line", value) if isinstance(value, dict) else None
 
 
+def _lines(line: Line | None, upgrade: Upgrade | None) -> list[Line]:
+    """Nothing if it is no line: cut, or not as the schema has it."""
+    if line is None:
+        return []
+    if upgrade is not None:
+        return upgrade.feed(line)
+    return [line] if is_line(line) else []
+
+
 def _line(raw: bytes) -> Line | None:
-    """None if it is none: cut, or not as the schema has it."""
+    """One that is the same in every schema, or None if it is none."""
     line = _json(raw)
     return line if line is not None and is_line(line) else None
 
@@ -384,9 +404,10 @@ def _so_far(lines: list[bytes]) -> Line:
         if raw.startswith(b'{"line":"event"'):
             started += raw.startswith(_EVENT + b'call_started"')
             detects = raw.startswith(_EVENT + b'tool_calls_detected"')
-            if (detects or not found) and (line := _line(raw)):
-                calls = line["count"] if detects else calls
-                found = found or {"time": line["time"]}
+            if detects and (line := _line(raw)):
+                calls = line["count"]
+            if not found and (line := _json(raw)):
+                found = {"time": line.get("time")}
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
             state = _object(line.get("state"))
             found |= {"requests": state.get("requests"), "usage": state.get("usage")}

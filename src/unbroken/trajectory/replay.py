@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 from unbroken import errors
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
-from unbroken.events import Event, RunFailed, RunFinished, event_from_json
+from unbroken.events import CallEvent, Event, RunFailed, RunFinished, event_from_json
 from unbroken.messages import Message, Request, ToolCall, ToolResult, User
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.partial_response import PartialResponse
@@ -213,7 +213,7 @@ class Playback(Middleware):
         if not executions:
             self._diverge(describe_call(call, context, self.recording))
             return failure(call, "this call is not in the recording")
-        execution = _started_as(executions, context.start)
+        execution = _started_as(executions, context.number)
         context.began = bool(execution.inputs)
         for place, each in enumerate(execution.inputs):
             match each.line["line"]:
@@ -258,7 +258,9 @@ class Playback(Middleware):
         """What the tool said; a thread of its own may have said it when the tool was done."""
         self._tape.pass_by(each)
         event = event_from_json(each.line)
-        context.say(type(event), *(getattr(event, field.name) for field in fields(event)[4:]))
+        assert isinstance(event, CallEvent)
+        own = [getattr(event, field.name) for field in fields(event)[_OF_CALL_EVENTS:]]
+        context.say(type(event), context.number, context.call_id, event.name, *own)
 
     # In place of who approves
 
@@ -302,10 +304,13 @@ class Playback(Middleware):
 _OUR_ERRORS = frozenset(name for name in dir(errors) if name[0].isupper())
 
 
-def _started_as(executions: list[Execution], start: int) -> Execution:
-    """The one of these with that number. A run that is played by other means may number its events in another way:
+_OF_CALL_EVENTS = len(fields(CallEvent))
+
+
+def _started_as(executions: list[Execution], number: int) -> Execution:
+    """The one of these that the call with this number started. A run that was resumed numbers its calls in another way:
     then the executions of one id are taken in their order."""
     for place, execution in enumerate(executions):
-        if execution.start == start:
+        if execution.call == number:
             return executions.pop(place) if len(executions) > 1 else execution
     return executions.pop(0) if len(executions) > 1 else executions[0]

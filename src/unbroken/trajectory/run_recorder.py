@@ -15,7 +15,6 @@ from dataclasses import fields
 from functools import partial
 from operator import is_not
 from pathlib import Path
-from threading import get_ident
 from typing import Any, Literal, TypeAlias, cast
 
 from unbroken.clock import VirtualClock
@@ -117,13 +116,10 @@ class RunRecorder(Middleware):
         """The names of several calls in one answer that have not ended, by their turn."""
         self._used: dict[int, Usage] = {}
         """What calls have used that run now, by their contexts."""
-        self._reporter: int | None = None
-        """The number of the call that reports just now."""
         self._ended_at: float | None = None
         """When the answer ended whose stream is not closed yet."""
         self._moved = False
         """A tool was entered, reported or ended since then."""
-        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         size = os.fstat(file).st_size if head.resumed and file != NOWHERE else 0
         if size:
             os.lseek(file, -1, os.SEEK_END)
@@ -172,7 +168,7 @@ class RunRecorder(Middleware):
     def _write_resumed(self) -> None:
         head = self._head
         self._sent = ()
-        self._put({"line": "resumed", "time": self._clock.now(), "model": head.model})
+        self._put({"line": "resumed", "schema": SCHEMA, "time": self._clock.now(), "model": head.model})
         last = head.messages[-1] if head.messages else None
         if isinstance(last, Assistant) and len(last.calls) > 1:
             self._several[-1] = [call.name for call in last.calls]
@@ -334,7 +330,6 @@ class RunRecorder(Middleware):
         self._moved = True
         self._used.pop(id(context), None)
         context.spend = partial(self._spend, id(context), context.spend)
-        context.say = partial(self._report, context.start, context.say)
         if changes and self._scribe.urgent:  # that it starts must be known, if it is never heard of again
             self._scribe.flush()
         if changes and self._stops and self._scribe.broken:
@@ -346,7 +341,7 @@ class RunRecorder(Middleware):
             raise
         except asyncio.CancelledError:
             if context.began:
-                self._keep_cancelled(call, start=context.start)
+                self._keep_cancelled(call, call=context.number)
             raise
         self._keep_result(call, context, result)
         if changes:  # at once: whatever runs next in this turn of the loop may take its time, or be the end
@@ -359,18 +354,6 @@ class RunRecorder(Middleware):
         self._used[context] = usage if used is None else used + usage
         spend(usage)
 
-    def _report(self, start: int, say: Callable[..., None], kind: type[Event], *fields: Any) -> None:
-        """What a tool reports is recorded with the number of its call; from another thread in the loop's turn."""
-        if get_ident() != self._thread:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._report, start, say, kind, *fields)
-            return
-        self._reporter = start
-        try:
-            say(kind, *fields)
-        finally:
-            self._reporter = None
-
     def _keep_result(self, call: ToolCall, context: CallContext[Any], result: ToolResult) -> None:
         try:
             saved = write_result(result)
@@ -379,7 +362,7 @@ class RunRecorder(Middleware):
         self._given[call.id] = result
         self._moved = True
         line: Line = {"line": "result", "at": self._at(), "turn": self.turn}
-        line |= {"call_id": call.id, "start": context.start, "key": context.key, "result": saved}
+        line |= {"call_id": call.id, "call": context.number, "key": context.key, "result": saved}
         if self._used and (used := self._used.pop(id(context), None)) is not None:
             line["usage"] = fields_of(used)
         self._put(line)
@@ -387,13 +370,13 @@ class RunRecorder(Middleware):
     def on_time_limit(self) -> None:
         self._put(self._line("time_up"))
 
-    def _keep_cancelled(self, call: ToolCall, **what: Any) -> None:
+    def _keep_cancelled(self, cancelled: ToolCall, **what: Any) -> None:
         """Not every tool ends at once when it is cancelled; and some raise the error though nobody cancelled them."""
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             what["by_itself"] = True
         self._moved = True
-        self._put(self._line("cancelled", call_id=call.id, **what))
+        self._put(self._line("cancelled", call_id=cancelled.id, **what))
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
         if on_approval is None:
@@ -429,8 +412,7 @@ class RunRecorder(Middleware):
             self._put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
             self._moved = True
-            caused = {} if self._reporter is None else {"start": self._reporter}
-            self._put({**self._line("event", **caused), **event_to_json(event)})
+            self._put({**self._line("event"), **event_to_json(event)})
         else:
             self._put_event(event)
             self._note_stage(event)

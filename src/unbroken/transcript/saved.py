@@ -11,12 +11,14 @@ from typing import Any, TypeVar, assert_never, cast
 
 from unbroken.errors import UserError
 from unbroken.messages import (
+    OUTCOMES,
     Assistant,
     CacheMark,
     Json,
     Media,
     Message,
     Native,
+    Outcome,
     Part,
     System,
     Text,
@@ -126,8 +128,8 @@ def write_result(result: ToolResult) -> Object:
         saved["cache"] = result.cache
     if result.error:
         saved["metadata"] = {"error": True}
-    if result.uncertain:
-        saved["uncertain"] = True
+    if result.ended_as is not None:
+        saved["outcome"] = result.ended_as
     if result.native is not None:
         saved |= _write_native(result.native)
     return saved
@@ -194,7 +196,7 @@ def _read_result(saved: Object) -> ToolResult:
         duplicate_of=_get(saved, "duplicate_of", ""),
         cache=_cache(saved),
         native=_read_native(saved),
-        uncertain=_get(saved, "uncertain", False),
+        ended_as=_ended_as(saved),
     )
 
 
@@ -210,6 +212,15 @@ def _cache(saved: Object) -> CacheMark:
     if cache not in ("", "5m", "1h"):
         raise _Unreadable(f"`cache` is {cache!r}, not 5m or 1h")
     return cache
+
+
+def _ended_as(saved: Object) -> Outcome | None:
+    if _get(saved, "uncertain", False):
+        return "unknown"  # as it was saved before there were outcomes
+    outcome = saved.get("outcome")
+    if outcome is not None and outcome not in OUTCOMES:
+        raise _Unreadable(f"`outcome` is {outcome!r}, not one of {', '.join(OUTCOMES)}")
+    return outcome
 
 
 def _strings(saved: Object, name: str) -> tuple[str, ...]:

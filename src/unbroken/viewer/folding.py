@@ -41,6 +41,7 @@ class Lanes:
         """Seconds in which nobody was there."""
         self._by_number: dict[int, Turn] = {}
         self._known = KnownCalls()
+        self._numbered: dict[int, CallLane] = {}
         self._open: dict[int, CallLane] = {}
         """Of the answer that is being heard, by index."""
         self._begun_by: set[str] = set()
@@ -321,6 +322,14 @@ class Lanes:
                 turn = self._begin(line, "event")
                 turn.messages, turn.tools = count(line, "messages"), count(line, "tools")
                 turn.final = flag(line, "final")
+            case "call_written":
+                call = self._known.find(words(line, "call_id"), self._turn(line).number)
+                if call is not None:
+                    self._numbered[count(line, "call")] = call
+            case "call_adopted":
+                self._adopt(line)
+            case "call_dropped":
+                self._drop(self._find(line))
             case "call_started":
                 call = self._find(line)
                 if call.settled:
@@ -353,32 +362,38 @@ class Lanes:
                 pass
 
     def _finished(self, line: Line, at: float) -> None:
-        dropped, adopted = flag(line, "dropped"), words(line, "adopted_from")
-        if adopted == words(line, "call_id") and self._known.lost(adopted) is None:
-            adopted = ""  # from itself: it ran before its process died
-        if adopted:
-            self._adopt(line, adopted)
-        lost = self._known.lost(words(line, "call_id")) if dropped else None
-        call = lost or self._find(line)
+        call = self._find(line)
         if call.settled:
             return
         call.error, call.seconds = flag(line, "error"), number(line, "seconds")
+        dropped = call.state == "dropped"
         if dropped and call.started is not None and call.seconds is not None:
             call.ended = min(at, round(call.started + call.seconds, 6))  # it is told when nobody has taken it over
-        elif call.ended is None or not adopted:  # one that is taken over may have ended before
+        elif call.ended is None or not call.adopted_from:  # one that is taken over may have ended before
             call.ended = at
-        call.duplicate_of, call.adopted_from = words(line, "duplicate_of"), adopted
+        call.duplicate_of = words(line, "duplicate_of")
         if call.result is None:
             call.result = self._clips.text(text(line, "text"))
-        call.state = _state(call, dropped, line.get("executed") is not False)
-        if flag(line, "uncertain"):
-            call.state, call.started = "uncertain", None
+        if not dropped:
+            call.state = _state(call, text(line, "outcome"))
+        if call.state == "uncertain":
+            call.started = None
 
-    def _adopt(self, line: Line, adopted_from: str) -> None:
-        """The call goes on as one of an answer that broke off."""
-        lost, call = self._known.lost(adopted_from), self._find(line)
-        if lost is not None and call is not lost:
-            self._go_on(lost, call)
+    def _adopt(self, line: Line) -> None:
+        """The call goes on as one of an answer that broke off, or as what it was before its process died."""
+        lost, call = self._numbered.get(count(line, "adopted")), self._find(line)
+        if lost is None or call is lost:
+            return
+        lost_id = lost.id
+        self._go_on(lost, call)
+        lost.state, lost.adopted_from = "waiting", lost_id
+        self._numbered[count(line, "call")] = lost
+
+    def _drop(self, call: CallLane) -> None:
+        """It is in no message. What had started has to be seen."""
+        if call.state != "withdrawn":
+            ran = call.started is not None or bool(call.died)
+            call.state = "dropped" if ran else "withdrawn"
 
     def _go_on(self, lost: CallLane, call: CallLane) -> None:
         self._known.find_again(lost)
@@ -401,17 +416,18 @@ class Lanes:
                 lost.state = "waiting"
 
     def _find(self, line: Line) -> CallLane:
-        """The call that a line is about. A run that goes on begins with calls that nobody saw being written."""
+        """The call that a line is about. A run that goes on begins with calls that nobody saw being written; and what
+        was decided about a call is known by its id alone."""
         id, turn = words(line, "call_id"), self._turn(line)
-        known = self._known.find(id, turn.number)
-        if known is None and text(line, "event") != "call_started":
-            known = self._known.lost(id)
-        if known is not None:
-            return known
-        call = CallLane(turn.number, len(turn.calls), words(line, "name"), id)
-        self._known.add(call)
-        turn.calls.append(call)
-        return call
+        known = self._numbered.get(count(line, "call")) if "call" in line else None
+        known = known or self._known.find(id, turn.number)
+        if known is None:
+            known = CallLane(turn.number, len(turn.calls), words(line, "name"), id)
+            self._known.add(known)
+            turn.calls.append(known)
+        if "call" in line:
+            self._numbered.setdefault(count(line, "call"), known)
+        return known
 
     def calls(self) -> Iterator[CallLane]:
         return (call for turn in self.turns for call in turn.calls)
@@ -445,12 +461,12 @@ def _unended(call: CallLane, over: bool) -> State:
     return "waiting"
 
 
-def _state(call: CallLane, dropped: bool, executed: bool) -> State:
-    if dropped:
-        return "dropped"
+def _state(call: CallLane, outcome: str) -> State:
+    if outcome == "unknown":
+        return "uncertain"
     if call.duplicate_of:
         return "shared"
-    if not executed:
+    if outcome == "not_executed":
         return "spoiled" if call.state == "spoiled" else "refused"
     return "failed" if call.error else "done"
 

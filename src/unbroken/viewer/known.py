@@ -1,4 +1,4 @@
-"""Which call a line is about, by its id. Ids come again: in another turn, in an answer that comes again, by mistake.
+"""Which call an id stands for. Ids come again: in another turn, in an answer that comes again, by mistake.
 
 Each look is cheap however many calls have the same id: what cannot be meant any more is thrown away when it is met.
 """
@@ -35,9 +35,6 @@ class KnownCalls:
     def lose(self, call: CallLane) -> None:
         self._lost.setdefault(call.id, {})[id(call)] = call
         self._are_lost.add(id(call))
-
-    def lost(self, id: str) -> CallLane | None:
-        return next(iter(self._lost.get(id, {}).values()), None)
 
     @property
     def has_lost(self) -> bool:

@@ -97,23 +97,31 @@ class Shelf:
 
 
 def count_failed(path: Path) -> int:
-    """Calls that were answered with an error. Other lines are not parsed: within a text of theirs a quotation mark is
-    never without a backslash, so what is looked for is found only where it is meant. A run that goes on tells again
-    of some calls."""
+    """Calls of messages that were answered with an error. Other lines are not parsed: within a text of theirs a
+    quotation mark is never without a backslash, so what is looked for is found only where it is meant. A call that is
+    adopted, because a run was resumed say, is counted as the one that adopts it."""
     failed: set[bytes | tuple[str, str]] = set()
     with path.open("rb") as file:
         for line in file:
-            if b'"event":"call_finished"' in line[:64] and b'"error":true' in line and b'"dropped":true' not in line:
-                failed.add(_call_of(line) or line)
+            start = line[:64]
+            if b'"event":"call_finished"' in start and b'"error":true' in line:
+                if b'"dropped":true' not in line:  # schema 1
+                    failed.add(_call_of(line, "call") or line)
+            elif b'"event":"call_adopted"' in start:
+                failed.discard(_call_of(line, "adopted") or line)
+            elif b'"event":"call_dropped"' in start:
+                failed.discard(_call_of(line, "call") or line)
     return len(failed)
 
 
-def _call_of(line: bytes) -> tuple[str, str] | None:
+def _call_of(line: bytes, field: str) -> tuple[str, str] | None:
+    """The number of a call; in schema 1 its turn and id stand for it."""
     try:
         event = as_object(loads(line))
     except StreamError:
         return None
-    return str(event.get("turn")), str(event.get("call_id"))
+    number = event.get(field)
+    return ("", str(number)) if number is not None else (str(event.get("turn")), str(event.get("call_id")))
 
 
 def recordings_below(folder: Path) -> list[Path]:

@@ -23,9 +23,21 @@ from typing import Any
 
 from unbroken.clock import current_clock
 from unbroken.decoding.shown import Shown
-from unbroken.deltas import AttemptFailed, Delta, Ended, ReasoningDelta, Restarted, TextDelta, UsageReported
+from unbroken.deltas import (
+    AttemptFailed,
+    CallReady,
+    CallWithdrawn,
+    Delta,
+    Ended,
+    ReasoningDelta,
+    Restarted,
+    TextDelta,
+    UsageReported,
+)
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import (
+    CallDropped,
+    CallWritten,
     Event,
     ReasoningAdded,
     ReasoningReplaced,
@@ -34,8 +46,8 @@ from unbroken.events import (
     RunFailed,
     RunFinished,
     RunStarted,
-    Said,
     TextAdded,
+    TextFinished,
     TextReplaced,
     ToolCallsDetected,
 )
@@ -180,6 +192,9 @@ class RequestRecording:
         self._elsewhere = False
         self._spent = Usage()
         self._usage = Usage()
+        self._calls: dict[tuple[int, str], tuple[int, ToolCall]] = {}
+        """The calls of this answer with their numbers, by index and id."""
+        self._next_call = 0
         self._ended: Ended | None = None
         self._error: Exception | None = None
 
@@ -225,9 +240,15 @@ class RequestRecording:
                 self._usage = usage if usage.total_tokens else self._usage  # some report zeros: they do not know
             case AttemptFailed(verdict, wait, elsewhere):
                 self._note_attempt(verdict, wait, elsewhere)
-            case Restarted() if self._shown is None:
-                said = self._hearing.message
-                self._shown = Shown(said.text), Shown(said.reasoning)
+            case CallReady(call):
+                self._number(call)
+            case CallWithdrawn(index):
+                self._drop("it was no call of its own", {known for known in self._calls if known[0] == index})
+            case Restarted():
+                self._drop("the answer broke off", {*self._calls})
+                if self._shown is None:
+                    said = self._hearing.message
+                    self._shown = Shown(said.text), Shown(said.reasoning)
             case Ended():
                 self._end_answer(delta)
             case _:
@@ -260,10 +281,33 @@ class RequestRecording:
                 if rest.replaced or rest.text:
                     self._say(replaced if rest.replaced else added, rest.text)
         if message.text:
-            self._say(Said, message.text, not message.calls)
+            self._say(TextFinished, message.text, not message.calls)
         if message.calls:
             calls = message.calls
-            self._say(ToolCallsDetected, len(calls), [call.name for call in calls], _told(calls))
+            told = self._told(calls)
+            self._drop("it is not in the message", {*self._calls} - {(call.index, call.id) for call in calls})
+            self._say(ToolCallsDetected, len(calls), [call.name for call in calls], told)
+
+    def _number(self, call: ToolCall) -> int:
+        """The number of a call. One that was never complete gets its number at the end of the answer."""
+        known = self._calls.get((call.index, call.id))
+        if known is not None:
+            return known[0]
+        number, self._next_call = self._next_call, self._next_call + 1
+        self._calls[call.index, call.id] = number, call
+        self._say(CallWritten, number, call.id, call.name, call.arguments)
+        return number
+
+    def _drop(self, reason: str, calls: set[tuple[int, str]]) -> None:
+        for known in sorted(calls):
+            number, call = self._calls.pop(known)
+            self._say(CallDropped, number, call.id, call.name, reason)
+
+    def _told(self, calls: Iterable[ToolCall]) -> list[dict[str, Json]]:
+        return [
+            {"call": self._number(call), "id": call.id, "name": call.name, "arguments": call.arguments}
+            for call in calls
+        ]
 
     @property
     def _message(self) -> Assistant:
@@ -280,6 +324,8 @@ class RequestRecording:
             return
         error = self._error or error
         ended = self._ended
+        if error is not None or ended is None or ended.verdict.failed:
+            self._drop("the answer broke off", {*self._calls})
         if error is not None:
             verdicts = error.verdicts if isinstance(error, UnbrokenError) else ()
             self._say(RunFailed, type(error).__name__, str(error) or words, [*map(_saved, verdicts)])
@@ -307,7 +353,7 @@ class RequestRecording:
             len(message.calls),
             usage,
             round(self._clock.elapsed() - self._began, 9),
-            _told(call for call in message.calls if not call.problem),
+            self._told(call for call in message.calls if not call.problem),
             made == returned,
             made,
             returned,
@@ -346,10 +392,6 @@ class _Overheard:
 
 def _said(message: Assistant) -> tuple[str, str]:
     return message.text, message.reasoning
-
-
-def _told(calls: Iterable[ToolCall]) -> list[dict[str, Json]]:
-    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
 
 
 def _saved(verdict: Verdict) -> dict[str, Json]:

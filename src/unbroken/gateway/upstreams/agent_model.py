@@ -11,7 +11,7 @@ from typing import Any
 
 from unbroken.agent import Agent
 from unbroken.deltas import Delta, Ended, ReasoningDelta, Restarted, TextDelta, UsageReported
-from unbroken.events import ReasoningAdded, RunFinished, Said, TextAdded, TextReplaced
+from unbroken.events import ReasoningAdded, RunFinished, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, Request, System, Usage
 from unbroken.verdicts import Verdict
 
@@ -35,7 +35,7 @@ class AgentModel:
                         yield [TextDelta(event.text)]
                     case ReasoningAdded():
                         yield [ReasoningDelta(event.text)]
-                    case Said(final=False) if text:
+                    case TextFinished(final=False) if text:
                         text = before = f"{text}\n\n"  # what it says before a call, and after it, are two paragraphs
                         yield [TextDelta("\n\n")]
                     case TextReplaced():

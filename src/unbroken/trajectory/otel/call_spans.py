@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Span, SpanKind
 
-from unbroken.events import CallFinished, CallStarted
+from unbroken.events import CallAdopted, CallFinished, CallStarted
 from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
@@ -20,7 +20,7 @@ from unbroken.tools.toolbox import Toolbox
 from unbroken.trace_headers import CARRIED
 from unbroken.trajectory.facts import failed
 from unbroken.trajectory.otel.instruments import Attributes
-from unbroken.trajectory.otel.names import CANCELLED, OTHER, error_type_of, nanoseconds
+from unbroken.trajectory.otel.names import CANCELLED, ERROR_TYPES, OTHER, nanoseconds
 from unbroken.trajectory.otel.tracing import Tracing, fail, headers_of
 
 
@@ -35,28 +35,33 @@ class Running:
 
 
 class CallSpans:
+    """All calls are known by their numbers."""
+
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
         self._toolbox: Toolbox | None = None
-        self._running: dict[str, Running] = {}
-        self._orphans: dict[str, Running] = {}
-        """Of a response that broke off. A call of the response that came instead may have the id of one of them."""
+        self._running: dict[int, Running] = {}
+        self._adopted: dict[int, int] = {}
+        """Of each call of this turn that continues another one, the number of that one."""
+        self._orphans: set[int] = set()
+        """Running calls of a response that broke off: if they finish under their own number, they are dropped."""
         self._response_ended = 0.0
         """When the last response was complete."""
-        self._saved: dict[str, tuple[float, Attributes]] = {}
+        self._saved: dict[int, tuple[float, Attributes]] = {}
         """Seconds of calls that have ended before their response has: if it breaks, nothing was saved, unless somebody
         takes them over."""
-        self._lost: dict[str, tuple[float, Attributes]] = {}
+        self._lost: dict[int, tuple[float, Attributes]] = {}
         self._is_ended = False
         """The response of this turn is complete."""
 
     def offered(self, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
         self._lost.clear()
+        self._adopted.clear()
         self._is_ended = False
 
     async def traced(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        running = self._running.get(call.id)
+        running = self._running.get(context.number)
         if running is None:
             return await call_next(call, context)
         token, carried = attach(running.context), CARRIED.set(headers_of(running.context))
@@ -66,13 +71,12 @@ class CallSpans:
             CARRIED.reset(carried)
             detach(token)
 
-    def span_of(self, call_id: str) -> Span | None:
-        running = self._running.get(call_id)
+    def span_of(self, number: int) -> Span | None:
+        running = self._running.get(number)
         return running.span if running is not None else None
 
     def response_broke(self) -> None:
-        self._orphans |= self._running
-        self._running.clear()
+        self._orphans.update(self._running)
         self._lost |= self._saved
         self._saved.clear()
 
@@ -88,73 +92,71 @@ class CallSpans:
         span.set_attribute("unbroken.call.early", event.early)
         if self._tracing.content:
             span.set_attribute("gen_ai.tool.call.arguments", self._tracing.told_json(event.arguments))
-        self._running[event.call_id] = Running(span, self._tracing.within(span), event.time, event.early)
+        self._running[event.call] = Running(span, self._tracing.within(span), event.time, event.early)
+
+    def adopt(self, event: CallAdopted) -> None:
+        self._adopted[event.call] = event.adopted
+        self._orphans.discard(event.adopted)
+        if (running := self._running.pop(event.adopted, None)) is not None:
+            self._running[event.call] = running
+            running.span.set_attribute("unbroken.call.number", event.call)
+            running.span.set_attribute("gen_ai.tool.call.id", self._tracing.told(event.call_id))
 
     def finish(self, event: CallFinished) -> None:
-        ran_before = event.adopted_from == event.call_id and event.call_id in self._running
-        """Before its process died: it gives what it gave then."""
-        running = self._running.pop(event.call_id) if ran_before else self._take(event)
+        running = self._running.pop(event.call, None)
         span = running.span if running is not None else self._begin(event)
-        tool, told = self._tool(event.name), self._tracing.told
-        error = error_type_of(event, tool.timeout if tool is not None else None) if event.error else ""
+        told, error = self._tracing.told, ERROR_TYPES[event.outcome]
+        adopted, dropped = self._adopted.get(event.call), event.call in self._orphans
+        self._orphans.discard(event.call)
         span.set_attribute("unbroken.call.seconds", event.seconds)
-        span.set_attribute("unbroken.call.executed", event.executed)
+        span.set_attribute("unbroken.call.outcome", event.outcome)
         if event.duplicate_of:
             span.set_attribute("unbroken.call.duplicate_of", told(event.duplicate_of))
-        if event.adopted_from:
-            span.set_attribute("unbroken.call.adopted_from", told(event.adopted_from))
-            span.set_attribute("gen_ai.tool.call.id", told(event.call_id))
-        if event.dropped:
+        if adopted is not None:
+            span.set_attribute("unbroken.call.adopted", adopted)
+        if dropped:
             span.set_attribute("unbroken.call.dropped", True)
-        if event.uncertain:
-            span.set_attribute("unbroken.call.uncertain", True)
         if self._tracing.content:
             span.set_attribute("gen_ai.tool.call.result", told(event.text))
         if error:
             fail(span, error, told(event.text) if self._tracing.content else "")
         ended = event.time
-        if running is not None and not ran_before and (event.adopted_from or event.dropped):
+        if running is not None and (adopted is not None or dropped):
             ended = running.started + event.seconds  # it is told when it is known whose it is: later, perhaps
         span.end(nanoseconds(ended))
-        self._measure(event, None if ran_before else running, ended, error)
+        self._measure(event, running, ended, dropped)
 
-    def _measure(self, event: CallFinished, running: Running | None, ended: float, error: str) -> None:
+    def _measure(self, event: CallFinished, running: Running | None, ended: float, dropped: bool) -> None:
         name = event.name if self._tool(event.name) is not None else OTHER  # a model may make up any number of names
         about = {**self._tracing.measured, "gen_ai.tool.name": name}
         instruments = self._tracing.instruments
-        if running is None and (lost := self._lost.pop(event.adopted_from, None)) is not None:
+        if running is None and (lost := self._lost.pop(self._adopted.get(event.call, -1), None)) is not None:
             if self._is_ended:  # its own end was told before its response broke
                 instruments.started_early(*lost)
             else:
-                self._saved[event.call_id] = lost
+                self._saved[event.call] = lost
             return
-        if not event.dropped:
+        if not dropped:
             instruments.call_answered(about)
-        if event.uncertain:
+        if event.outcome == "unknown":
             instruments.outcome_unknown(about)
             return
         if running is None:
             return
-        instruments.tool_ended(event.seconds, about, error, failed(event))
-        if not running.early or event.dropped:
+        instruments.tool_ended(event.seconds, about, ERROR_TYPES[event.outcome], failed(event) and not dropped)
+        if not running.early or dropped:
             return
         if self._response_ended < running.started:
-            self._saved[event.call_id] = ended - running.started, about
+            self._saved[event.call] = ended - running.started, about
         else:
             instruments.started_early(min(ended, self._response_ended) - running.started, about)
 
     def end(self, time: float) -> None:
         """The run is over, and with it what still runs."""
-        for running in (*self._running.values(), *self._orphans.values()):
+        for running in self._running.values():
             fail(running.span, CANCELLED)
             running.span.end(nanoseconds(time))
         self._running.clear()
-        self._orphans.clear()
-
-    def _take(self, event: CallFinished) -> Running | None:
-        if event.adopted_from or event.dropped:
-            return self._orphans.pop(event.adopted_from or event.call_id, None)
-        return self._running.pop(event.call_id, None)
 
     def _tool(self, name: str) -> Tool | None:
         return self._toolbox.get(name) if self._toolbox is not None else None
@@ -166,6 +168,7 @@ class CallSpans:
             "gen_ai.tool.call.id": told(event.call_id),
             "gen_ai.tool.type": "function",
             "unbroken.turn": event.turn,
+            "unbroken.call.number": event.call,
         }
         if tool is not None and tool.spec.description:
             about["gen_ai.tool.description"] = told(tool.spec.description)

@@ -10,9 +10,7 @@ from typing import Any
 
 from unbroken import errors
 from unbroken.errors import ProviderError, StreamError
-from unbroken.events import CallFinished
-from unbroken.tools.caller import timed_out
-from unbroken.tools.execution import NOT_EXECUTED
+from unbroken.messages import Outcome
 
 OTHER = "_OTHER"
 """The conventions' word for what has no name of its own."""
@@ -62,17 +60,15 @@ class Asked:
         return found
 
 
-def error_type_of(finished: CallFinished, timeout: float | None) -> str:
-    """Of a call that was answered with an error: `timeout`, `cancelled`, `not_executed`, `outcome_unknown`,
-    or else `tool_error`."""
-    if finished.uncertain:
-        return "outcome_unknown"
-    said = finished.text.removeprefix("Error: ")
-    if not finished.executed or said.startswith(NOT_EXECUTED):
-        return "not_executed"
-    if said.startswith("cancelled: "):
-        return CANCELLED
-    return "timeout" if timeout is not None and said.startswith(timed_out(timeout)) else "tool_error"
+ERROR_TYPES: dict[Outcome, str] = {
+    "done": "",
+    "failed": "tool_error",
+    "timed_out": "timeout",
+    "cancelled": CANCELLED,
+    "not_executed": "not_executed",
+    "unknown": "outcome_unknown",
+}
+"""What each outcome of a call is called as the type of an error."""
 
 
 def is_foreign(error: str) -> bool:

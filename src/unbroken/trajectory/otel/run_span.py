@@ -18,6 +18,7 @@ from unbroken.deltas import Delta
 from unbroken.events import (
     NAMES,
     ApprovalAsked,
+    CallAdopted,
     CallFinished,
     CallsIgnored,
     CallStarted,
@@ -99,6 +100,8 @@ class RunTrace(Middleware):
                 self._calls.start(event)
             case CallFinished():
                 self._calls.finish(event)
+            case CallAdopted():
+                self._calls.adopt(event)
             case ToolCallsDetected():
                 self._calls.response_ended(event.time)
             case RequestRetried():
@@ -113,7 +116,7 @@ class RunTrace(Middleware):
                 told = self._tracing.told
                 self._note(self._span, event, name=told(event.name), call_id=told(event.call_id))
             case ToolLate():
-                span = self._calls.span_of(event.call_id) or self._span
+                span = self._calls.span_of(event.call) or self._span
                 name = self._tracing.told(event.name)
                 self._note(span, event, name=name, seconds=event.seconds, threads=event.threads)
             case RunFinished():
