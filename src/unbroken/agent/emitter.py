@@ -76,26 +76,28 @@ class Emitter:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.emit, kind, *fields)
             return
-        event = self._send(self._listeners, kind, *fields)
+        event = kind(self.run, self.turn, self.next_seq, self._now(), *fields)
+        self.next_seq += 1
         if counted:
             self.counted.append(event)
+        if self._listeners:
+            self._send(self._listeners, event)
 
     def emit_streamed(self, kind: type[TextAdded | ReasoningAdded], text: str) -> None:
         """Text as it streams. The event is numbered if anybody listens to the run, and built if anybody receives it."""
         if self._of_streams:
-            self._send(self._of_streams, kind, text)
+            event = kind(self.run, self.turn, self.next_seq, self._now(), text)
+            self.next_seq += 1
+            self._send(self._of_streams, event)
         elif self._listeners:
             self.next_seq += 1
 
-    def _send(self, listeners: Sequence[Sink], kind: type[Event], *fields: Any) -> Event:
-        event = kind(self.run, self.turn, self.next_seq, self._now(), *fields)
-        self.next_seq += 1
+    def _send(self, listeners: Sequence[Sink], event: Event) -> None:
         for sink in listeners:
             try:
                 sink(event)
             except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
                 self._leave_out(sink, event, error)
-        return event
 
     def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -354,7 +354,7 @@ class Run:
 
     def context(self, prepared: Prepared) -> CallContext[Any]:
         call, plan = prepared.call, self.plan
-        context = CallContext[Any](
+        context: CallContext[Any] = CallContext(
             run=self.id,
             turn=self.emitter.turn,
             call_id=call.id,

@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import CoroutineType
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import orjson
@@ -264,7 +265,7 @@ class Attempt:
     timeout: float | None
     limit: int
     """Characters of the result."""
-    time: TimeLimit = field(default_factory=lambda: TimeLimit(None))
+    time: TimeLimit = field(init=False)
     _job: Job | None = None
 
     async def outcome(self, function: Callable[[], Any], is_async: bool) -> ToolResult | BaseException:
@@ -298,9 +299,11 @@ class Attempt:
         waits = not is_async and THREADS.crowded
         self.time = TimeLimit(None if waits else self.timeout)
         with self.time:
-            value = function() if is_async else await self._in_thread(partial(self._call, function), waits)
-            if inspect.isawaitable(value):
+            value: Any = function() if is_async else await self._in_thread(partial(self._call, function), waits)
+            if type(value) is CoroutineType or inspect.isawaitable(value):
                 value = await value
+            if type(value) is str:  # most are, and need none of what follows
+                return self._result(value)
             if isinstance(value, _Given):
                 return value.result
             content = value.content if isinstance(value, ToolOutput) else value

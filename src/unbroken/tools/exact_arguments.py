@@ -17,6 +17,9 @@ SHOWN = 40
 """Characters of a key or a number in a refusal."""
 
 
+_EXACT = frozenset({str, int, bool, type(None)})
+
+
 class _Inexact(Exception):
     pass
 
@@ -27,7 +30,7 @@ def inexact(call: ToolCall) -> str:
     if not raw or arguments is None:
         return ""
     # Each key has its colon: where there are no more colons than keys, none stands there twice.
-    if raw.count(":") == len(arguments) and all(map(_is_exact, arguments.values())):
+    if raw.count(":") == len(arguments) and _EXACT.issuperset(map(type, arguments.values())):
         return ""
     try:
         value = _DECODER.decode(raw)
@@ -38,10 +41,6 @@ def inexact(call: ToolCall) -> str:
     except (ValueError, RecursionError):
         pass  # they came in another way than as this text
     return ""
-
-
-def _is_exact(value: object) -> bool:
-    return value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
