@@ -302,6 +302,15 @@ def test_behind_an_edited_call_one_whose_id_was_rewritten_is_sent_once_too() -> 
     assert [numbers(message) for message in everything if isinstance(message, Assistant)] == [[1], [8], [3]]
 
 
+def test_the_same_call_of_a_later_turn_is_not_taken_for_one_that_waits() -> None:
+    """The client keeps ids. It left the first turn, and changed the second, which made the same call again."""
+    again = call(3, "toolu_0ZAbCdEfGh")
+    history = [ASK, first(), tells(1), WAIT, Assistant("", (again,)), ToolMessage((ToolResult.of(again, "sunny"),))]
+    everything = asked(decided(history, {1: THREE}))
+    assert numbers(everything[1]) == [1, 2, 3]
+    assert said(everything[2]) == ["sunny 1", SPOKEN, SPOKEN]
+
+
 def test_a_call_that_looks_like_one_before_those_that_the_client_has_is_another() -> None:
     """The first call is gone from the history, and the model has made the same one again."""
     own = rewritten(1)

@@ -129,7 +129,7 @@ class Listener:
         arriving, name = self._run.plan.ask(request), self._run.plan.model.name
         try:
             async for deltas in arriving:
-                if not isinstance(deltas, list | tuple):
+                if not isinstance(deltas, (list, tuple)):
                     refuse_single(name, deltas)
                 self._take(deltas)
         except BaseException:
@@ -141,7 +141,7 @@ class Listener:
         """Text of one kind that arrived together is emitted together."""
         kind: type[TextDelta | ReasoningDelta] = TextDelta
         for delta in deltas:
-            if isinstance(delta, TextDelta | ReasoningDelta):
+            if isinstance(delta, (TextDelta, ReasoningDelta)):
                 if texts and kind is not type(delta):
                     self._take_text(kind, texts)
                     texts = []

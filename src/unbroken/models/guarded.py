@@ -136,7 +136,7 @@ class Guarded(Generic[M_co]):
             stream, left = model.stream(request), True
             try:
                 async for deltas in stream:
-                    if not isinstance(deltas, list | tuple):
+                    if not isinstance(deltas, (list, tuple)):
                         refuse_single(model.name, deltas)
                     ready += [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
                     last = deltas[-1]

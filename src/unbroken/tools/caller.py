@@ -300,7 +300,7 @@ class Attempt:
         self.time = TimeLimit(None if waits else self.timeout)
         with self.time:
             value: Any = function() if is_async else await self._in_thread(partial(self._call, function), waits)
-            if type(value) is CoroutineType or inspect.isawaitable(value):
+            if type(value) in _AWAITED or inspect.isawaitable(value):
                 value = await value
             if type(value) is str:  # most are, and need none of what follows
                 return self._result(value)
@@ -365,6 +365,7 @@ class Raised(Exception):
         self.error = error
 
 
+_AWAITED = (CoroutineType,)
 _CANNOT_PASS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, StopAsyncIteration)
 
 

@@ -32,7 +32,7 @@ from operator import is_not
 from typing import Literal, TypeAlias, cast
 
 from unbroken.gateway.settings import OnToolError
-from unbroken.gateway.turns.turn import Hold, Turn, is_named, is_retold, same_call, words
+from unbroken.gateway.turns.turn import Hold, Turn, is_named, is_retold, may_be, same_call, words
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"
@@ -294,6 +294,8 @@ def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
     calls = turn.message.calls
     for call in part.calls:
         named = fold.places.get(call.id, ())
+        if not named and not may_be(turn, (call,)):
+            return None  # it has an id of another turn
         like = _is_same_or_retold if named else same_call
         places = named or later
         place = next((at for at in places if at not in taken and like(calls[at], call)), None)
@@ -322,13 +324,15 @@ def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
 
 def _goes_on_changed(fold: Fold, messages: Sequence[Message], folds: Sequence[Fold]) -> bool:
     """Does the client have more of this turn, but not as it was released? Then it is the client's own. (Other turns
-    may have the same ids.) A client that rewrites ids, all or some, has the same calls under others."""
+    may have the same ids.) A client that rewrites ids, all or some, has the same calls under others; a call whose id
+    looks like those of this turn, and is none of them, is another's."""
     ids = {fold.turn.ids[at] for at in fold.waiting}
     waiting = [fold.turn.message.calls[at] for at in fold.waiting]
     others = {at for other in folds if other.turn.key != fold.turn.key for at in range(other.start, other.end)}
     later = [message for at, message in enumerate(messages) if at >= fold.end and at not in others]
     calls = [call for message in later if isinstance(message, Assistant) for call in message.calls]
-    return any(call.id in ids or any(same_call(own, call) for own in waiting) for call in calls)
+    rewritten = [call for call in calls if call.id not in fold.turn.ids and may_be(fold.turn, (call,))]
+    return any(call.id in ids for call in calls) or any(same_call(own, call) for call in rewritten for own in waiting)
 
 
 def _with_own_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Message]:
