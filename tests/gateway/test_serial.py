@@ -70,7 +70,7 @@ def decided(
     ends = isinstance(messages[-1], ToolMessage) if ends_in_result is None else ends_in_result
     holds = {turn.key: hold for turn in turns.values()}
     folds = fold_turns(messages, turns)
-    return decide(messages, folds, holds, 0.0, ends_in_result=ends, on_tool_error="stop" if stop else "continue")
+    return decide(messages, turns, folds, holds, 0.0, ends_in_result=ends, on_tool_error="stop" if stop else "continue")
 
 
 def handed(decision: Decision) -> str:

@@ -129,6 +129,7 @@ class Responder:
         returns = ends_in_result(incoming)
         decision = decide(
             request.messages,
+            turns,
             folds,
             holds,
             self._now(),

@@ -174,6 +174,7 @@ def fold_turns(messages: Sequence[Message], turns: Mapping[int, Turn]) -> list[F
 
 def decide(
     messages: Sequence[Message],
+    turns: Mapping[int, Turn],
     folds: Sequence[Fold],
     holds: Mapping[str, Hold | None],
     now: float,
@@ -183,9 +184,10 @@ def decide(
     wire: str = "",
     origin: str = "",
 ) -> Decision:
-    """What to do. `holds` are those of the folds with calls that wait, by the turn's key; `ends_in_result` says whether
-    the client's last message brings a result: then whatever text stands beside it only comes with it. `wire` is
-    the client's, `origin` who is asked: what another has signed does not stay as it is."""
+    """What to do. `folds` are those of `turns` that the client has not changed; `holds` are theirs, where calls wait,
+    by the turn's key. `ends_in_result` says whether the client's last message brings a result: then whatever text
+    stands beside it only comes with it. `wire` is the client's, `origin` who is asked: what another has signed does not
+    stay as it is."""
     rebuilt: list[Message] = []
     closed: list[Turn] = []
     lost: list[Lost] = []
@@ -198,7 +200,7 @@ def decide(
         if turn.held and fold.waiting:
             hold = holds.get(turn.key)
             last = not any(_says_something(message) for message in messages[fold.end :])
-            edited = _goes_on_changed(fold, messages, folds)
+            edited = _goes_on_changed(fold, messages, turns, folds)
             reason = _reason(fold, hold, now, edited, on_tool_error, is_next=last and ends_in_result)
             if reason is None:
                 return ReleaseCall(turn, fold.waiting[0])
@@ -322,13 +324,14 @@ def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
     return at, replace(result, call_id=own.id, name=own.name)
 
 
-def _goes_on_changed(fold: Fold, messages: Sequence[Message], folds: Sequence[Fold]) -> bool:
+def _goes_on_changed(fold: Fold, messages: Sequence[Message], turns: Mapping[int, Turn], folds: Sequence[Fold]) -> bool:
     """Does the client have more of this turn, but not as it was released? Then it is the client's own. (Other turns
-    may have the same ids.) A client that rewrites ids, all or some, has the same calls under others; a call whose id
+    may have the same ids and the same calls.) A client that rewrites ids, all or some, has the same calls under others; a call whose id
     looks like those of this turn, and is none of them, is another's."""
     ids = {fold.turn.ids[at] for at in fold.waiting}
     waiting = [fold.turn.message.calls[at] for at in fold.waiting]
     others = {at for other in folds if other.turn.key != fold.turn.key for at in range(other.start, other.end)}
+    others |= {at for at, turn in turns.items() if turn.key != fold.turn.key}
     later = [message for at, message in enumerate(messages) if at >= fold.end and at not in others]
     calls = [call for message in later if isinstance(message, Assistant) for call in message.calls]
     rewritten = [call for call in calls if call.id not in fold.turn.ids and may_be(fold.turn, (call,))]
