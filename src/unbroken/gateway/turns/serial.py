@@ -326,8 +326,8 @@ def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
 
 def _goes_on_changed(fold: Fold, messages: Sequence[Message], turns: Mapping[int, Turn], folds: Sequence[Fold]) -> bool:
     """Does the client have more of this turn, but not as it was released? Then it is the client's own. (Other turns
-    may have the same ids and the same calls.) A client that rewrites ids, all or some, has the same calls under others; a call whose id
-    looks like those of this turn, and is none of them, is another's."""
+    may have the same ids and the same calls.) A client that rewrites ids, all or some, has the same calls under others;
+    a call whose id looks like those of this turn, and is none of them, is another's."""
     ids = {fold.turn.ids[at] for at in fold.waiting}
     waiting = [fold.turn.message.calls[at] for at in fold.waiting]
     others = {at for other in folds if other.turn.key != fold.turn.key for at in range(other.start, other.end)}
