@@ -278,7 +278,7 @@ def test_a_run_that_has_ended_cannot_be_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("effect", "words"),
-    [("read", "so the model is asked anew"), ("write", "its recorded answer stays, as it has run")],
+    [("read", "so the model is asked again"), ("write", "its recorded answer stays, as it has run")],
 )
 def test_a_changed_agent_is_asked_anew_unless_a_write_has_started(
     effect: Any, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -176,7 +176,7 @@ class RoundReporter:
             LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
 
     def restarted(self) -> None:
-        """The message broke off: what is counted is counted anew."""
+        """The response broke off: counting starts again."""
         self._begun = self._failed = 0
 
     def adopted(self, prepared: Prepared, number: int) -> None:

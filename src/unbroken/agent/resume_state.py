@@ -128,7 +128,7 @@ def waiting_result(recording: Recording) -> Result | None:
 
 
 def _told(call: ToolCall, event: CallFinished) -> ToolResult:
-    """The result of a call that never ran, as it was told."""
+    """The result of a call that never ran, as its event reported it."""
     return replace(ToolResult.of(call, event.text, error=event.error), ended_as=event.outcome)
 
 

@@ -11,7 +11,6 @@ from `open` to `aclose`.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import shlex
 import threading
@@ -218,10 +217,10 @@ class MCPServer(ToolServer):
 
     async def _start(self) -> Session:
         try:
-            session_module = importlib.import_module("unbroken.tools.mcp_session")
+            from unbroken.tools.mcp_session import Session  # noqa: PLC0415 - an optional package
         except ImportError as error:
             raise UserError(f"{self._label} needs the package `mcp` ({error}); pip install 'mcp>=2'") from error
-        session: Session = session_module.Session(self._target, self._alive)
+        session = Session(self._target, self._alive)
         await session.start()
         return session
 

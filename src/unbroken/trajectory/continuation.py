@@ -1,4 +1,4 @@
-"""Resumes a run from its recording: what the run had when it was cut off, and the middleware that gives it that again.
+"""Resumes a run from its recording: finds what was recorded before the run stopped, and returns it to the resumed run.
 
 The last request is answered from the recording if its answer was complete. Calls that had finished get their recorded
 results, by their idempotency keys. Of calls that had started and have no result nobody knows whether they took effect:
@@ -253,7 +253,7 @@ class Continuation(Middleware):
                     "the last request is different now, and its recorded answer stays, as it has run: %s", words
                 )
             else:
-                LOG.warning("the last request is different now, so the model is asked anew: %s", words)
+                LOG.warning("the last request is different now, so the model is asked again: %s", words)
                 answer = []
         self._same = bool(answer)
         return answer

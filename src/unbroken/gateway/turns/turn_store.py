@@ -217,7 +217,7 @@ class TurnStore:
 
     async def note_first_attempt(self, key: str, seconds: float) -> None:
         """A first attempt at the request with this key has come in; a retry within so many seconds may be of it."""
-        with suppress(StoreUnavailable):  # then `first_attempts` does not know of it, and its retry is asked anew
+        with suppress(StoreUnavailable):  # then `first_attempts` does not count it
             await self.store.put({}, seconds, {_FIRST + key: b"."})
 
     async def first_attempts(self, key: str) -> int:

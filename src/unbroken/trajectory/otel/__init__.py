@@ -1,13 +1,11 @@
 """`OpenTelemetry`: middleware that makes spans and metrics of runs, by the semantic conventions for generative AI.
 
-This is only its face, and needs nothing; `run` makes the spans of one run, needs the extra `otel`, and is loaded
-with the first object. What becomes of spans and metrics (where they go, how many are kept) is the business of the
-providers, which belong to the program.
+This module imports without OpenTelemetry installed. `run_span` makes the spans of one run, needs the extra `otel`, and
+is imported by the first `OpenTelemetry()`. Where spans and metrics go is up to the program's own providers.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -40,14 +38,14 @@ class OpenTelemetry(Middleware):
                     f"OpenTelemetry({name}=…): expected a provider with get_{what} or None, got {type(given).__name__}"
                 )
         try:
-            otel_run = importlib.import_module("unbroken.trajectory.otel.run_span")
+            from unbroken.trajectory.otel.run_span import tracing  # noqa: PLC0415 - needs an optional package
         except ImportError as error:
             if not (error.name or "").startswith("opentelemetry"):
                 raise
             raise UserError(
                 f"OpenTelemetry() needs the package `opentelemetry-api` ({error}); pip install 'unbroken[otel]'"
             ) from error
-        self._trace: Callable[[RunStart], Middleware] = otel_run.tracing(tracer_provider, meter_provider, content)
+        self._trace: Callable[[RunStart], Middleware] = tracing(tracer_provider, meter_provider, content)
         self._content = content
         self._last: RunStart | None = None
 
