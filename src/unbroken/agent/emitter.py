@@ -53,20 +53,18 @@ class Emitter:
         self._listeners: list[Sink] = []
         self._of_streams: list[Sink] = []
         """Those of them that receive text as it streams."""
+        self.has_listeners = False
 
     def listen(self, middleware: Sequence[Middleware]) -> None:
         """These receive the events from now on."""
         heard = [each for each in middleware if wraps(each, "on_event")]
         self._listeners = [_sink(each) for each in heard]
         self._of_streams = [_sink(each) for each in heard if not each.sees_deltas]
+        self.has_listeners = bool(heard)
 
     def end(self) -> None:
         """The run is over: a thread that still works reports nothing any more."""
-        self._listeners, self._of_streams = [], []
-
-    @property
-    def has_listeners(self) -> bool:
-        return bool(self._listeners)
+        self._listeners, self._of_streams, self.has_listeners = [], [], False
 
     def emit(self, kind: type[Event], *fields: Any) -> None:
         counted = kind in COUNTED_IN_RUN
@@ -132,7 +130,8 @@ class RoundReporter:
         number = emitter.next_call
         emitter.next_call += 1
         self._loose[number] = call
-        emitter.emit(CallWritten, number, call.id, call.name, call.arguments)
+        if emitter.has_listeners:
+            emitter.emit(CallWritten, number, call.id, call.name, call.arguments)
         return number
 
     def place(self, numbers: Iterable[int]) -> None:

@@ -103,7 +103,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
             message = turn.message
             if not (message.calls or closed) and request.tools and run.may_nudge:
                 turn.announces = announces(message.text, toolbox.names)
-            if message.text:
+            if message.text and run.emitter.has_listeners:
                 run.emitter.emit(TextFinished, message.text, not (message.calls or turn.announces))
             if not message.calls:
                 batch.abandon()
@@ -207,7 +207,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     given = [*earlier, *[result for result in results if result is not None]]
     repetition, took = run.repetition, batch.seconds()
     if len(prepared) > 1 and run.plan.schedule is Schedule.EAGER:
-        run.plan.order_hint.note(zip(prepared, took, strict=True))
+        run.plan.order_hint.note(prepared, took)
     for each, result, seconds in zip(prepared, results, took, strict=True):
         if result is not None:
             if not repetition.calm and repetition.verdict(each) == "remind":

@@ -6,7 +6,7 @@ A hint only: it changes nothing about when calls run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from unbroken.tools.caller import Prepared
 
@@ -31,9 +31,12 @@ class OrderHint:
     def __init__(self) -> None:
         self.text = ""
 
-    def note(self, calls: Iterable[tuple[Prepared, float]]) -> None:
-        """The calls of one round and how long each ran."""
-        waited = [(each.call.name, seconds) for each, seconds in calls if seconds and _declares_nothing(each)]
+    def note(self, calls: Sequence[Prepared], took: Sequence[float]) -> None:
+        """The calls of one round and how many seconds each ran."""
+        if sum(took) < WORTH_SAYING:
+            return
+        timed = zip(calls, took, strict=True)
+        waited = [(each.call.name, seconds) for each, seconds in timed if seconds and _declares_nothing(each)]
         if len(waited) < 2:
             return
         total, longest = sum(seconds for _, seconds in waited), max(seconds for _, seconds in waited)

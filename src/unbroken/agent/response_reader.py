@@ -141,17 +141,16 @@ class Listener:
         """Text of one kind that arrived together is emitted together."""
         kind: type[TextDelta | ReasoningDelta] = TextDelta
         for delta in deltas:
-            if isinstance(delta, (TextDelta, ReasoningDelta)):
-                if texts and kind is not type(delta):
-                    self._take_text(kind, texts)
-                    texts = []
-                kind = type(delta)
+            if isinstance(delta, kind):
                 texts.append(delta.text)
                 continue
             if texts:
                 self._take_text(kind, texts)
                 texts = []
-            if isinstance(delta, CallReady):
+            if isinstance(delta, (TextDelta, ReasoningDelta)):
+                kind = type(delta)
+                texts.append(delta.text)
+            elif isinstance(delta, CallReady):
                 self._take_call(delta.call)
             elif isinstance(delta, CallOpened):
                 tool = self._toolbox.get(delta.name)

@@ -345,7 +345,8 @@ class Batch:
             elif decision is not None:
                 self._decide(entry, decision)
         self._in_order = list(self._entries.values())
-        if len(self._in_order) > 1:
+        self._some_wait = "waiting" in [entry.state for entry in self._in_order]
+        if len({entry.prepared.fingerprint for entry in self._in_order}) < len(self._in_order):
             for original, sharer in find_twins(self._in_order, self._share_all):
                 if original.result is not None:
                     self._share(original, sharer, original.result)
@@ -487,7 +488,7 @@ class Batch:
                 self._some_wait = self._some_wait or entry.state == "waiting"
                 way.block(entry.prepared, entry.started)
                 if way.closed:
-                    self._some_wait = True
+                    self._some_wait = self._some_wait or entry is not self._in_order[-1]
                     break
         self._start(starting)
 

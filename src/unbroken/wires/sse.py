@@ -80,7 +80,8 @@ class Framer:
         if b"\n" in b"".join(events):
             return None
         self._sniffed = self._given = True
-        events = [event for event in events if len(event) > 8 or event.strip()]
+        if min(map(len, events[:-1]), default=9) <= 8 or not events[-1].strip():  # the last is short: `[DONE]`
+            events = [event for event in events if len(event) > 8 or event.strip()]
         *lines, tail = chunk[end:].split(b"\n")
         self._tail = bytearray(tail)
         return events + self._take(lines) if lines else events

@@ -102,6 +102,8 @@ class ChatDecoder:
         self._exact: Object = {}
         self._before, self._after = _NEVER, b""
         """What stood around the text of the last event, its quotes included."""
+        self._text = slice(0)
+        """Where the text stands, between them, with its quotes."""
         self._index: int | None = None
         """Of the call that the text belonged to; None if it was the answer's own."""
         self._unlike = 0
@@ -113,7 +115,7 @@ class ChatDecoder:
         if not (data.startswith(self._before) and data.endswith(self._after)):
             return False
         try:
-            text = loads(data[len(self._before) - 1 : len(data) - len(self._after) + 1])
+            text = loads(data[self._text])
         except JSONDecodeError:  # no text, or half a surrogate pair
             return False
         if self._index is not None:
@@ -140,6 +142,7 @@ class ChatDecoder:
         end = at + len(written)
         if written and at > len(key) + 1 and data[at:end] == written and data.count(key[:-1]) == 1:
             self._before, self._after, self._index = data[: at + 1], data[end - 1 :], index
+            self._text = slice(at, end - len(data))
         else:
             self._before = _NEVER
 
