@@ -35,16 +35,17 @@ class RelayRequest(Request):
     """The client's wire: a model of that wire also yields the bytes that it receives (`Received`)."""
 
 
-_values = attrgetter(*(field.name for field in fields(Request)))
+_values = attrgetter(*(field.name for field in fields(Request) if field.name != "pieces"))
 
 
 def relay_request(request: Request, verbatim: Verbatim | None, raw_wire: str) -> RelayRequest:
-    return RelayRequest(*_values(request), verbatim=verbatim, raw_wire=raw_wire)
+    """Who passes bytes on has no use for pieces of a call."""
+    return RelayRequest(*_values(request), pieces=False, verbatim=verbatim, raw_wire=raw_wire)
 
 
 def without_relay(request: Request) -> Request:
     """The same request for a model that is not behind HTTP."""
-    return Request(*_values(request)) if isinstance(request, RelayRequest) else request
+    return Request(*_values(request), pieces=request.pieces) if isinstance(request, RelayRequest) else request
 
 
 def verbatim_for(request: Request, wire: str) -> Verbatim | None:

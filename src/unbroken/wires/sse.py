@@ -80,8 +80,12 @@ class Framer:
         if b"\n" in b"".join(events):
             return None
         self._sniffed = self._given = True
-        if min(map(len, events[:-1]), default=9) <= 8 or not events[-1].strip():  # the last is short: `[DONE]`
+        last = events[-1]  # short, mostly: `[DONE]`
+        if (len(last) <= 8 and not last.strip()) or (len(events) > 1 and min(map(len, events[:-1])) <= 8):
             events = [event for event in events if len(event) > 8 or event.strip()]
+        if end == len(chunk):
+            self._tail.clear()
+            return events
         *lines, tail = chunk[end:].split(b"\n")
         self._tail = bytearray(tail)
         return events + self._take(lines) if lines else events

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from unbroken.gateway.http.client_request import ClientRequest
@@ -23,6 +24,9 @@ from unbroken.wires.writer import ResponseWriter
 
 if TYPE_CHECKING:  # loaded by a gateway that records
     from unbroken.gateway.relay.request_recording import RequestRecording
+
+
+_all_but_id = attrgetter(*(field.name for field in fields(ToolCall) if field.name != "id"))
 
 
 class Outlet(Protocol):
@@ -120,7 +124,7 @@ class Exchange:
         if self.serial and not is_random(call.id, call.name):
             known, renamed = self._renamed.get(call.index, (None, None))
             if renamed is None or known is not call:  # the answer may have been tried again: another call, the same id
-                renamed = replace(call, id=new_call_id() if renamed is None else renamed.id)
+                renamed = ToolCall(new_call_id() if renamed is None else renamed.id, *_all_but_id(call))
                 self._renamed[call.index] = call, renamed
             return renamed
         rule = find_wire(self.incoming.wire).id_rule

@@ -56,7 +56,7 @@ def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple
             body = {**body, name: mended}
             request = replace(read_request(incoming.route, body), stream=request.stream)
     spelled = Verbatim(incoming.wire, body, request.messages, incoming.headers)
-    return relay_request(replace(request, pieces=False), spelled, passes), edits
+    return relay_request(request, spelled, passes), edits
 
 
 def _signed(request: RelayRequest, origin: str) -> RelayRequest:
