@@ -3,6 +3,7 @@ and a client that is not given the rest of its calls can see that."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from gateway_client import (
     Clock,
     Inside,
     Reply,
+    result_of,
     run,
     serving,
     settings_for,
@@ -435,6 +437,181 @@ def test_a_client_that_rewrites_ids_gets_all_its_calls_or_a_header_that_says_why
             assert len(given) == 3 or told
             if "|" not in which:
                 assert len(given) == 3
+
+    run(story)
+
+
+def give_all_the_same_id(messages: list[Message]) -> list[Message]:
+    return [
+        replace(message, calls=tuple(replace(call, id="mine") for call in message.calls))
+        if isinstance(message, Assistant)
+        else ToolMessage(tuple(replace(result, call_id="mine") for result in message.results))
+        if isinstance(message, ToolMessage)
+        else message
+        for message in messages
+    ]
+
+
+@pytest.mark.parametrize("upstream_wire", ["openai-chat", "anthropic-messages"])
+@pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
+def test_a_client_that_gives_all_calls_the_same_id_loses_no_result_that_it_returned(
+    wire: str, upstream_wire: str
+) -> None:
+    async def story() -> None:
+        async with stage(upstream_wire, THREE_CALLS, "Done.", "Done.", serial=True) as on:
+            client = on.client(wire, habit=give_all_the_same_id)
+            replies = await client.converse()
+            given = [arguments["city"] for reply in replies for _, arguments in reply.calls]
+            assert given == list(CITIES[: len(given)])
+            assert len(given) == 3 or "lost" in replies[-1].headers["x-unbroken-turn"]
+            read = [
+                call.arguments["city"]
+                for message in on.upstream.requests[1].messages
+                if isinstance(message, Assistant)
+                for call in message.calls
+                if call.arguments
+            ]
+            assert read == given
+            told = str(on.asked[-1])
+            assert all(f"in {city}" in told for city in given), told
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("own", "ran", "released"),
+    [
+        ({"path": "a"}, {"path": "a", "dry_run": True}, True),
+        ({}, {"all": True}, True),
+        ({"code": "  x = 1"}, {"code": "x = 1"}, True),
+        ({"n": 1}, {"n": True}, False),
+        ({"n": 0}, {"n": False}, False),
+        ({"a": [1, 2]}, {"a": [1, 2, 3]}, False),
+    ],
+)
+def test_the_model_reads_the_arguments_that_a_client_ran(
+    own: dict[str, Any], ran: dict[str, Any], released: bool
+) -> None:
+    def edit(messages: list[Message]) -> list[Message]:
+        return [
+            replace(message, calls=tuple(_edited(call, own, ran) for call in message.calls))
+            if isinstance(message, Assistant)
+            else message
+            for message in messages
+        ]
+
+    async def story() -> None:
+        calls = [Call("look", own, id="call_0"), Call("look", {"then": 1}, id="call_1")]
+        async with stage("openai-chat", calls, "Done.", "Done.", serial=True) as on:
+            client = on.client("openai-chat", habit=edit)
+            replies = await client.converse()
+            assert (len([call for reply in replies for call in reply.calls]) == 2) is released
+            assert released or replies[-1].headers["x-unbroken-turn"] == "lost; edited"
+            assistant = on.upstream.requests[1].messages[1]
+            assert isinstance(assistant, Assistant)
+            assert str(assistant.calls[0].arguments) == str(ran)
+
+    run(story)
+
+
+def _edited(call: ToolCall, own: dict[str, Any], ran: dict[str, Any]) -> ToolCall:
+    return replace(call, arguments=ran, raw=json.dumps(ran)) if call.arguments == own else call
+
+
+# What tells two conversations apart
+
+
+def parts(text: str, part: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": text}, part]}]}
+
+
+DIFFERENCES: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
+    "a file": ("openai-chat", lambda who: parts("x", {"type": "file", "file": {"file_id": f"file-{who}"}})),
+    "an unknown part": ("openai-chat", lambda who: parts("x", {"type": "video_url", "video_url": {"url": who}})),
+    "a name": ("openai-chat", lambda who: {"messages": [{"role": "user", "name": who, "content": "x"}]}),
+    "a user": ("openai-chat", lambda who: {"messages": [{"role": "user", "content": "x"}], "user": who}),
+    "white space": ("openai-chat", lambda who: {"messages": [{"role": "user", "content": f"x{' ' * len(who)}"}]}),
+    "a document": (
+        "anthropic-messages",
+        lambda who: parts("x", {"type": "document", "source": {"type": "file", "file_id": f"file_{who}"}}),
+    ),
+    "a title": (
+        "anthropic-messages",
+        lambda who: parts(
+            "x", {"type": "document", "title": who, "source": {"type": "text", "media_type": "text/plain", "data": "x"}}
+        ),
+    ),
+    "a server": (
+        "anthropic-messages",
+        lambda who: {
+            "messages": [{"role": "user", "content": "x"}],
+            "mcp_servers": [{"type": "url", "url": f"https://{who}.example", "name": "s"}],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_reasoning_goes_to_nobody_whose_question_differs_in_anything(difference: str) -> None:
+    """The second user's answer has no reasoning, so nothing is kept for it."""
+    wire, ask = DIFFERENCES[difference]
+
+    async def story() -> None:
+        async with (
+            ScriptedServer([Think("The secret of ann."), "Done."], "Done.", "Bye.", strict=False) as upstream,
+            serving(settings_for(upstream_settings(upstream, wire, options={"attempts": 1}))) as url,
+        ):
+            client = Client(url, wire, parallel=None)
+            for who in ("ann", "bernard"):
+                body = {"model": "m", "max_tokens": 100, **ask(who)}
+                assert (await client.post(body)).status == 200
+            more = [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "Go on."}]
+            assert (await client.post({**body, "messages": [*body["messages"], *more]})).status == 200
+            assert "secret" not in str(upstream.bodies[-1])
+
+    run(story)
+
+
+@pytest.mark.parametrize("shown", ["call_7", "toolu_01AbCdEfGh7", "call_Q7wErTyUiOpAsDfGhJkLzXc9", "fc_7"])
+def test_an_id_that_a_provider_may_have_made_is_not_taken_for_a_rewritten_one(shown: str) -> None:
+    """The second user got this call elsewhere, and asks for one call at a time only now."""
+
+    async def story() -> None:
+        private = [Call("look", id="call_0"), Call("pay", {"from_account": "111"}, id="call_1")]
+        async with stage("openai-chat", private, "Done.", "Done.", serial=True) as on:
+            await on.client("openai-chat").ask(User.of(QUESTION))
+            made = ToolCall(shown, "look", {}, "{}")
+            other = on.client("openai-chat")
+            reply = await other.ask(User.of(QUESTION), Assistant("", (made,)), ToolMessage((result_of(made),)))
+            assert not reply.calls
+            assert reply.headers["x-unbroken-turn"] == "lost; unmatched"
+
+    run(story)
+
+
+def test_ids_that_are_a_digest_give_a_held_call_to_nobody_who_takes_several_at_once() -> None:
+    async def story() -> None:
+        id = "dGhlIGRpZ2VzdA0"
+        private = [Call("look", id=id), Call("pay", {"from_account": "111"}, id="dGhlIG90aGVyMQ0")]
+        async with stage("openai-chat", private, [Call("look", id=id)], "Done.", clients=SERIAL) as on:
+            await on.client("openai-chat", parallel=None, headers=ONE_BY_ONE).ask(User.of("What do I owe?"))
+            other = on.client("openai-chat", parallel=None)
+            await other.ask(User.of("Something else."))
+            assert not (await other.answer_calls()).calls
+
+    run(story)
+
+
+def test_twins_whose_thoughts_differ_hear_that_nothing_was_put_back() -> None:
+    async def story() -> None:
+        answers = [[Think(f"The secret of {who}."), Call("look", id="call_0")] for who in ("ann", "bob")]
+        async with stage("anthropic-messages", *answers, "Done.") as on:
+            clients = [on.client("openai-chat", parallel=None) for _ in range(2)]
+            for client in clients:
+                await client.ask(User.of(QUESTION))
+            reply = await clients[0].answer_calls()
+            assert reply.headers["x-unbroken-reasoning"] == "not restored; ambiguous"
+            assert "secret" not in str(on.asked[-1])
 
     run(story)
 

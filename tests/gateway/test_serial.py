@@ -13,7 +13,6 @@ from unbroken.gateway.turns.turn import (
     Turn,
     chain,
     chains,
-    is_distinctive,
     read_hold,
     read_turn,
     same_call,
@@ -537,34 +536,12 @@ def test_a_hold_that_cannot_be_read_is_not_there(data: bytes | None) -> None:
     assert read_hold(data) is None
 
 
-@pytest.mark.parametrize(
-    ("id", "tells"),
-    [
-        ("toolu_01A09q90qw90lq917835lq9", True),
-        ("call_Vxk3Vb9cGdPnQwR5sT7uYzAb", True),
-        ("fc_68a4c1b2d3e4f5061728394a", True),
-        ("chatcmpl-tool-2c8f1d7e6b5a4c3d9e8f", True),
-        ("9d1f5a3e-7b2c-4e6d-8f0a-1b2c3d4e5f60", True),
-        ("D681PevKs", True),
-        ("call_0", False),
-        ("call_1_0", False),
-        ("functions.get_weather:0", False),
-        ("get_weather", False),
-        ("0", False),
-        ("", False),
-        ("call_123456789", False),
-    ],
-)
-def test_an_id_that_no_other_conversation_has_is_told_from_one_that_counts(id: str, tells: bool) -> None:
-    assert is_distinctive(id, "get_weather") is tells
-
-
 def test_a_digest_leaves_out_what_clients_lose_or_rewrite() -> None:
     history = [ASK, first(), tells(1), tells(2)]
     same = [
         System.of("It is 12:01."),
-        User.of("What is the weather?\n"),
-        Assistant(" Let me look.", (call(1, "other"),), reasoning="Hm."),
+        User.of("What is the weather?"),
+        Assistant(" Let me look.", (call(1, first().calls[0].id),), reasoning="Hm."),
         ToolMessage((*tells(1).results, *tells(2).results)),
     ]
     assert chain(history) == chain(same)

@@ -19,10 +19,10 @@ from unbroken.gateway.turns.turn import (
     Turn,
     call_key,
     chain,
-    is_distinctive,
     is_named,
+    is_random,
     is_retold,
-    link,
+    new_call_id,
     read_hold,
     read_turn,
     said_key,
@@ -97,22 +97,32 @@ def test_a_hold_comes_back_as_it_was() -> None:
     [
         "toolu_01A09q90qw90lq917835",
         "call_q7Zp2mX91aKd",
-        "chatcmpl-tool-0123456789abcdef0123456789abcdef",
+        "chatcmpl-tool-7dd97b806ffa4618b7e6820ca883ab4c",
         "call_00_kUUlyzAFHF3QQjGD",
         "D681PevKs",
         "0f8fad5b-d9cb-469f-a165-70867728950e",
     ],
 )
 def test_ids_of_providers_tell_conversations_apart(id: str) -> None:
-    assert is_distinctive(id, "get_weather")
+    assert is_random(id, "get_weather")
+
+
+def test_an_id_of_the_gateway_tells_conversations_apart() -> None:
+    made = {new_call_id() for _ in range(1000)}
+    assert len(made) == 1000
+    assert all(is_random(id, "get_weather") for id in made)
 
 
 @pytest.mark.parametrize(
     "id",
-    ["", "call_0", "call_0_1", "functions.get_weather:0", "get_weather_1", "1", "tool_call", "call_123456789", "abc"],
+    [
+        *["", "call_0", "call_0_1", "functions.get_weather:0", "get_weather_1", "1", "tool_call", "call_123456789"],
+        *["abc", "toolCall0", "functionCall0", "callNo0000", "Call00000A", "getWeatherInOslo1"],
+        "chatcmpl-tool-0123456789abcdef0123456789abcdef",
+    ],
 )
-def test_ids_that_count_tell_nothing(id: str) -> None:
-    assert not is_distinctive(id, "get_weather")
+def test_ids_that_count_or_may_be_a_digest_tell_nothing(id: str) -> None:
+    assert not is_random(id, "get_weather")
 
 
 def test_a_turn_is_named_by_an_id_that_tells_and_by_no_other() -> None:
@@ -156,7 +166,7 @@ def test_the_digest_tells_what_was_said_apart() -> None:
 
 def test_results_that_come_together_or_apart_are_the_same() -> None:
     one, two = ToolResult.of(call("{}"), "a"), ToolResult.of(call("{}"), "b")
-    assert link(b"", ToolMessage((one, two))) == chain([ToolMessage((one,)), ToolMessage((two,))])
+    assert chain([ToolMessage((one, two))]) == chain([ToolMessage((one,)), ToolMessage((two,))])
 
 
 def test_reasoning_that_a_client_writes_before_the_words_is_not_among_them() -> None:
@@ -233,7 +243,7 @@ def test_a_digest_that_is_known_is_the_one_that_would_be_made() -> None:
 
 def test_only_so_many_digests_are_known() -> None:
     for number in range(5000):
-        link(b"", User.of(str(number)))
+        chain([User.of(str(number))])
     assert len(turns._KNOWN) == turns._MOST_KNOWN  # pyright: ignore[reportPrivateUsage]
 
 

@@ -15,11 +15,12 @@ from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.turns.retries import Answered
 from unbroken.gateway.turns.serial import Reason
 from unbroken.gateway.turns.turn import Turn, asked_key, chain, context_of, is_random, new_call_id, turn_key
-from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
+from unbroken.messages import Assistant, Json, Message, Request, ToolCall, Usage
 from unbroken.models.in_flight import Sent
 from unbroken.models.model import Model
 from unbroken.wires import find_wire
 from unbroken.wires.ids import fit
+from unbroken.wires.values import dicts
 from unbroken.wires.writer import ResponseWriter
 
 if TYPE_CHECKING:  # loaded by a gateway that records
@@ -27,6 +28,17 @@ if TYPE_CHECKING:  # loaded by a gateway that records
 
 
 _all_but_id = attrgetter(*(field.name for field in fields(ToolCall) if field.name != "id"))
+
+
+def _speakers(messages: Json) -> list[Json]:
+    """The names that a client gives to who speaks, up to the first answer: what follows changes with each request."""
+    names: list[Json] = []
+    for said in dicts(messages):
+        if said.get("role") not in ("user", "system", "developer"):
+            break
+        if "name" in said:
+            names.append(said["name"])
+    return names
 
 
 class Outlet(Protocol):
@@ -87,7 +99,10 @@ class Exchange:
 
     @property
     def context(self) -> bytes:
-        self._context = self._context or context_of(self.request)
+        if not self._context:
+            incoming = self.incoming
+            messages = incoming.body.get(incoming.route.http.messages_field)
+            self._context = context_of(self.request, incoming.upstream.alias, _speakers(messages))
         return self._context
 
     @property

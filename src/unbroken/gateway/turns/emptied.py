@@ -46,17 +46,21 @@ class EmptiedStore:
     async def look(self, value: bytes | None) -> bool:
         """`value` is what the store has of the mark. May turns have been lost that a client still has?"""
         now = self._now()
-        data = value or b""
-        entries = list(_ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]))
+        entries = _entries(value)
         if now >= self._kept_until:  # nothing was stored for as long as anything is kept
             self._known = None
-        if self._known is None and entries:
+        known = self._known  # other requests look too, while this one waits for the store
+        if known is not None and not _has(entries, known):
+            (value,) = await self._store.get([MARK])  # what was looked at may be older than what is known
+            entries = _entries(value)
+        if known is None and entries:
             self._known = entries[0][0]
-        elif self._known not in [id for id, _, _ in entries]:
-            emptied = self._known is not None
-            self._known = secrets.token_bytes(8)
-            self._doubtful_until = now + self._window if emptied else 0.0
-            await self._append(_ENTRY.pack(self._known, now, emptied))
+        elif known is None or not _has(entries, known):
+            emptied, mine = known is not None, secrets.token_bytes(8)
+            if emptied:
+                self._doubtful_until = now + self._window
+            await self._append(_ENTRY.pack(mine, now, emptied))
+            self._known = mine  # not before: another request would look for it in the store
         if self._is_old(now):
             await self._append(b"")
         return now < self._doubtful_until or any(emptied and now < at + self._window for _, at, emptied in entries)
@@ -67,3 +71,12 @@ class EmptiedStore:
     async def _append(self, entry: bytes) -> None:
         await self._store.put({}, self._ttl, {MARK: entry})
         self._kept_until = self._now() + self._ttl
+
+
+def _entries(value: bytes | None) -> list[tuple[bytes, float, bool]]:
+    data = value or b""
+    return [*_ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
+
+
+def _has(entries: list[tuple[bytes, float, bool]], id: bytes) -> bool:
+    return any(id == each for each, _, _ in entries)

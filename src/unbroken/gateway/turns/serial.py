@@ -32,7 +32,7 @@ from operator import is_not
 from typing import Literal, TypeAlias, cast
 
 from unbroken.gateway.settings import OnToolError
-from unbroken.gateway.turns.turn import Hold, Turn, is_named, is_retold, may_be, same_call, words
+from unbroken.gateway.turns.turn import Hold, Turn, agrees, is_named, is_retold, same_call, words
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"
@@ -104,6 +104,8 @@ class Fold:
     """Of the turn's calls, by the ids that they were released with."""
     positions: dict[str, int] = field(default_factory=dict[str, int])
     """Of the calls that the client has, by the ids that it has for them."""
+    retold: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
+    """Calls that the client has with other arguments, by position (`is_retold`)."""
     results: list[tuple[int, ToolResult]] = field(default_factory=list[tuple[int, ToolResult]])
     between: list[Message] = field(default_factory=list[Message])
 
@@ -262,6 +264,9 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
         if at > fold.end > 0:
             fold.between += messages[fold.end : at]
         fold.positions |= positions
+        for call in part.calls:
+            if not same_call(turn.message.calls[place := positions[call.id]], call):
+                fold.retold[place] = call
         fold.text = fold.text or part.text
         at += 1
         while at < len(messages) and isinstance(message := messages[at], ToolMessage):
@@ -296,8 +301,10 @@ def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
     calls = turn.message.calls
     for call in part.calls:
         named = fold.places.get(call.id, ())
-        if not named and not may_be(turn, (call,)):
+        if not named and not agrees(turn, (call,)):
             return None  # it has an id of another turn
+        if call.id in fold.positions or call.id in positions:
+            return None  # a client that gives all calls the same id: whose a result is cannot be told
         like = _is_same_or_retold if named else same_call
         places = named or later
         place = next((at for at in places if at not in taken and like(calls[at], call)), None)
@@ -334,7 +341,7 @@ def _goes_on_changed(fold: Fold, messages: Sequence[Message], turns: Mapping[int
     others |= {at for at, turn in turns.items() if turn.key != fold.turn.key}
     later = [message for at, message in enumerate(messages) if at >= fold.end and at not in others]
     calls = [call for message in later if isinstance(message, Assistant) for call in message.calls]
-    rewritten = [call for call in calls if call.id not in fold.turn.ids and may_be(fold.turn, (call,))]
+    rewritten = [call for call in calls if call.id not in fold.turn.ids and agrees(fold.turn, (call,))]
     return any(call.id in ids for call in calls) or any(same_call(own, call) for call in rewritten for own in waiting)
 
 
@@ -389,6 +396,8 @@ def _rebuild(fold: Fold, rest: str) -> list[Message]:
     said = words(fold.text)
     if said and said != words(turn.text):
         message = replace(message, text=fold.text, native=None)  # the client's own words now, and nobody signed them
+    if fold.retold:
+        message = replace(message, calls=tuple(_as_told(fold, at) for at in range(len(message.calls))), native=None)
     results, kept = fold.results, fold.present
     if rest:
         calls = message.calls
@@ -398,6 +407,12 @@ def _rebuild(fold: Fold, rest: str) -> list[Message]:
         message = replace(message, calls=tuple(call for at, call in enumerate(message.calls) if at in kept))
     ordered = tuple(result for _, result in sorted(results, key=lambda entry: entry[0]))
     return [message, *([ToolMessage(ordered)] if ordered else []), *fold.between]
+
+
+def _as_told(fold: Fold, at: int) -> ToolCall:
+    """The call as the client ran it, under the model's own id."""
+    own, told = fold.turn.message.calls[at], fold.retold.get(at)
+    return own if told is None else replace(own, arguments=told.arguments, raw=told.raw)
 
 
 def _says_something(message: Message) -> bool:

@@ -5,11 +5,11 @@ its wire cannot carry. So the model's message is kept complete, once, and never 
 released is read from the client's history, not counted. That is why a client may retry, branch or go back, and why
 replicas need not agree on anything.
 
-A turn is found by the ids of its calls, and by the chained digest of the conversation up to and including the message
-as the client has it. Each such key holds a list of every turn that was given there, each with a fingerprint of its
-system texts and tools: two conversations may have the same words, or the same ids. A turn is used only if exactly one
-entry agrees with everything that the client shows. The digest leaves out what clients lose or rewrite without meaning
-anything by it: ids, reasoning, white space at the ends.
+A turn is found by an id of one of its calls that was made by chance, which proves it; or by the chained digest of the
+conversation up to and including the message as the client has it. That key holds a list of every turn that was given
+there, each with a fingerprint of what frames it (`context_of`): two conversations may have the same words. A turn is
+used only if exactly one entry agrees with everything that the client shows, its ids among it. The digest leaves out
+what clients lose without meaning anything by it: reasoning, white space around a model's text.
 """
 
 from __future__ import annotations
@@ -18,19 +18,31 @@ import json
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf
-from operator import itemgetter
+from operator import itemgetter, ne
 from typing import cast
 
 import orjson
 
 from unbroken.errors import CannotEncode, UserError
 from unbroken.gateway.stores.store import LIST_BYTES
-from unbroken.messages import Assistant, Json, Media, Message, Part, Request, System, ToolCall, ToolMessage, User
+from unbroken.messages import (
+    Assistant,
+    Json,
+    Media,
+    Message,
+    Part,
+    Request,
+    System,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    User,
+)
 from unbroken.transcript import from_json, to_json
 from unbroken.wires.json_pieces import IN_PIECES, dumps_in_pieces
 from unbroken.wires.jsontext import Damaged, dumps, loads_faithful, strict
@@ -214,61 +226,86 @@ def _named(scope: str, data: bytes) -> str:
 
 _TURN, _CONTEXT = 16, 8
 """Bytes of the digest in a turn's key, and of a fingerprint."""
-_RUNS = re.compile(r"[A-Za-z0-9]+")
-_UUID4 = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}")
-_MINTED = re.compile(r"call_\d+_\d+")
+_DECODED = re.compile(r"call_\d+_\d+")
 """What our decoders call a call that came without an id."""
-_USUAL = 200
-"""Characters of an id that is remembered."""
-
-
-def is_distinctive(id: str, name: str) -> bool:
-    """Is this id one that no other conversation has? `toolu_01AbCdEf…` is; `call_0`, `functions.search:0` are not."""
-    return _kind_of_id(id, name)[0] if len(id) < _USUAL else _kind_of_id.__wrapped__(id, name)[0]
-
-
-def is_random(id: str, name: str) -> bool:
-    """Was this id surely made by chance? One that is only long may be the digest of a call's arguments, and then two
-    conversations have the same."""
-    return _kind_of_id(id, name)[1] if len(id) < _USUAL else _kind_of_id.__wrapped__(id, name)[1]
-
-
-@lru_cache(4096)
-def _kind_of_id(id: str, name: str) -> tuple[bool, bool]:
-    """Whether it is distinctive, and whether it is random. A client sends the same ids with each request."""
-    runs = _RUNS.findall(id.replace(name, "") if name else id)  # `get_weather_1` counts, however long the name is
-    longest = max(runs, key=len, default="")
-    long = len(longest) >= 9 and not longest.isalpha() and not longest.isdigit()
-    distinctive = long or sum(map(len, runs)) >= 24  # a UUID, in whatever spelling
-    if long and not longest.islower() and not longest.isupper():
-        return distinctive, True
-    return distinctive, _UUID4.search(id) is not None
+_RUNS = re.compile(r"[A-Za-z0-9]+")
+_SHOWN = 200
+"""Characters of an id that are looked at."""
+_PROVIDERS = ("call_", "chatcmpl-tool-", "fc_", "functions.", "toolu_")
+"""How providers begin an id. Clients that make their own do not."""
+_OURS = "call_U"
+_WORDS = re.compile(r"[a-z]*(?:[A-Z][a-z]+)*\d*")
+_UUID4 = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}(?![0-9a-f])")
+_RANDOM = 18
+"""Bytes of an id that are made by chance."""
 
 
 def new_call_id() -> str:
-    """An id that `is_random`. One in 64 of its kind has no digit, and is not taken."""
-    while True:
-        letters = b64encode(secrets.token_bytes(18), b"Zz").decode()
-        if not (letters.isalpha() or letters.islower() or letters.isupper()):
-            return "call_" + letters
+    """An id that no other call has, in a form that no provider uses."""
+    return _OURS + b64encode(secrets.token_bytes(_RANDOM), b"Zz").decode()
 
 
-def may_be(turn: Turn, calls: Sequence[ToolCall]) -> bool:
-    """Can a client that was given this turn show these ids? It may have rewritten them. Ids that differ, but look like
-    those that it was given, belong to another turn."""
-    shapes = {_shape(id) for id in turn.ids}
-    return all(call.id in turn.ids or _MINTED.fullmatch(call.id) or _shape(call.id) not in shapes for call in calls)
+def is_ours(id: str) -> bool:
+    """Was this id made by a gateway?"""
+    return len(id) == len(_OURS) + _RANDOM * 4 // 3 and id.startswith(_OURS)
 
 
-def _shape(id: str) -> tuple[int, str]:
-    runs = _RUNS.findall(id)
-    return len(id), id[: len(id) - len(runs[-1])] if runs and id.endswith(runs[-1]) else id
+def is_random(id: str, name: str) -> bool:
+    """Was this id surely made by chance? Only such an id proves whose a turn is: one that counts, or is the digest of a
+    call's arguments, is the same in two conversations."""
+    return is_ours(id) or _looks_random(id[:_SHOWN], name)
+
+
+@lru_cache(4096)
+def _looks_random(id: str, name: str) -> bool:
+    """A UUID of the fourth kind does; so does a run of letters and digits in no order (`q7Zp2mX91aKd`). Words do not
+    (`toolCall0`), nor do hexadecimal digits, which may be a digest."""
+    longest = max(_RUNS.findall(id.replace(name, "") if name else id), key=len, default="")
+    kinds = "".join("A" if each.isupper() else "a" if each.islower() else "0" for each in longest)
+    changes = sum(map(ne, kinds, kinds[1:]))
+    mixed = (
+        len(longest) >= 9 and len({*kinds}) == 3 and 5 * changes >= 2 * len(longest) and not _WORDS.fullmatch(longest)
+    )
+    return mixed or _UUID4.search(id) is not None
+
+
+def agrees(turn: Turn, calls: Sequence[ToolCall]) -> bool:
+    """Can a client that was given this turn show these ids? They are its own, or there are none, or the client has
+    rewritten them: then they look like nobody's. Those that look unique, or like the ids of this turn (the model's own
+    among them, which the client was not given), belong to another turn."""
+    if all(call.id in turn.ids for call in calls):
+        return True
+    shapes = {*map(_shape, turn.ids), *(_shape(call.id) for call in turn.message.calls)}
+    return all(call.id in turn.ids or _is_nobodys(call, shapes) for call in calls)
+
+
+def _is_nobodys(call: ToolCall, shapes: set[tuple[str, bool, bool]]) -> bool:
+    if _DECODED.fullmatch(call.id):
+        return True
+    if call.id.startswith(_PROVIDERS) or _looks_unique(call.id[:_SHOWN], call.name):
+        return False
+    return _shape(call.id) not in shapes
+
+
+@lru_cache(4096)
+def _looks_unique(id: str, name: str) -> bool:
+    """`toolu_01AbCdEf…` does; `call_0`, `functions.search:0`, `get_weather_1` do not."""
+    runs = _RUNS.findall(id.replace(name, "") if name else id)
+    longest = max(runs, key=len, default="")
+    return (len(longest) >= 9 and not longest.isalpha() and not longest.isdigit()) or sum(map(len, runs)) >= 24
+
+
+def _shape(id: str) -> tuple[str, bool, bool]:
+    """How ids begin that are made in the same way, and what their last part is made of."""
+    runs = _RUNS.findall(id[-_SHOWN:])
+    last = runs[-1] if runs and id.endswith(runs[-1]) else ""
+    return id[: len(id) - len(last)], last.isdigit(), last.isalpha()
 
 
 def is_named(turn: Turn, message: Message) -> bool:
-    """Does this message name a call of the turn by an id that nobody else has?"""
+    """Does this message name a call of the turn by an id that the gateway made?"""
     calls = message.calls if isinstance(message, Assistant) else ()
-    return any(call.id in turn.ids and is_distinctive(call.id, call.name) for call in calls)
+    return any(call.id in turn.ids and is_ours(call.id) for call in calls)
 
 
 def same_answer(one: Turn, other: Turn) -> bool:
@@ -282,26 +319,42 @@ def same_answer(one: Turn, other: Turn) -> bool:
 # Digests
 
 
-def context_of(request: Request) -> bytes:
-    """A fingerprint of what frames a conversation and is not part of its chain: system texts and tools."""
+_MAY_CHANGE = frozenset(
+    {"generationConfig", "include", "previous_response_id", "reasoning", "reasoning_effort", "service_tier", "store"}
+    | {"stream_options", "text", "thinking", "toolConfig", "tool_choice", "truncation"}
+)
+"""Fields that say how to answer: a client may set them anew for each request of a conversation."""
+
+
+def context_of(request: Request, alias: str, speakers: Sequence[Json] = ()) -> bytes:
+    """A fingerprint of what frames a conversation and is not part of its chain: the model, who speaks in its first
+    messages, system texts, tools, and whatever else the client's body says (a file store, servers, a user)."""
     systems = [message.text for message in request.messages if isinstance(message, System)]
-    tools = sorted(([tool.name, tool.description, tool.parameters] for tool in request.tools), key=itemgetter(0))
-    return _link(b"", [systems, tools])[:_CONTEXT]
+    tools = sorted((_spelled_tool(tool) for tool in request.tools), key=itemgetter(0))
+    rest = {name: value for name, value in request.extra.items() if name not in _MAY_CHANGE} if request.extra else {}
+    return _link(b"", [alias, [*speakers], systems, tools, _without_marks(rest)])[:_CONTEXT]
 
 
-def chain(messages: Iterable[Message], start: bytes = b"") -> bytes:
+def _spelled_tool(tool: ToolSpec) -> list[Json]:
+    native = None if tool.native is None else _without_marks(tool.native.value)
+    return [tool.name, tool.description, tool.parameters, tool.strict, native]
+
+
+def chain(messages: Iterable[Message]) -> bytes:
     """The chained digest of what was said."""
-    for message in messages:
-        start = link(start, message)
-    return start
+    digests = chains(messages)
+    return digests[-1] if digests else b""
 
 
-def chains(messages: Sequence[Message]) -> list[bytes]:
+def chains(messages: Iterable[Message]) -> list[bytes]:
     """For each message the digest of all up to and including it."""
     digests: list[bytes] = []
     last = b""
+    places: dict[str, int] = {}
     for message in messages:
-        last = link(last, message)
+        if isinstance(message, Assistant) and message.calls:
+            places = {call.id: place for place, call in enumerate(message.calls)}
+        last = link(last, message, places)
         digests.append(last)
     return digests
 
@@ -312,30 +365,31 @@ the one before. By the digest before it and Python's own hash of the message, wh
 _MOST_KNOWN = 4096
 
 
-def link(before: bytes, message: Message) -> bytes:
-    """The digest after one more message."""
+def link(before: bytes, message: Message, places: Mapping[str, int]) -> bytes:
+    """The digest after one more message. `places`: of the calls that results may answer, by id. A result is known by
+    the place of its call: clients change ids."""
     try:
-        mark = _mark(message)
+        mark = _mark(message, places)
     except TypeError:  # media as a client spelled them
         mark = None
     if mark is None:
-        return _digest(before, message)
+        return _digest(before, message, places)
     key = (before, mark)
     known = _KNOWN.get(key)
     if known is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             del _KNOWN[next(iter(_KNOWN))]  # the oldest
-        known = _KNOWN[key] = _digest(before, message)
+        known = _KNOWN[key] = _digest(before, message, places)
     return known
 
 
-def _mark(message: Message) -> int | None:
+def _mark(message: Message, places: Mapping[str, int]) -> int | None:
     """Equal for messages that are digested alike, as far as they can be hashed; None if this one cannot."""
     match message:
         case User():
             return hash(message.parts)
         case ToolMessage():
-            return hash(tuple([result.content for result in message.results]))
+            return hash(tuple([(r.content, r.error, places.get(r.call_id)) for r in message.results]))
         case Assistant(text, calls):
             if not all(call.raw for call in calls):
                 return None
@@ -344,7 +398,7 @@ def _mark(message: Message) -> int | None:
             return None
 
 
-def _digest(before: bytes, message: Message) -> bytes:
+def _digest(before: bytes, message: Message, places: Mapping[str, int]) -> bytes:
     match message:
         case System():
             return before  # it is in `context_of`: some clients put the time of day into it
@@ -355,7 +409,8 @@ def _digest(before: bytes, message: Message) -> bytes:
             return _link(before, ["assistant", words(message.text), calls])
         case ToolMessage():
             for result in message.results:  # one by one: clients send them together or apart
-                before = _link(before, ["result", *map(_said, result.content)], in_pieces=IN_PIECES.get())
+                about = ["result", str(places.get(result.call_id)), "failed" if result.error else ""]
+                before = _link(before, [*about, *map(_said, result.content)], in_pieces=IN_PIECES.get())
             return before
 
 
@@ -370,8 +425,19 @@ def words(text: str) -> str:
 
 def _said(part: Part) -> Json:
     if isinstance(part, Media):
-        return [part.mime, part.url or part.data]
-    return part.text.strip()
+        native = "" if part.native is None else json.dumps(_without_marks(part.native.value), sort_keys=True)
+        return [part.mime, part.url or part.data, part.name, native]
+    return part.text
+
+
+def _without_marks(value: Json) -> Json:
+    """Without the marks for caching: clients move them with each request."""
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Json]", value)
+        return {name: _without_marks(each) for name, each in fields.items() if name != "cache_control"}
+    if isinstance(value, list):
+        return [*map(_without_marks, cast("list[Json]", value))]
+    return value
 
 
 def _link(before: bytes, said: list[Json], *, in_pieces: bool = False) -> bytes:
@@ -387,16 +453,32 @@ def _link(before: bytes, said: list[Json], *, in_pieces: bool = False) -> bytes:
 
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:
+    """Is it the same call, also for a client that has parsed the arguments and written them again? Those know no
+    integers beyond 2**53, and leave nulls out."""
     if one.name != other.name:
         return False
     if one.arguments is None or other.arguments is None:
         return one.raw == other.raw
-    return one.arguments == other.arguments or _spelled(one) == _spelled(other)
+    return _same(one.arguments, other.arguments) or _spelled(one) == _spelled(other)
+
+
+def _same(one: Json, other: Json) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        ours, theirs = cast("dict[str, Json]", one), cast("dict[str, Json]", other)
+        return all(_same(ours.get(name), theirs.get(name)) for name in (*ours, *(theirs.keys() - ours.keys())))
+    if isinstance(one, list) and isinstance(other, list):
+        some, others = cast("list[Json]", one), cast("list[Json]", other)
+        return len(some) == len(others) and all(map(_same, some, others))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return _as_double(one) == _as_double(other)
+    return bool(one == other)
 
 
 def is_retold(own: ToolCall, told: ToolCall) -> bool:
-    """Is it the same call, as a client tells it that has parsed the arguments and written them again? Those know no
-    integers beyond 2**53, put defaults in, leave nulls out, and trim. Whoever changed more than that meant it."""
+    """Is it the same call, with what clients add and trim: defaults, white space at the ends? It ran as it is told.
+    Whoever changed more than that meant it."""
     if own.name != told.name or own.arguments is None or told.arguments is None:
         return False
     return _is_retold(own.arguments, told.arguments)
@@ -411,11 +493,7 @@ def _is_retold(own: Json, told: Json) -> bool:
         return len(ours) == len(theirs) and all(map(_is_retold, ours, theirs))
     if isinstance(own, str) and isinstance(told, str):
         return own.strip() == told.strip()
-    if isinstance(own, bool) or isinstance(told, bool):
-        return own is told
-    if isinstance(own, int | float) and isinstance(told, int | float):
-        return _as_double(own) == _as_double(told)
-    return own is None and told is None
+    return _same(own, told)
 
 
 def _as_double(number: float) -> float:

@@ -26,13 +26,13 @@ from unbroken.gateway.turns.turn import (
     Hold,
     Listed,
     Turn,
+    agrees,
     call_key,
     chains,
     conversation_key,
     hold_key,
-    is_distinctive,
+    is_ours,
     is_random,
-    may_be,
     read_hold,
     read_turn,
     read_value,
@@ -82,55 +82,45 @@ class TurnStore:
         if not calls:
             return Found()
         found = Found()
-        by_id, proven = await self._listed_by_id(scope, calls, required)
-        wanted = {at: [by_id[at][0].key] for at in proven if len(by_id[at]) == 1}
-        named = set(wanted)
-        if len(named) < len(calls):
+        wanted = await self._proven(scope, calls, required)
+        proven = set(wanted)
+        if len(proven) < len(calls):
             digests = chains(messages)
-            said = {at: said_key(scope, digests[at]) for at in calls if at not in named}
+            said = {at: said_key(scope, digests[at]) for at in calls if at not in proven}
             lists = await self._listed(list(said.values()), required, remember_found=False)
             for at, key in said.items():
-                if (listed := lists[key]) != _NOTHING_LISTED or by_id.get(at):
-                    wanted[at] = _agreeing(found, at, *listed, by_id.get(at, ()), context)
+                if (listed := lists[key]) != _NOTHING_LISTED:
+                    wanted[at] = _agreeing(found, at, *listed, context)
         if not wanted:
             return found
         turns = await self._turns([key for keys in wanted.values() for key in keys], required)
         for at, keys in wanted.items():
             there = [turn for key in keys if (turn := turns.get(key)) is not None]
-            possible = there if at in named else _showing(there, calls[at])
+            possible = there if at in proven else [turn for turn in there if agrees(turn, calls[at])]
             if len(there) < len(keys):  # one that is gone may be the one
                 found.doubts[at] = "ambiguous" if there else "forgotten"
             elif possible:
                 found.turns[at] = tuple(_one_of_each(possible))
+                if any(_lacks_thoughts(turn, possible) for turn in found.turns[at]):
+                    found.doubts[at] = "ambiguous"
             elif there:
                 found.doubts[at] = "unmatched"
         return found
 
-    async def _listed_by_id(
+    async def _proven(
         self, scope: str, calls: Mapping[int, Sequence[ToolCall]], required: bool
-    ) -> tuple[dict[int, list[Listed]], list[int]]:
-        """The turns that have calls with these ids, and where one was found by an id made by chance."""
-        keys: dict[int, list[str]] = {}
-        chance: set[str] = set()
-        for at, shown in calls.items():
-            group: list[str] = []
-            keys[at] = group
-            for call in shown:
-                if is_distinctive(call.id, call.name):
-                    group.append(key := call_key(scope, call.id))
-                    if is_random(call.id, call.name):
-                        chance.add(key)
-        every = dict.fromkeys(key for group in keys.values() for key in group)
-        lists = await self._listed([key for key in every if key in chance], required, remember_found=True)
-        if len(chance) < len(every):
-            lists |= await self._listed([key for key in every if key not in chance], required, remember_found=False)
-        full = {key: entries for key, (entries, _) in lists.items() if entries}
-        if not full:
-            return {}, []
+    ) -> dict[int, list[str]]:
+        """The turns to which an id belongs that was made by chance: one for each message."""
+        ids = {at: [call.id for call in shown if is_random(call.id, call.name)] for at, shown in calls.items()}
+        ours = [call_key(scope, id) for group in ids.values() for id in group if is_ours(id)]
+        theirs = [call_key(scope, id) for group in ids.values() for id in group if not is_ours(id)]
+        lists = await self._listed(ours, required, remember_found=True) if ours else {}
+        if theirs:  # of these somebody else may have got the same meanwhile
+            lists |= await self._listed(theirs, required, remember_found=False)
         listed = {
-            at: list(dict.fromkeys(one for key in group for one in full.get(key, ()))) for at, group in keys.items()
+            at: {one.key: None for id in group for one in lists[call_key(scope, id)][0]} for at, group in ids.items()
         }
-        return listed, [at for at, group in keys.items() if any(key in chance and key in full for key in group)]
+        return {at: list(found) for at, found in listed.items() if len(found) == 1}
 
     async def _listed(
         self, keys: Sequence[str], required: bool, *, remember_found: bool
@@ -178,9 +168,8 @@ class TurnStore:
         listed = Listed(turn.key, context).packed()
         lists = {said_key(scope, chain): listed}
         for id, call in zip(turn.ids, turn.message.calls, strict=True):
-            # An id that was fitted to a wire looks like more than the model's own.
-            if is_distinctive(call.id, call.name) or is_random(id, call.name):
-                lists[call_key(scope, id)] = listed
+            if is_random(id, call.name) and (is_ours(id) or is_random(call.id, call.name)):
+                lists[call_key(scope, id)] = listed  # one that was fitted to a wire looks like more than it is
         if turn.held:
             entries[hold_key(turn.key)] = self._new_hold()
         if required:
@@ -357,24 +346,20 @@ def _thoughts(message: Assistant) -> tuple[str, Native | None]:
     return message.reasoning, message.native
 
 
-def _agreeing(
-    found: Found, at: int, listed: Sequence[Listed], complete: bool, named: Sequence[Listed], context: bytes
-) -> list[str]:
-    """The turns that were given for the same system texts and tools, and have the ids that are shown."""
+def _agreeing(found: Found, at: int, listed: Sequence[Listed], complete: bool, context: bytes) -> list[str]:
+    """The turns that were given in the same frame (`context_of`)."""
     if not complete:
         found.doubts[at] = "ambiguous" if listed else "forgotten"
         return []
-    names = {entry.key for entry in named}
-    agreeing = [entry.key for entry in listed if entry.context == context and (not names or entry.key in names)]
-    if not agreeing and (listed or names):
+    agreeing = [entry.key for entry in listed if entry.context == context]
+    if not agreeing:
         found.doubts[at] = "unmatched"
     return agreeing
 
 
-def _showing(turns: Sequence[Turn], calls: Sequence[ToolCall]) -> list[Turn]:
-    """Those that have the ids that the client shows, else those whose ids it may have rewritten."""
-    exact = [turn for turn in turns if calls and all(call.id in turn.ids for call in calls)]
-    return exact or [turn for turn in turns if may_be(turn, calls)]
+def _lacks_thoughts(turn: Turn, originals: Sequence[Turn]) -> bool:
+    """Were its thoughts left out, because it is one of several that thought something else?"""
+    return turn not in originals
 
 
 _LISTS = ("said:", "call:")
