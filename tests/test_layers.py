@@ -19,6 +19,7 @@ LAYERS = [
     {"models"},
     {"decoding"},
     {"wires", "tools"},
+    {"run_view"},
     {"transcript", "events"},
     {"partial_response"},
     {"deltas"},

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unbroken.agent import Agent, Conversation, Image, Limits, Prices, Result, RunStream
-    from unbroken.agent.collect import Collected, CollectedCall, collect
+    from unbroken.agent.collect import Collected, collect
     from unbroken.agent.limits import StopReason
     from unbroken.agent.run import CallRecord
     from unbroken.agent.sentences import Sentences, sentences
@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from unbroken.models.http import HTTPModel
     from unbroken.models.model import Model
     from unbroken.models.scripted import ScriptedModel
+    from unbroken.run_view import CallView, RunView, TurnView
     from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait
     from unbroken.tools.caller import Caller
     from unbroken.tools.context import CallContext
@@ -177,11 +178,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "RunStream",
         "RunTaken",
     ),
-    "unbroken.agent.collect": (
-        "Collected",
-        "CollectedCall",
-        "collect",
-    ),
+    "unbroken.agent.collect": ("Collected", "collect"),
     "unbroken.agent.limits": ("StopReason",),
     "unbroken.agent.run": ("CallRecord",),
     "unbroken.agent.sentences": (
@@ -307,6 +304,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "unbroken.models.http": ("HTTPModel",),
     "unbroken.models.model": ("Model",),
     "unbroken.models.scripted": ("ScriptedModel",),
+    "unbroken.run_view": ("CallView", "RunView", "TurnView"),
     "unbroken.tools.approval": (
         "Allow",
         "Approval",
@@ -403,6 +401,7 @@ __all__ = [
     "CallRecord",
     "CallSpoiled",
     "CallStarted",
+    "CallView",
     "CallWithdrawn",
     "CallWritten",
     "Caller",
@@ -412,7 +411,6 @@ __all__ = [
     "ChainStatus",
     "Clock",
     "Collected",
-    "CollectedCall",
     "ContextTooLong",
     "Conversation",
     "Decoder",
@@ -479,6 +477,7 @@ __all__ = [
     "RunStarted",
     "RunStream",
     "RunTaken",
+    "RunView",
     "Sampling",
     "Schedule",
     "ScriptedModel",
@@ -513,6 +512,7 @@ __all__ = [
     "ToolSpec",
     "Toolbox",
     "Transcript",
+    "TurnView",
     "Unauthorized",
     "Unavailable",
     "UnbrokenError",

@@ -28,7 +28,7 @@ from unbroken import (
     todo_write,
     tool,
 )
-from unbroken.agent.collect import Collected, CollectedCall, collect
+from unbroken.agent.collect import Collected, collect
 from unbroken.models.script import Call, Cut, Fail, Pause, Say, Think, Uses
 from unbroken.testing import run_virtual
 
@@ -79,12 +79,15 @@ def test_a_run_is_collected_with_all_that_it_said_and_did() -> None:
     assert collected.reasoning == "Rome first.\n\nSunny."
     assert (collected.rounds, collected.requests, collected.usage) == (1, 2, Usage(250, 30))
     unknown = "Error: unknown tool `nowhere`; there are: look, fall"
-    assert collected.calls == [
-        CollectedCall(0, "a", "look", 0, {"city": "Rome"}, "Rome: sunny", outcome="done", seconds=2.0, early=True),
-        CollectedCall(1, "b", "look", 0, {"city": "Oslo"}, "Oslo: sunny", outcome="done", seconds=0.5, early=True),
-        CollectedCall(2, "c", "fall", 0, {}, "Error: the floor is wet", error=True, outcome="failed"),
-        collected.calls[3],
-        CollectedCall(4, "e", "nowhere", 0, {"x": 1}, unknown, error=True, outcome="not_executed"),
+    assert [
+        (call.number, call.id, call.name, call.arguments, call.text, call.error, call.outcome, call.seconds, call.early)
+        for call in collected.calls
+    ] == [
+        (0, "a", "look", {"city": "Rome"}, "Rome: sunny", False, "done", 2.0, True),
+        (1, "b", "look", {"city": "Oslo"}, "Oslo: sunny", False, "done", 0.5, True),
+        (2, "c", "fall", {}, "Error: the floor is wet", True, "failed", 0.0, False),
+        (3, "d", "look", {"city": "Oslo"}, "Oslo: sunny", False, "done", collected.calls[3].seconds, False),
+        (4, "e", "nowhere", {"x": 1}, unknown, True, "not_executed", 0.0, False),
     ]
     assert (collected.calls[3].arguments, collected.calls[3].text) == ({"city": "Oslo"}, "Oslo: sunny")
     assert Collected.of(read_again(collected.events)) == collected

@@ -1,0 +1,438 @@
+"""`RunView`: what has happened in a run, folded from its events. Every screen, metric and exporter reads it.
+
+It does no I/O and may be read at any moment of a run. Texts are kept in pieces and joined when they are read, so one
+more piece of a long answer costs the same as the first. Events may be missing (the beginning of a run, say): what is
+known of a call then begins with its first event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from unbroken.events import (
+    ApprovalAsked,
+    CallAdopted,
+    CallDropped,
+    CallEvent,
+    CallFinished,
+    CallProgress,
+    CallStarted,
+    CallWritten,
+    Event,
+    ReasoningAdded,
+    ReasoningReplaced,
+    RequestRetried,
+    RequestSent,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    TextAdded,
+    TextFinished,
+    TextReplaced,
+    TodoUpdated,
+    ToolCallsDetected,
+    ToolLate,
+)
+from unbroken.messages import Json, Outcome, Usage
+
+
+@dataclass(slots=True)
+class CallView:
+    """One call. Times are those of its events; None if that has not happened. A call that adopts another one continues
+    it: it has the start of that call, and its result if there is one."""
+
+    number: int
+    """Unique in its run."""
+    id: str
+    name: str
+    turn: int
+    arguments: dict[str, Json] | None = None
+    """None if they were cut."""
+    text: str | None = None
+    """The result as the model reads it. None if there is none: the call runs or waits, or the run ended before."""
+    error: bool = False
+    outcome: Outcome | None = None
+    """None as long as it has no result."""
+    seconds: float = 0.0
+    """How long its tool ran."""
+    early: bool = False
+    """It started while its response was still being written."""
+    duplicate_of: str = ""
+    """The id of the call whose execution it shared."""
+    adopted: int | None = None
+    """The number of the call that it continues: one of a broken response, or of a process that died."""
+    adopted_by: int | None = None
+    """The number of the call that continues it."""
+    dropped: str | None = None
+    """Why it is in no message."""
+    attempt: int = 0
+    """Which attempt of its turn wrote it, from 1; 0 if it was there before the request."""
+    response_broke: bool = False
+    """Its response broke off. A call of the next one may adopt it; otherwise it is dropped."""
+    written: float | None = None
+    started: float | None = None
+    finished: float | None = None
+    detected: float | None = None
+    """When the response was complete that contains it."""
+    approval: ApprovalAsked | None = None
+    progress: CallProgress | None = None
+    """The last one."""
+    late: ToolLate | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """It has its result, or is in no message."""
+        return self.outcome is not None or self.dropped is not None
+
+    @property
+    def counts(self) -> bool:
+        """Neither dropped nor continued by another call."""
+        return self.dropped is None and self.adopted_by is None
+
+    @property
+    def saved(self) -> float | None:
+        """Seconds that were saved because it started early: to the end of its response, or to its own end if that was
+        first. None if it did not, and as long as either end is open."""
+        if not self.early or self.started is None or self.detected is None or self.outcome is None:
+            return None
+        return max(min(self.detected - self.started, self.seconds), 0.0)
+
+
+@dataclass(slots=True)
+class AttemptView:
+    """One try at the response of a turn. If it failed, `retried` is why, and another attempt follows."""
+
+    asked: float
+    ended: float | None = None
+    retried: RequestRetried | None = None
+
+
+@dataclass(slots=True)
+class TurnView:
+    """One request: the attempts at its response, what was said in it, and its calls."""
+
+    number: int
+    asked: float | None = None
+    """When the request was sent. None if that was not seen: a resumed run begins with calls of an earlier request."""
+    final: bool = False
+    """Nothing could be called."""
+    attempts: list[AttemptView] = field(default_factory=list[AttemptView])
+    calls: list[CallView] = field(default_factory=list[CallView])
+    """All that were written, also those that are in no message; once the response is complete, in call order."""
+    ended: float | None = None
+    """When the response was complete."""
+    detected: float | None = None
+    """The same, if there were calls in it."""
+    finished: float | None = None
+    """When all calls had their results."""
+    is_thought: bool | None = None
+    """Its text is complete, and calls follow (True) or not (False)."""
+    texts: list[str] = field(default_factory=list[str])
+    """The pieces of `text`, as they came."""
+    reasonings: list[str] = field(default_factory=list[str])
+
+    @property
+    def text(self) -> str:
+        """What was said so far."""
+        return _joined(self.texts)
+
+    @property
+    def reasoning(self) -> str:
+        """What was thought so far, where the model shows it."""
+        return _joined(self.reasonings)
+
+
+class RunView:
+    """`feed` takes one event after another; `RunView.of(events)` takes them all."""
+
+    def __init__(self) -> None:
+        self.run = ""
+        self.model = ""
+        self.schedule = ""
+        self.began: float | None = None
+        self.ended: float | None = None
+        """None while the run is going on."""
+        self.turns: list[TurnView] = []
+        self.by_number: dict[int, CallView] = {}
+        """All calls, also those that are in no message."""
+        self.retries: list[RequestRetried] = []
+        self.todos: list[dict[str, Json]] = []
+        """The last list."""
+        self.usage = Usage()
+        """Known at the end of the run."""
+        self.rounds = 0
+        self.requests = 0
+        self.attempts = 0
+        """Requests that were sent, with those that failed."""
+        self.finished: RunFinished | None = None
+        self.failed: RunFailed | None = None
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Self:
+        """What these events add up to."""
+        view = cls()
+        for event in events:
+            view.feed(event)
+        return view
+
+    def feed(self, event: Event) -> None:
+        """Takes the next event of the run."""
+        if isinstance(event, TextAdded) and self.turns:  # most events are: without a call they cost half
+            self.turns[-1].texts.append(event.text)
+        elif (take := self._TAKES.get(type(event))) is not None:
+            self.run = event.run
+            take(self, event)
+
+    @property
+    def text(self) -> str:
+        """The answer; of a run that has not ended, what it said last."""
+        if self.finished is not None:
+            return self.finished.text
+        return next((turn.text for turn in reversed(self.turns) if turn.texts), "")
+
+    @property
+    def texts(self) -> list[str]:
+        """What was said in each turn that said something, the last one included."""
+        return [turn.text for turn in self.turns if turn.is_thought is not None]
+
+    @property
+    def thoughts(self) -> list[str]:
+        """Of these, the ones that calls followed."""
+        return [turn.text for turn in self.turns if turn.is_thought]
+
+    @property
+    def reasoning(self) -> str:
+        """Of all turns, with an empty line between them."""
+        return "\n\n".join([turn.reasoning for turn in self.turns if turn.reasonings])
+
+    @property
+    def calls(self) -> list[CallView]:
+        """In call order, turn by turn."""
+        return [call for turn in self.turns for call in turn.calls if call.counts]
+
+    @property
+    def dropped(self) -> list[CallView]:
+        """Calls that had started, and are in no message: their response broke off, say."""
+        calls = (call for turn in self.turns for call in turn.calls)
+        return [call for call in calls if call.dropped is not None and call.started is not None]
+
+    @property
+    def stop_reason(self) -> str:
+        """Empty if the run failed, or if its end is not among the events."""
+        return self.finished.stop_reason if self.finished is not None else ""
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took, without the time in which it waited; 0 as long as it has not finished."""
+        return self.finished.seconds if self.finished is not None else 0.0
+
+    @property
+    def pending(self) -> list[dict[str, Json]]:
+        """The calls that the run waits for."""
+        return self.finished.pending if self.finished is not None else []
+
+    @property
+    def complete(self) -> bool:
+        """The run ended, and every call of its history has its result."""
+        return self.finished is not None and self.finished.complete
+
+    @property
+    def fallback_used(self) -> bool:
+        """A response broke and was requested again without streaming, or from another model."""
+        return self.finished is not None and self.finished.fallback_used
+
+    @property
+    def verdicts(self) -> list[dict[str, Json]]:
+        """What was wrong with each response that was not complete, where the run's end says it."""
+        end = self.finished or self.failed
+        return end.verdicts if end is not None else []
+
+    def forget_turns(self) -> None:
+        """Forgets all turns but the last, with their calls: for who counts runs and must not grow with them."""
+        del self.turns[:-1]
+        self.by_number = {call.number: call for turn in self.turns for call in turn.calls}
+
+    # The events of a run
+
+    def _run_started(self, event: RunStarted) -> None:
+        self.model, self.schedule = event.model, event.schedule
+        if self.began is None:
+            self.began = event.time
+        self.ended = self.finished = self.failed = None  # it may be resumed
+
+    def _run_finished(self, event: RunFinished) -> None:
+        self.ended, self.finished, self.failed = event.time, event, None
+        self.rounds, self.requests, self.attempts = event.rounds, event.requests, event.attempts
+        self.usage = _usage(event.usage)
+        for waiting in event.pending:
+            self._call(waiting["call"], waiting["id"], waiting["name"], event.turn).arguments = waiting["arguments"]
+
+    def _run_failed(self, event: RunFailed) -> None:
+        self.ended, self.finished, self.failed = event.time, None, event
+        self.usage = _usage(event.usage)
+
+    def _todo_updated(self, event: TodoUpdated) -> None:
+        self.todos = event.todos
+
+    # The events of a turn
+
+    def _turn(self, number: int) -> TurnView:
+        """The turn with this number: the last one, or a new one."""
+        if not self.turns or self.turns[-1].number != number:
+            self.turns.append(TurnView(number))
+        return self.turns[-1]
+
+    def _request_sent(self, event: RequestSent) -> None:
+        turn = self._turn(event.turn)
+        if turn.asked is None:
+            self.requests += 1
+            turn.asked = event.time
+        else:  # its process died, and its response comes again
+            turn.texts, turn.reasonings, turn.is_thought = [], [], None
+        self.attempts += 1
+        turn.final, turn.ended = event.final, None
+        turn.attempts.append(AttemptView(event.time))
+
+    def _request_retried(self, event: RequestRetried) -> None:
+        self.retries.append(event)
+        self.attempts += 1
+        turn = self._turn(event.turn)
+        for call in turn.calls:
+            call.response_broke |= call.attempt == len(turn.attempts)
+        if turn.attempts:
+            turn.attempts[-1].ended, turn.attempts[-1].retried = event.time, event
+        turn.attempts.append(AttemptView(event.time + event.wait))
+
+    def _text_added(self, event: TextAdded) -> None:
+        self._turn(event.turn).texts.append(event.text)
+
+    def _reasoning_added(self, event: ReasoningAdded) -> None:
+        self._turn(event.turn).reasonings.append(event.text)
+
+    def _text_replaced(self, event: TextReplaced) -> None:
+        self._turn(event.turn).texts = [event.text]
+
+    def _reasoning_replaced(self, event: ReasoningReplaced) -> None:
+        self._turn(event.turn).reasonings = [event.text]
+
+    def _text_finished(self, event: TextFinished) -> None:
+        turn = self._end_response(event)
+        turn.texts, turn.is_thought = [event.text], not event.final
+
+    def _calls_detected(self, event: ToolCallsDetected) -> None:
+        turn = self._end_response(event)
+        self.rounds += turn.detected is None and not turn.final
+        turn.detected = event.time
+        places: dict[int, int] = {}
+        for place, told in enumerate(event.calls):
+            call = self._call(told["call"], told["id"], told["name"], event.turn)
+            call.arguments, call.detected = told["arguments"], event.time
+            places[call.number] = place
+        turn.calls.sort(key=lambda call: places.get(call.number, len(places)))
+
+    def _end_response(self, event: Event) -> TurnView:
+        turn = self._turn(event.turn)
+        turn.ended = event.time
+        if turn.attempts:
+            turn.attempts[-1].ended = event.time
+        return turn
+
+    def _round_finished(self, event: RoundFinished) -> None:
+        self._turn(event.turn).finished = event.time
+
+    # The events of a call
+
+    def _call(self, number: int, id: str, name: str, turn: int) -> CallView:
+        call = self.by_number.get(number)
+        if call is None:
+            of = self._turn(turn)
+            call = self.by_number[number] = CallView(number, id, name, turn, attempt=len(of.attempts))
+            of.calls.append(call)
+        return call
+
+    def _of(self, event: CallEvent) -> CallView:
+        return self._call(event.call, event.call_id, event.name, event.turn)
+
+    def _call_written(self, event: CallWritten) -> None:
+        call = self._of(event)
+        call.arguments, call.written = event.arguments, event.time
+
+    def _call_started(self, event: CallStarted) -> None:
+        call = self._of(event)
+        call.arguments, call.early, call.started = event.arguments, event.early, event.time
+        call.text = call.outcome = call.finished = None  # of the call that it continues, and runs again
+
+    def _call_progress(self, event: CallProgress) -> None:
+        self._of(event).progress = event
+
+    def _call_finished(self, event: CallFinished) -> None:
+        call = self._of(event)
+        call.text, call.error, call.outcome = event.text, event.error, event.outcome
+        call.seconds, call.duplicate_of = event.seconds, event.duplicate_of
+        if call.finished is None:
+            call.finished = event.time
+            if call.started is not None and (call.adopted is not None or call.response_broke):
+                # It is reported when it is known which call continues it: that may be later than its end.
+                call.finished = min(event.time, call.started + event.seconds)
+
+    def _call_adopted(self, event: CallAdopted) -> None:
+        call, before = self._of(event), self.by_number.get(event.adopted)
+        call.adopted = event.adopted
+        if before is None or before is call:
+            return
+        before.adopted_by = call.number
+        call.arguments, call.early, call.started = before.arguments, before.early, before.started
+        call.written, call.progress, call.late = before.written, before.progress, before.late
+        call.text, call.error, call.outcome = before.text, before.error, before.outcome
+        call.seconds, call.finished = before.seconds, before.finished
+
+    def _call_dropped(self, event: CallDropped) -> None:
+        self._of(event).dropped = event.reason
+
+    def _approval_asked(self, event: ApprovalAsked) -> None:
+        call = self._of(event)
+        call.arguments, call.approval = event.arguments, event
+
+    def _tool_late(self, event: ToolLate) -> None:
+        self._of(event).late = event
+
+    _TAKES: ClassVar[dict[type[Event], Callable[[RunView, Any], None]]] = {
+        RunStarted: _run_started,
+        RequestSent: _request_sent,
+        TextAdded: _text_added,
+        ReasoningAdded: _reasoning_added,
+        RequestRetried: _request_retried,
+        TextReplaced: _text_replaced,
+        ReasoningReplaced: _reasoning_replaced,
+        ToolCallsDetected: _calls_detected,
+        CallWritten: _call_written,
+        CallStarted: _call_started,
+        CallProgress: _call_progress,
+        CallFinished: _call_finished,
+        CallAdopted: _call_adopted,
+        CallDropped: _call_dropped,
+        ApprovalAsked: _approval_asked,
+        TodoUpdated: _todo_updated,
+        ToolLate: _tool_late,
+        TextFinished: _text_finished,
+        RoundFinished: _round_finished,
+        RunFinished: _run_finished,
+        RunFailed: _run_failed,
+    }
+
+
+def _joined(pieces: list[str]) -> str:
+    """They are joined in place: what is joined once is not joined again."""
+    if len(pieces) > 1:
+        pieces[:] = ["".join(pieces)]
+    return pieces[0] if pieces else ""
+
+
+def _usage(saved: dict[str, Any]) -> Usage:
+    return Usage(**{name: value for name, value in saved.items() if name in _USAGE})
+
+
+_USAGE = frozenset(each.name for each in fields(Usage))
