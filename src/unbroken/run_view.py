@@ -98,7 +98,8 @@ class CallView:
         first. None if it did not, and as long as either end is open."""
         if not self.early or self.started is None or self.detected is None or self.outcome is None:
             return None
-        return max(min(self.detected - self.started, self.seconds), 0.0)
+        # The times of events are seconds since the epoch: a float of that size holds microseconds, and no less.
+        return max(min(round(self.detected - self.started, 6), self.seconds), 0.0)
 
 
 @dataclass(slots=True)
@@ -279,14 +280,14 @@ class RunView:
 
     # The events of a turn
 
-    def _turn(self, number: int) -> TurnView:
-        """The turn with this number: the last one, or a new one."""
+    def turn(self, number: int) -> TurnView:
+        """The turn with this number: the last one, or else a new one."""
         if not self.turns or self.turns[-1].number != number:
             self.turns.append(TurnView(number))
         return self.turns[-1]
 
     def _request_sent(self, event: RequestSent) -> None:
-        turn = self._turn(event.turn)
+        turn = self.turn(event.turn)
         if turn.asked is None:
             self.requests += 1
             turn.asked = event.time
@@ -299,7 +300,7 @@ class RunView:
     def _request_retried(self, event: RequestRetried) -> None:
         self.retries.append(event)
         self.attempts += 1
-        turn = self._turn(event.turn)
+        turn = self.turn(event.turn)
         for call in turn.calls:
             call.response_broke |= call.attempt == len(turn.attempts)
         if turn.attempts:
@@ -307,16 +308,16 @@ class RunView:
         turn.attempts.append(AttemptView(event.time + event.wait))
 
     def _text_added(self, event: TextAdded) -> None:
-        self._turn(event.turn).texts.append(event.text)
+        self.turn(event.turn).texts.append(event.text)
 
     def _reasoning_added(self, event: ReasoningAdded) -> None:
-        self._turn(event.turn).reasonings.append(event.text)
+        self.turn(event.turn).reasonings.append(event.text)
 
     def _text_replaced(self, event: TextReplaced) -> None:
-        self._turn(event.turn).texts = [event.text]
+        self.turn(event.turn).texts = [event.text]
 
     def _reasoning_replaced(self, event: ReasoningReplaced) -> None:
-        self._turn(event.turn).reasonings = [event.text]
+        self.turn(event.turn).reasonings = [event.text]
 
     def _text_finished(self, event: TextFinished) -> None:
         turn = self._end_response(event)
@@ -334,21 +335,21 @@ class RunView:
         turn.calls.sort(key=lambda call: places.get(call.number, len(places)))
 
     def _end_response(self, event: Event) -> TurnView:
-        turn = self._turn(event.turn)
+        turn = self.turn(event.turn)
         turn.ended = event.time
         if turn.attempts:
             turn.attempts[-1].ended = event.time
         return turn
 
     def _round_finished(self, event: RoundFinished) -> None:
-        self._turn(event.turn).finished = event.time
+        self.turn(event.turn).finished = event.time
 
     # The events of a call
 
     def _call(self, number: int, id: str, name: str, turn: int) -> CallView:
         call = self.by_number.get(number)
         if call is None:
-            of = self._turn(turn)
+            of = self.turn(turn)
             call = self.by_number[number] = CallView(number, id, name, turn, attempt=len(of.attempts))
             of.calls.append(call)
         return call
@@ -384,7 +385,8 @@ class RunView:
         if before is None or before is call:
             return
         before.adopted_by = call.number
-        call.arguments, call.early, call.started = before.arguments, before.early, before.started
+        call.arguments, call.started = before.arguments, before.started
+        call.early = before.early and before.response_broke  # else its process died, and nothing was saved
         call.written, call.progress, call.late = before.written, before.progress, before.late
         call.text, call.error, call.outcome = before.text, before.error, before.outcome
         call.seconds, call.finished = before.seconds, before.finished

@@ -2,14 +2,14 @@
 
 `Facts` hears events and tells facts as soon as they are sure; who adds them up stands above (`metrics`, `prometheus`).
 Nothing that was told is taken back, so a counter that only goes up can hold it, but for one case: a query that failed
-and goes on after all. What is kept meanwhile is little: of each run that goes on, the calls of its present turn; of
+and goes on after all. What is kept meanwhile is little: of each run that goes on, a `RunView` of its present turn; of
 each that waits, what was told of its tokens; and of some that failed, the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
@@ -27,6 +27,7 @@ from unbroken.events import (
     ToolCallsDetected,
 )
 from unbroken.messages import Json, Usage
+from unbroken.run_view import CallView, RunView
 from unbroken.trajectory.histograms import nanoseconds
 from unbroken.trajectory.line_checks import count
 
@@ -89,76 +90,13 @@ class Spent:
 
 
 @dataclass(slots=True)
-class Going:
-    """A run that goes on."""
-
-    requests: int = 0
-    rounds: int = 0
-    turn: int = -1
-    final: bool = False
-    retried: dict[tuple[int, int], bool] = field(default_factory=dict[tuple[int, int], bool])
-    """By turn and attempt: did it break?"""
-    detected: float | None = None
-    """When the response of this turn had ended, if it had calls."""
-    started: set[int] = field(default_factory=set[int])
-    """The numbers of the calls of this turn that have started, or have taken over the execution of another one."""
-    early: dict[int, float] = field(default_factory=dict[int, float])
-    """When each call of this response started that started early, until its end."""
-    done: dict[int, tuple[float, int]] = field(default_factory=dict[int, tuple[float, int]])
-    """Of those that had ended before their response had: their start and the nanoseconds that they took."""
-    told: set[int] = field(default_factory=set[int])
-    """Calls of this turn whose end was told."""
-    executed: set[int] = field(default_factory=set[int])
-    """Calls of this turn whose execution was told, under their own number or under that of the call they adopted."""
-    lost: dict[int, float] = field(default_factory=dict[int, float])
-    """As `early`, of a response of this turn that broke; the one that comes instead may adopt them."""
-
-    def copy(self) -> Going:
-        return Going(
-            self.requests,
-            self.rounds,
-            self.turn,
-            self.final,
-            self.retried.copy(),
-            self.detected,
-            self.started.copy(),
-            self.early.copy(),
-            self.done.copy(),
-            self.told.copy(),
-            self.executed.copy(),
-            self.lost.copy(),
-        )
-
-    def begin(self, turn: int) -> bool:
-        """False if it was begun already and its process died in the middle: what is told again of it is the same."""
-        if turn == self.turn:
-            self.early.clear()
-            return False
-        self.turn = turn
-        self.detected = None
-        for kept in (self.started, self.early, self.done, self.told, self.executed, self.lost):
-            kept.clear()
-        return True
-
-    def break_off(self) -> None:
-        """The response comes again; a call of it may adopt one of these."""
-        self.lost |= self.early
-        self.lost |= {call: start for call, (start, _) in self.done.items()}
-        self.early.clear()
-        self.done.clear()
-
-
-@dataclass(slots=True)
 class Failed:
     """What was told of a run that failed."""
 
     outcome: str
     rounds: int
     broken: int
-    going: Going
-
-    def copy(self) -> Failed:
-        return replace(self, going=self.going.copy())
+    view: RunView
 
 
 class Facts:
@@ -166,7 +104,8 @@ class Facts:
         self._tell = tell
         self.prices = prices
         self._last: Event | None = None
-        self.going: dict[str, Going] = {}
+        self.going: dict[str, RunView] = {}
+        """Of each run that goes on, its present turn."""
         self.waiting: dict[str, Spent] = {}
         """Runs that wait for somebody outside, until they go on."""
         self.failed: dict[str, Failed] = {}
@@ -192,15 +131,15 @@ class Facts:
             mine |= {run: theirs[run] for run in runs if run in theirs}
         return known
 
-    def _run(self, event: Event) -> Going:
-        return self.going.get(event.run) or remember(self.going, event.run, Going())
+    def _run(self, event: Event) -> RunView:
+        return self.going.get(event.run) or remember(self.going, event.run, RunView())
 
     def _started(self, event: RunStarted) -> None:
         failed = self.failed.pop(event.run, None)
         if failed is None or event.seq == 0:  # another run of the same id
             self._run(event)
         else:
-            remember(self.going, event.run, failed.going)
+            remember(self.going, event.run, failed.view)
             self.tell_going_on(failed)
 
     def tell_going_on(self, failed: Failed) -> None:
@@ -209,96 +148,81 @@ class Facts:
             self._tell("goes_on_broken", failed.broken, "")
 
     def _requested(self, event: RequestSent) -> None:
-        going = self._run(event)
-        going.final = event.final
-        if going.begin(event.turn):
-            going.requests += 1
+        view = self._run(event)
+        known = view.requests
+        view.feed(event)
+        view.forget_turns()
+        if view.requests > known:  # else its process died in the middle, and what is told again of it is the same
             self._tell("request", 1, "")
 
     def _retried(self, event: RequestRetried) -> None:
-        going, broke = self._run(event), event.kind not in NO_RESPONSE
-        if (event.turn, event.attempt) in going.retried:
+        view = self._run(event)
+        if any((event.turn, event.attempt) == (each.turn, each.attempt) for each in view.retries):
             return
-        going.retried[event.turn, event.attempt] = broke
-        going.break_off()
+        view.feed(event)
         self._tell("retry", 1, "")
-        if broke:
+        if event.kind not in NO_RESPONSE:
             self._tell("restart", 1, "")
 
     def _detected(self, event: ToolCallsDetected) -> None:
-        going = self._run(event)
-        if going.detected is not None and going.turn == event.turn:
+        view = self._run(event)
+        turn = view.turn(event.turn)
+        if turn.detected is not None:
             return
-        going.turn, going.detected = event.turn, event.time
-        going.rounds += not going.final
+        view.feed(event)
         self._tell("turn", event.count, "")
         for name in event.names:
             self._tell("call", 1, name)
-        if going.done:
-            for call in event.calls:
-                if (done := going.done.pop(count(call.get("call")), None)) is not None:
-                    self._saved(str(call.get("name")), event.time, *done)
+        for call in turn.calls:
+            self._tell_saved(call)
 
     def _call_started(self, event: CallStarted) -> None:
-        going = self._run(event)
-        going.started.add(event.call)
-        if event.early:
-            going.early[event.call] = event.time
+        self._run(event).feed(event)
 
     def _call_adopted(self, event: CallAdopted) -> None:
-        going, call, before = self._run(event), event.call, event.adopted
-        if before in going.told:
-            going.executed.add(call)
-        if before in going.lost:
+        view = self._run(event)
+        view.feed(event)
+        if _took_over(view, view.by_number[event.call]):
             self._tell("adoption", 1, event.name)
-            going.started.add(call)
-            going.early[call] = going.lost.pop(before)
-        elif before in going.told:
-            going.told.add(call)  # before its process died: what is told of it again is the same
-        else:
-            going.started.add(call)
 
     def _call_dropped(self, event: CallDropped) -> None:
-        going = self._run(event)
-        for kept in (going.early, going.done, going.lost):
-            kept.pop(event.call, None)
-        if event.call in going.started:
+        view = self._run(event)
+        view.feed(event)
+        if view.by_number[event.call].started is not None:
             self._tell("drop", 1, event.name)
 
     def _call_finished(self, event: CallFinished) -> None:
-        going, call, tool, took = self._run(event), event.call, event.name, nanoseconds(event.seconds)
-        if call in going.told:
-            return
-        going.told.add(call)
-        if call in going.lost:  # nobody has adopted it, and it is dropped next
+        view, tool, took = self._run(event), event.name, nanoseconds(event.seconds)
+        known = view.by_number.get(event.call)
+        told = known is not None and known.outcome is not None
+        if known is not None and told and not _took_over(view, known):
+            return  # before its process died: what is told of it again is the same
+        view.feed(event)
+        call = view.by_number[event.call]
+        elsewhere = call.adopted is not None and call.adopted not in view.by_number
+        if call.response_broke and call.started is not None:  # nobody has adopted it, and it is dropped next
             self._tell("execution", took, tool)
         elif event.outcome == "unknown":
             self._tell("uncertain", 1, tool)
         elif event.outcome != "not_executed" and event.duplicate_of:
             self._tell("duplicate", 1, tool)
-        elif call not in going.started or event.outcome == "not_executed":
+        elif event.outcome == "not_executed" or (call.started is None and not elsewhere):
             self._tell("refusal" if event.error else "outside", 1, tool)
         else:
-            if call not in going.executed:
-                going.executed.add(call)
+            if not told:
                 self._tell("execution", took, tool)
                 if failed(event):
                     self._tell("failure", 1, tool)
-            start = going.early.pop(call, None)
-            if start is not None and going.detected is not None:
-                self._saved(tool, going.detected, start, took)
-            elif start is not None:
-                going.done[call] = start, took
+            self._tell_saved(call)
 
-    def _saved(self, tool: str, response_ended: float, started: float, took: int) -> None:
-        # The times of events are seconds since the epoch: below a microsecond a float of that size holds nothing.
-        waited = max(round((response_ended - started) * 1_000_000), 0) * 1000
-        self._tell("saved", min(waited, took), tool)
+    def _tell_saved(self, call: CallView) -> None:
+        if call.saved is not None:
+            self._tell("saved", nanoseconds(call.saved), call.name)
 
     def _finished(self, event: RunFinished) -> None:
-        going = self.going.pop(event.run, None) or Going()
+        view = self.going.pop(event.run, None) or RunView()
         before = self.waiting.pop(event.run, None)
-        if before is None and event.requests > going.requests:
+        if before is None and event.requests > view.requests:
             remember(self.continued, event.run, None)
         spent = self._spent(event)
         self._tell_spent(before or Spent(), spent)
@@ -306,16 +230,16 @@ class Facts:
             remember(self.waiting, event.run, spent)
             return
         self._tell("latency", nanoseconds(event.seconds), "")
-        self._ended(event.stop_reason, event.rounds, _broken(going, event.verdicts) + (not event.complete))
+        self._ended(event.stop_reason, event.rounds, _broken(view, event.verdicts) + (not event.complete))
 
     def _failed(self, event: RunFailed) -> None:
-        going = self.going.pop(event.run, None) or Going()
+        view = self.going.pop(event.run, None) or RunView()
         before = self.waiting.pop(event.run, None) or Spent()  # of its tokens nothing more is known
         outcome = "cancelled" if event.error in _GIVEN_UP else "failed"
-        going.rounds += before.rounds
-        broken = _broken(going, event.verdicts)
-        self._ended(outcome, going.rounds, broken)
-        remember(self.failed, event.run, Failed(outcome, going.rounds, broken, going), MOST_FAILED)
+        view.rounds += before.rounds
+        broken = _broken(view, event.verdicts)
+        self._ended(outcome, view.rounds, broken)
+        remember(self.failed, event.run, Failed(outcome, view.rounds, broken, view), MOST_FAILED)
 
     def _ended(self, outcome: str, rounds: int, broken: int) -> None:
         self._tell("query", 1, outcome)
@@ -378,11 +302,18 @@ def failed(event: CallFinished) -> bool:
     return event.outcome in ("failed", "timed_out") and not event.duplicate_of
 
 
-def _broken(going: Going, verdicts: Iterable[Mapping[str, Json]]) -> int:
+def _took_over(view: RunView, call: CallView) -> bool:
+    """Does the call continue an execution of a response that broke?"""
+    before = view.by_number.get(call.adopted) if call.adopted is not None else None
+    return before is not None and before.response_broke and before.started is not None
+
+
+def _broken(view: RunView, verdicts: Iterable[Mapping[str, Json]]) -> int:
     """How many responses broke: what the end says of them, and what was heard and is not in it."""
     found = [
         (verdict.get("turn"), verdict.get("attempt"))
         for verdict in verdicts
         if verdict.get("kind") not in (*NO_RESPONSE, "whole")
     ]
-    return len(found) + sum(broke and each not in found for each, broke in going.retried.items())
+    heard = [(each.turn, each.attempt) for each in view.retries if each.kind not in NO_RESPONSE]
+    return len(found) + sum(each not in found for each in heard)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
@@ -412,11 +413,11 @@ class Metrics:
         for run, spent in theirs.waiting.items():
             remember(mine.waiting, run, spent)
         for run, failed in theirs.failed.items():
-            remember(mine.failed, run, failed.copy(), MOST_FAILED)
+            remember(mine.failed, run, deepcopy(failed), MOST_FAILED)
         for run in theirs.continued:
             remember(mine.continued, run, None)
         for run, going in theirs.going.items():
-            remember(mine.going, run, going.copy())
+            remember(mine.going, run, deepcopy(going))
 
     def _go_on(self, run: str, first: Facts, second: Facts) -> None:
         """One heard the beginning of a run, the other how it went on, and told the tokens of both."""
