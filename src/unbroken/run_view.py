@@ -60,6 +60,8 @@ class CallView:
     """How long its tool ran."""
     early: bool = False
     """It started while its response was still being written."""
+    reported: bool = False
+    """Its own `CallFinished` has come. The result of a call that it continues is there before."""
     duplicate_of: str = ""
     """The id of the call whose execution it shared."""
     adopted: int | None = None
@@ -96,7 +98,7 @@ class CallView:
     def saved(self) -> float | None:
         """Seconds that were saved because it started early: to the end of its response, or to its own end if that was
         first. None if it did not, and as long as either end is open."""
-        if not self.early or self.started is None or self.detected is None or self.outcome is None:
+        if not (self.early and self.reported) or self.started is None or self.detected is None:
             return None
         # The times of events are seconds since the epoch: a float of that size holds microseconds, and no less.
         return max(min(round(self.detected - self.started, 6), self.seconds), 0.0)
@@ -372,7 +374,7 @@ class RunView:
     def _call_finished(self, event: CallFinished) -> None:
         call = self._of(event)
         call.text, call.error, call.outcome = event.text, event.error, event.outcome
-        call.seconds, call.duplicate_of = event.seconds, event.duplicate_of
+        call.seconds, call.duplicate_of, call.reported = event.seconds, event.duplicate_of, True
         if call.finished is None:
             call.finished = event.time
             if call.started is not None and (call.adopted is not None or call.response_broke):

@@ -26,6 +26,7 @@ from unbroken.events import (
     LimitReached,
     ReasoningReplaced,
     RequestRetried,
+    RequestSent,
     RunFailed,
     RunFinished,
     TextReplaced,
@@ -34,6 +35,7 @@ from unbroken.events import (
 )
 from unbroken.messages import Assistant, Request, ToolCall, ToolResult
 from unbroken.middleware import Ask, Middleware, RunStart
+from unbroken.run_view import RunView
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
@@ -69,7 +71,8 @@ class RunTrace(Middleware):
             about["gen_ai.input.messages"] = tracing.told_json(history((*head.messages, *question)))
         self._span = tracing.start("invoke_agent", head.agent, SpanKind.INTERNAL, about, head.clock.now())
         tracing.put_below(self._span)
-        self._calls = CallSpans(tracing)
+        self._view = RunView()
+        self._calls = CallSpans(tracing, self._view)
         self._asked = Asked.of(head.asks) if head.asks is not None else Asked.named(head.model)
         self._asking: Asking | None = None
         self._turn = 0
@@ -95,7 +98,10 @@ class RunTrace(Middleware):
         self._asking = None
 
     def on_event(self, event: Event) -> None:
+        self._view.feed(event)
         match event:
+            case RequestSent():
+                self._view.forget_turns()
             case CallStarted():
                 self._calls.start(event)
             case CallFinished():
@@ -103,7 +109,7 @@ class RunTrace(Middleware):
             case CallAdopted():
                 self._calls.adopt(event)
             case ToolCallsDetected():
-                self._calls.response_ended(event.time)
+                self._calls.response_ended(event.turn)
             case RequestRetried():
                 self._retried(event)
             case TextReplaced() | ReasoningReplaced():
@@ -127,7 +133,6 @@ class RunTrace(Middleware):
                 pass
 
     def _retried(self, event: RequestRetried) -> None:
-        self._calls.response_broke()
         self._note(
             self._asking.span if self._asking is not None else self._span,
             event,
