@@ -334,7 +334,7 @@ class RunView:
             call = self._call(told["call"], told["id"], told["name"], event.turn)
             call.arguments, call.detected = told["arguments"], event.time
             places[call.number] = place
-        turn.calls.sort(key=lambda call: places.get(call.number, len(places)))
+        turn.calls = sorted(turn.calls, key=lambda call: places.get(call.number, len(places)))
 
     def _end_response(self, event: Event) -> TurnView:
         turn = self.turn(event.turn)
@@ -429,9 +429,9 @@ class RunView:
 
 
 def _joined(pieces: list[str]) -> str:
-    """They are joined in place: what is joined once is not joined again."""
-    if len(pieces) > 1:
-        pieces[:] = ["".join(pieces)]
+    """They are joined in place, once. A screen may read them while another thread adds to them."""
+    if (count := len(pieces)) > 1:
+        pieces[:count] = ["".join(pieces[:count])]
     return pieces[0] if pieces else ""
 
 

@@ -545,8 +545,9 @@ def test_a_call_that_is_taken_over_is_one_line_of_the_picture() -> None:
         "Done.",
     )
     run_virtual(Agent(Guarded(model), [look, put], middleware=[watch]).run("Look."))
-    lost, kept, put_there = watch.spans
-    assert (lost.arguments["at"], lost.error) == (2, True)
+    lost, kept, put_there = watch.turns(watch.view.ended or 0.0)[0].calls
+    assert lost.arguments is not None
+    assert (json.loads(lost.arguments.text)["at"], lost.error) == (2, True)
     assert (kept.id, kept.early, kept.error, round((kept.ended or 0) - (kept.started or 0), 3)) == (
         "other",
         True,

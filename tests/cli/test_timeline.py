@@ -11,6 +11,7 @@ from rich.console import Console
 from unbroken import Agent, Schedule, ScriptedModel, tool
 from unbroken.cli.timeline import COARSE, Timeline, Watch, legend
 from unbroken.testing import Call, Cut, run_virtual
+from unbroken.viewer.lanes import CallLane
 
 
 @tool(effect="read")
@@ -35,9 +36,12 @@ def two_looks(schedule: Schedule) -> Watch:
 
 def times(watch: Watch) -> list[tuple[float | None, ...]]:
     """Opened, written, started, ended."""
-    assert watch.began is not None
-    rows = [(span.opened, span.written, span.started, span.ended) for span in watch.spans]
-    return [tuple(None if time is None else round(time - watch.began, 3) for time in row) for row in rows]
+    rows = [(call.opened, call.written, call.started, call.ended) for call in calls_of(watch)]
+    return [tuple(None if time is None else round(time, 3) for time in row) for row in rows]
+
+
+def calls_of(watch: Watch) -> list[CallLane]:
+    return [call for turn in watch.turns(watch.view.ended or 0.0) for call in turn.calls]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +58,11 @@ def test_a_watch_tells_when_each_call_was_written_started_and_ended(
 ) -> None:
     watch = two_looks(schedule)
     assert times(watch) == [first, second]
-    assert watch.began is not None
-    assert watch.ended is not None
-    assert (watch.schedule, round(watch.ended - watch.began, 3)) == (schedule.value, took)
-    assert [round((turn.heard or 0) - watch.began, 3) for turn in watch.turns] == [1.0, took]
+    view = watch.view
+    assert view.began is not None
+    assert view.ended is not None
+    assert (view.schedule, round(view.ended - view.began, 3)) == (schedule.value, took)
+    assert [round(turn.ended or 0.0, 3) for turn in watch.turns(view.ended)] == [1.0, took]
 
 
 def test_the_picture_has_a_column_for_each_moment() -> None:
@@ -79,7 +84,7 @@ def test_a_picture_is_never_wider_than_its_terminal(width: int) -> None:
 
 def test_a_failed_call_is_red_and_a_cut_one_never_runs() -> None:
     watch = watched(Schedule.EAGER, Call("look", at="nowhere"), Cut("look", '{"at": "fa'))
-    failed, cut = watch.spans
+    failed, cut = calls_of(watch)
     assert (failed.error, cut.started, cut.error) == (True, None, True)
     lines = Timeline(watch).lines(60)
     assert any(span.style == "red" for span in lines[2].spans)
@@ -97,7 +102,7 @@ def test_a_run_that_goes_on_is_drawn_up_to_now() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(agent.run("Look."))
             await asyncio.sleep(0.5)
-            seen.extend(line.plain for line in Timeline(watch, 2.0, (watch.began or 0.0) + 0.5).lines(60))
+            seen.extend(line.plain for line in Timeline(watch, 2.0, (watch.view.began or 0.0) + 0.5).lines(60))
 
     run_virtual(main())
     assert seen[0].endswith("0.50 s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from unbroken.run_view import CallView
 from unbroken.viewer.clips import Clip
 
 State: TypeAlias = Literal[
@@ -127,3 +128,20 @@ class Mark:
     at: float
     kind: str
     text: str
+
+
+def state_of(call: CallView) -> State:
+    """How a call of a run stands."""
+    if call.dropped is not None:
+        return "dropped"
+    match call.outcome:
+        case None:
+            return "waiting" if call.started is None else "running"
+        case "unknown":
+            return "uncertain"
+        case _ if call.duplicate_of:
+            return "shared"
+        case "not_executed":
+            return "spoiled" if call.arguments is None else "refused"
+        case _:
+            return "failed" if call.error else "done"

@@ -1,0 +1,165 @@
+"""A run as a waterfall in the terminal: a line for each turn and each call, with a bar from its start to its end.
+
+It draws what `lanes` holds. The lines around it come from who shows it: `terminal` for a recording, `cli.timeline` for
+a run as it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from unbroken.errors import StreamError
+from unbroken.viewer.clips import Clip
+from unbroken.viewer.fields import as_object
+from unbroken.viewer.lanes import CallLane, Turn
+from unbroken.viewer.ruler import (
+    EARLY,
+    FAILED,
+    FINE,
+    MODEL,
+    RUNNING,
+    SHARED,
+    WAITING,
+    WRITING,
+    Glyphs,
+    Ruler,
+    Stretch,
+)
+from unbroken.wires.jsontext import loads
+
+_TOOK = 9
+"""Columns for seconds, at the right edge."""
+_MARKS = {
+    "shared": "shared",
+    "refused": "refused",
+    "spoiled": "not whole",
+    "handed": "handed",
+    "waiting": "never ran",
+    "uncertain": "unknown",
+}
+
+
+@dataclass(slots=True)
+class Waterfall:
+    seconds: float
+    """How long the run took, or has been going on."""
+    width: int
+    glyphs: Glyphs = FINE
+    scale: float = 0.0
+    """Seconds from the left to the right edge, if that is more than the run took."""
+    brief: bool = False
+    """Nothing stands at the right edge of turns, and of calls that did not run."""
+    _label: int = field(init=False)
+    _ruler: Ruler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._label = min(max(self.width * 7 // 20, 4), 36)
+        columns = max(self.width - self._label - _TOOK - 1, 1)
+        self._ruler = Ruler(0.0, max(self.seconds, self.scale, 0.001), columns)
+
+    def head(self, schedule: str) -> Text:
+        took = seconds_in_words(self.seconds).rjust(_TOOK)
+        title = fit(in_line(schedule).upper() or "RUN", self._label)
+        return Text.assemble((title, "bold"), (self._ruler.axis(), "dim"), took)
+
+    def turn(self, turn: Turn) -> Text:
+        text = Text.assemble((fit(_title(turn), self._label), "dim"), self._ruler.bar(self._heard(turn)))
+        if not self.brief:
+            took = "" if turn.ended is None else seconds_in_words(turn.ended - turn.asked)
+            text.append(took.rjust(_TOOK), "dim")
+        return text
+
+    def call(self, call: CallLane) -> Text:
+        name = f"  {in_line(call.name)} {in_line(_values(call.arguments))}"
+        text = Text.assemble(fit(name, self._label), self._ruler.bar(self._stretches(call)))
+        took = "" if call.started is None else seconds_in_words(self._end(call) - call.started)
+        if not (took or self.brief):
+            took = "died" if call.died and call.state != "uncertain" else _MARKS.get(call.state, "")
+        text.append(took.rjust(_TOOK), FAILED if call.error else "dim")
+        return text
+
+    def _end(self, call: CallLane) -> float:
+        return self.seconds if call.ended is None else call.ended
+
+    def _heard(self, turn: Turn) -> list[Stretch]:
+        """The attempts of a turn, one behind the other, with a mark where one broke off."""
+        parts: list[Stretch] = []
+        for attempt in turn.attempts:
+            end = self.seconds if attempt.ended is None else attempt.ended
+            parts.append((attempt.asked, end, self.glyphs.model, MODEL))
+            if attempt.broken:
+                parts.append((end, end, self.glyphs.broken, FAILED))
+        return parts
+
+    def _stretches(self, call: CallLane) -> list[Stretch]:
+        parts: list[Stretch] = []
+        glyphs, ended = self.glyphs, self._end(call)
+        written = call.opened if call.written is None else call.written
+        begun = call.died[0][0] if call.died else call.started
+        if written is not None:
+            parts.append((written if call.opened is None else call.opened, written, glyphs.writing, WRITING))
+            if call.state == "shared":
+                parts.append((written, ended, glyphs.waiting, SHARED))
+            elif begun is not None or call.ended is not None:
+                parts.append((written, ended if begun is None else begun, glyphs.waiting, WAITING))
+        parts += [(start, end, glyphs.broken, FAILED) for start, end in call.died]
+        if call.started is not None:
+            sign, style = (glyphs.early, EARLY) if call.early else (glyphs.running, RUNNING)
+            if call.error or call.state == "dropped":
+                sign, style = glyphs.failed, FAILED
+            parts.append((call.started, ended, sign, style))
+        return parts
+
+
+def _title(turn: Turn) -> str:
+    if turn.round:
+        return f"round {turn.round}"
+    return "no answer" if turn.failed else "no end" if turn.ended is None else "answer"
+
+
+def _values(arguments: Clip | None) -> str:
+    """Of arguments that are not long, their values: `Rome, 3`."""
+    if arguments is None or arguments.size > 4000:
+        return arguments.text if arguments else ""
+    try:
+        value = loads(arguments.text.encode("utf-8", "replace"))
+    except StreamError:
+        return arguments.text
+    return ", ".join(map(str, as_object(value).values())) if isinstance(value, dict) else arguments.text
+
+
+def legend_lines(signs: Iterable[tuple[str, str, str]], width: int) -> Iterator[Text]:
+    """What the signs mean: each with its style and its words, and so many of them in a line as there is room for."""
+    line = Text()
+    for sign, style, words in signs:
+        if line and cell_len(line.plain) + len(words) + 6 > width:
+            yield line
+            line = Text()
+        line.append("   " if line else "").append(sign * 2, style).append(f" {words}")
+    yield line
+
+
+def in_line(words: str) -> str:
+    """In one line, with nothing in it that a terminal would obey."""
+    line = " ".join(words[:4000].split())
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
+
+
+def fit(words: str, columns: int) -> str:
+    """Exactly so wide, and a column of space behind it where it had to be cut."""
+    if cell_len(words) >= columns:
+        words = f"{set_cell_size(words, max(columns - 2, 1)).rstrip()}…"
+    return set_cell_size(words, columns)
+
+
+def seconds_in_words(value: float) -> str:
+    """In no more than nine columns."""
+    if 0 < value < 0.01:
+        return f"{value * 1000:.1f} ms" if value >= 0.001 else f"{value * 1000:.2f} ms"
+    if value < 10:
+        return f"{value:.2f} s"
+    return f"{value:.1f} s" if value < 10_000 else f"{value:.0f} s" if value < 1e7 else f"{value:.1e} s"
