@@ -66,6 +66,8 @@ class CallView:
     """The id of the call whose execution it shared."""
     adopted: int | None = None
     """The number of the call that it continues: one of a broken response, or of a process that died."""
+    took_over: bool = False
+    """It took over the execution of that call, and did not run again."""
     adopted_by: int | None = None
     """The number of the call that continues it."""
     dropped: str | None = None
@@ -367,6 +369,7 @@ class RunView:
         call = self._of(event)
         call.arguments, call.early, call.started = event.arguments, event.early, event.time
         call.text = call.outcome = call.finished = None  # of the call that it continues, and runs again
+        call.took_over = False
 
     def _call_progress(self, event: CallProgress) -> None:
         self._of(event).progress = event
@@ -383,7 +386,7 @@ class RunView:
 
     def _call_adopted(self, event: CallAdopted) -> None:
         call, before = self._of(event), self.by_number.get(event.adopted)
-        call.adopted = event.adopted
+        call.adopted, call.took_over = event.adopted, True
         if before is None or before is call:
             return
         before.adopted_by = call.number

@@ -11,7 +11,6 @@ not safe (a tool may have printed something meanwhile, or the text has scrolled 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -23,11 +22,9 @@ from unbroken.cli.approval_prompt import approval_text, ask_on_terminal, call_of
 from unbroken.cli.repaint import Page
 from unbroken.cli.terminal_text import clean, closing, escape, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
-    ApprovalAsked,
     CallAdopted,
     CallDropped,
     CallFinished,
-    CallProgress,
     CallsIgnored,
     CallStarted,
     Event,
@@ -40,14 +37,15 @@ from unbroken.events import (
     RoundFinished,
     RunFailed,
     RunFinished,
+    RunStarted,
     TextAdded,
     TextFinished,
     TextReplaced,
     TodoUpdated,
-    ToolCallsDetected,
     ToolLate,
 )
 from unbroken.messages import Json, ToolCall
+from unbroken.run_view import CallView, RunView
 from unbroken.tools.approval import Approval, Deny
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -60,37 +58,17 @@ KEPT_ROWS = 5
 """Lines of text that the live area shows below calls that are still running."""
 
 
-@dataclass(slots=True)
-class Row:
-    """The line of one call."""
-
-    name: str
-    arguments: dict[str, Json] = field(default_factory=dict[str, Json])
-    since: float = 0.0
-    early: bool = False
-    progress: str = ""
-    end: CallFinished | None = None
-    dropped: str = ""
-    """Why it is in no message."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.end is not None or bool(self.dropped)
-
-
 class LiveScreen:
     def __init__(self, console: Console, asks: bool) -> None:
         self.asks = asks
         self._console = console
         self._live: Live | None = None
         self._page = Page(console)
-        self._rows: dict[int, Row] = {}
-        """By the numbers of the calls."""
-        self._lost: dict[int, Row] = {}
-        """Of a response that broke off, as long as nobody has taken them over."""
-        self._arguments: dict[int, dict[str, Json]] = {}
-        """Of calls that have not started, and may never start."""
+        self._view = RunView()
+        self._rows: dict[int, CallView] = {}
+        """The calls that have a line in the live area, by number."""
         self._todos: list[dict[str, Json]] = []
+        """They stay when another run begins."""
         self._todos_changed = False
         self._waiting_since = 0.0
         self._kept: list[tuple[str, str]] = []
@@ -98,9 +76,12 @@ class LiveScreen:
         self._style = ""
 
     def show(self, event: Event) -> None:
+        self._view.feed(event)
         match event:
+            case RunStarted():
+                self._view = RunView()
             case RequestSent():
-                if self._lost:
+                if self._has_lost:
                     self._settle()
                 self._page.begin()
                 self._waiting_since = event.time
@@ -114,34 +95,21 @@ class LiveScreen:
             case ReasoningReplaced(text=text):
                 self._replace(text, REASONING)
             case RequestRetried():
-                self._lost |= self._rows
-                self._rows = {}
                 self._line(f"[dim]{escape(retrying(event))}[/]")
                 self._waiting_since = event.time + event.wait
                 self._draw()
-            case ToolCallsDetected(calls=calls):
-                self._detect(calls)
             case CallStarted():
-                self._arguments.pop(event.call, None)
-                row = Row(event.name, event.arguments, event.time, event.early)
-                self._rows[event.call] = row
+                self._rows[event.call] = self._view.by_number[event.call]
                 self._page.settle()
                 self._draw()
-            case CallProgress():
-                if row := self._rows.get(event.call) or self._lost.get(event.call):
-                    row.progress = event.message
-            case ApprovalAsked():
-                self._arguments[event.call] = event.arguments
             case CallFinished():
-                self._finish_call(event)
+                self._rows[event.call] = self._view.by_number[event.call]
                 self._draw()
             case CallAdopted():
-                if (row := self._lost.pop(event.adopted, None)) is not None:
-                    self._rows[event.call] = row
+                if self._rows.pop(event.adopted, None) is not None:
+                    self._rows[event.call] = self._view.by_number[event.call]
             case CallDropped():
-                self._arguments.pop(event.call, None)
-                if row := self._lost.get(event.call) or self._rows.get(event.call):
-                    row.dropped = event.reason
+                if event.call in self._rows:
                     self._draw()
             case TodoUpdated(todos=todos):
                 self._todos, self._todos_changed = todos, True
@@ -154,8 +122,8 @@ class LiveScreen:
             case ToolLate(name=name):
                 self._line(f"[yellow]{escape(name)} still runs after its time-out[/]")
             case TextFinished() | RoundFinished():
-                settled = not self._lost or isinstance(event, RoundFinished)
-                if settled and all(row.is_over for row in self._all_rows()):
+                settled = not self._has_lost or isinstance(event, RoundFinished)
+                if settled and all(row.is_over for row in self._rows.values()):
                     self._settle()
                     self._end_line()
             case RunFinished():
@@ -185,21 +153,13 @@ class LiveScreen:
         self._settle()
         self._end_line()
 
-    def _all_rows(self) -> list[Row]:
-        return sorted([*self._lost.values(), *self._rows.values()], key=lambda row: row.since)
+    @property
+    def _has_lost(self) -> bool:
+        """There is a call of a response that broke off, and nobody has taken it over yet."""
+        return any(row.response_broke for row in [*self._rows.values()])  # another thread draws
 
-    def _finish_call(self, event: CallFinished) -> None:
-        arguments = self._arguments.pop(event.call, {})
-        row = self._lost.get(event.call) or self._rows.setdefault(event.call, Row(event.name, arguments, event.time))
-        row.end = event
-
-    def _detect(self, calls: list[dict[str, Json]]) -> None:
-        for call in calls:
-            arguments: dict[str, Json] = call["arguments"] or {}
-            if (row := self._rows.get(call["call"])) is None:
-                self._arguments[call["call"]] = arguments
-            elif not row.arguments:  # it was refused before the response had ended
-                row.arguments = arguments
+    def _all_rows(self) -> list[CallView]:
+        return sorted([*self._rows.values()], key=_since)
 
     # The live area
 
@@ -233,24 +193,22 @@ class LiveScreen:
             parts.append(self._panel())
         if now < self._waiting_since:
             parts.append(Text(f"{_frame(now)} asking again in {self._waiting_since - now:.0f} s", "dim"))
-        elif (not rows or self._lost) and now - self._waiting_since > 0.3:
+        elif (not rows or self._has_lost) and now - self._waiting_since > 0.3:
             parts.append(Text(f"{_frame(now)} waiting for the model {now - self._waiting_since:.0f} s", "dim"))
         return Group(*parts)
 
-    def _line_of(self, row: Row, now: float) -> Text:
-        end = row.end
-        mark, colour, style = (_frame(now), "cyan", "dim") if end is None else _mark(end)
-        if row.dropped:
-            mark, colour, style = "–", "yellow", "yellow"
+    def _line_of(self, row: CallView, now: float) -> Text:
+        mark, colour, style = _mark(row, now)
         text = Text.assemble((mark, colour), " ")
-        if end is None:
-            result, took = row.dropped or row.progress, seconds(max(now - row.since, 0.0))
+        if row.outcome is None:
+            result = row.dropped or (row.progress.message if row.progress is not None else "")
+            took = seconds(max(now - _since(row), 0.0))
         else:
-            result, took = end.text, "not run" if end.outcome == "not_executed" else seconds(end.seconds)
+            result, took = row.text, "not run" if row.outcome == "not_executed" else seconds(row.seconds)
         width = self._console.width
         wide = max(min(width * 2 // 5, 48), 20)
         called = Text(visible(row.name), "bold")
-        called.append(in_brackets(row.arguments, 200), "")
+        called.append(in_brackets(row.arguments or {}, 200), "")
         called.truncate(wide, overflow="ellipsis", pad=True)
         text.append_text(called)
         text.append(f" {took:>8}", "dim")
@@ -276,7 +234,7 @@ class LiveScreen:
     def _settle(self) -> None:
         """The lines of a round, for good; then the text that came meanwhile."""
         self._stop()
-        rows, self._rows, self._lost = self._all_rows(), {}, {}
+        rows, self._rows = self._all_rows(), {}
         if rows:
             self._end_line()
             self._page.settle()
@@ -305,7 +263,7 @@ class LiveScreen:
 
     def _write(self, text: str, style: str) -> None:
         text = clean(text.replace("\r\n", "\n"))
-        if self._rows or self._lost:
+        if self._rows:
             self._kept.append((text, style))
             return
         self._stop()
@@ -322,7 +280,7 @@ class LiveScreen:
             if not self._page.take_back(style):
                 self._write(INSTEAD, NOTE)
         self._write(text, style)
-        if self._rows or self._lost:
+        if self._rows:
             self._draw()
 
     def _line(self, markup: str) -> None:
@@ -338,12 +296,18 @@ def _frame(now: float) -> str:
     return FRAMES[int(now * PER_SECOND) % len(FRAMES)]
 
 
-def _mark(end: CallFinished) -> tuple[str, str, str]:
+def _since(row: CallView) -> float:
+    return next((time for time in (row.started, row.finished) if time is not None), 0.0)
+
+
+def _mark(row: CallView, now: float) -> tuple[str, str, str]:
     """The mark, its colour, and the style of the result."""
-    if end.duplicate_of:
-        return "=", "green", "dim"
-    if end.outcome == "unknown":
-        return "?", "yellow", "yellow"
-    if end.outcome == "not_executed":
+    if row.dropped is not None:
         return "–", "yellow", "yellow"
-    return ("✘", "red", "red") if end.error else ("✔", "green", "")
+    if row.outcome is None:
+        return _frame(now), "cyan", "dim"
+    if row.duplicate_of:
+        return "=", "green", "dim"
+    if row.outcome in ("unknown", "not_executed"):
+        return "?" if row.outcome == "unknown" else "–", "yellow", "yellow"
+    return ("✘", "red", "red") if row.error else ("✔", "green", "")

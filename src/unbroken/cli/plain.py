@@ -9,7 +9,6 @@ from unbroken.cli.approval_prompt import approval_text, call_of
 from unbroken.cli.terminal_text import clean, closing, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
     ApprovalAsked,
-    CallAdopted,
     CallDropped,
     CallFinished,
     CallProgress,
@@ -19,17 +18,17 @@ from unbroken.events import (
     LimitReached,
     RecordingIncomplete,
     RequestRetried,
-    RequestSent,
     RunFailed,
     RunFinished,
+    RunStarted,
     TextAdded,
     TextFinished,
-    TextReplaced,
     TodoUpdated,
     ToolLate,
     event_to_json,
 )
 from unbroken.messages import Outcome, ToolCall
+from unbroken.run_view import RunView
 from unbroken.tools.approval import Approval, Deny
 from unbroken.wires.jsontext import dumps
 
@@ -51,35 +50,25 @@ class PlainScreen:
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out = out
         self._err = err
-        self._heard: list[str] = []
-        """Of the response that is being written."""
-        self._started: set[int] = set()
-        """The numbers of calls that have started."""
-        self._kept: set[int] = set()
-        """Of those that took over the execution of another one."""
+        self._view = RunView()
 
     def show(self, event: Event) -> None:
+        self._view.feed(event)
         match event:
-            case RequestSent():
-                self._heard.clear()
-            case TextAdded(text=text):
-                self._heard.append(text)
-            case TextReplaced(text=text):
-                self._heard = [text]
+            case TextAdded():
+                pass  # it is shown when the response is complete
+            case RunStarted():
+                self._view = RunView()
             case RequestRetried():
                 self._say("retry", retrying(event))
             case TextFinished(text=text, final=False):
                 self._say("thought", one_line(text))
             case CallStarted(name=name, arguments=arguments):
-                self._started.add(event.call)
-                self._kept.discard(event.call)
                 self._say("call", f"{visible(name)}{in_brackets(arguments, 200)}")
             case CallProgress(name=name, message=message):
                 self._say("progress", f"{visible(name)}: {one_line(message)}")
-            case CallAdopted():
-                self._kept.add(event.call)
             case CallDropped(name=name, reason=reason):
-                if event.call in self._started:
+                if self._view.by_number[event.call].started is not None:
                     self._say("dropped", f"{visible(name)}: {one_line(reason)}")
             case CallFinished():
                 self._say(
@@ -113,8 +102,8 @@ class PlainScreen:
                     self._show_call(call_of(call))
                 self._say("end", closing(event))
             case RunFailed():
-                if self._heard:
-                    self._say("said until then", one_line("".join(self._heard), 2000))
+                if text := "".join([turn.text for turn in self._view.turns[-1:]]):
+                    self._say("said until then", one_line(text, 2000))
             case _:
                 pass
 
@@ -131,7 +120,8 @@ class PlainScreen:
     def _outcome(self, event: CallFinished) -> str:
         if event.duplicate_of:
             return "same"
-        return "kept" if event.outcome == "done" and event.call in self._kept else OUTCOMES[event.outcome]
+        kept = event.outcome == "done" and self._view.by_number[event.call].took_over
+        return "kept" if kept else OUTCOMES[event.outcome]
 
     def _say(self, what: str, text: str) -> None:
         self.line(f"{what}: {text}")
