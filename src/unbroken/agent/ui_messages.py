@@ -35,9 +35,9 @@ from unbroken.events import (
     TextFinished,
     TextReplaced,
     TodoUpdated,
-    ToolCallsDetected,
 )
 from unbroken.messages import Json
+from unbroken.run_view import CallView, RunView
 from unbroken.wires.jsontext import dumps
 
 LOG = logging.getLogger("unbroken.agent")
@@ -99,36 +99,28 @@ class _Writer:
         self._part: Literal["", "text", "reasoning"] = ""
         self._parts = 0
         self._in_step = False
-        self._known = False
-        """A request was sent in this stream: whatever call comes now is new to the client."""
-        self._open: dict[str, str] = {}
-        """Calls that were shown and have no result yet, with their names."""
-        self._arguments: dict[int, Json] = {}
-        """Of the calls of this turn, in call order, by number."""
-        self._unshown: dict[int, CallFinished] = {}
-        self._asked: set[int] = set()
-        self._saying: list[str] = []
-        self._said: set[str] = set()
+        self._view = RunView()
+        self._open: dict[str, None] = {}
+        """Calls that were shown and have no result yet."""
+        self._unshown: dict[int, CallView] = {}
+        """Calls that have their result, and were not shown."""
         self._ids: dict[int, str] = {}
         """What the client knows the calls as that were shown in this turn."""
         self._dropped: list[str] = []
         """The same for those of them that are in no message."""
-        self._adopted: set[int] = set()
-        """Calls of this turn that have taken over the part of another one."""
 
     def take(self, event: Event) -> Iterator[Chunk]:
+        self._view.feed(event)
         match event:
             case RunStarted():
                 yield {"type": "start"}
             case RequestSent():
                 yield from self._next_step()
             case TextAdded():
-                self._saying.append(event.text)
                 yield from self._add("text", event.text)
             case ReasoningAdded():
                 yield from self._add("reasoning", event.text)
             case TextReplaced():
-                self._saying = [event.text]
                 yield from self._replace("text", event.text)
             case ReasoningReplaced():
                 yield from self._replace("reasoning", event.text)
@@ -137,30 +129,24 @@ class _Writer:
                 data = {"attempt": event.attempt, "kind": event.kind, "wait": event.wait}
                 yield {"type": "data-retry", "data": data, "transient": True}
             case TextFinished():
-                self._said.add(event.text)
                 yield from self._end_part()
-            case ToolCallsDetected():
-                # Not shown yet: a call that is held back until another one is answered must not look unanswered too.
-                self._arguments = {call["call"]: call["arguments"] for call in event.calls}
-            case CallStarted():
-                yield from self._show(event.call, event.call_id, event.name, event.arguments)
-                yield from self._catch_up()
-            case ApprovalAsked():
-                self._asked.add(event.call)
+            case CallStarted() | ApprovalAsked():
+                # Not when it is detected: a call that is held back until another one is answered must not look
+                # unanswered too.
                 yield from self._show(event.call, event.call_id, event.name, event.arguments)
                 yield from self._catch_up()
             case CallAdopted():
                 if (known_as := self._ids.pop(event.adopted, None)) is not None:  # it stays the part that it is
                     self._ids[event.call] = known_as
-                    self._adopted.add(event.call)
             case CallDropped():
                 if (known_as := self._ids.pop(event.call, None)) is not None:
                     self._dropped.append(known_as)
             case CallFinished():
-                if self._known and event.call not in self._ids:
-                    self._unshown[event.call] = event
-                else:
-                    yield from self._finish_call(event)
+                call = self._view.by_number[event.call]
+                if self._view.requests and event.call not in self._ids:
+                    self._unshown[event.call] = call
+                else:  # without a request of this stream, the client knows it
+                    yield from self._finish_call(call)
                 yield from self._catch_up()
             case CallProgress():
                 data = {
@@ -203,10 +189,8 @@ class _Writer:
 
     def _next_step(self) -> Iterator[Chunk]:
         yield from self._end_step()
-        self._in_step = self._known = True
+        self._in_step = True
         self._ids.clear()  # a provider may use its ids again
-        self._adopted.clear()
-        self._arguments.clear()
         yield {"type": "start-step"}
 
     def _end_step(self, waits: Collection[str] = ()) -> Iterator[Chunk]:
@@ -216,8 +200,6 @@ class _Writer:
             if id not in waits:
                 yield {"type": "tool-output-error", "toolCallId": id, "errorText": WITHDRAWN}
         self._open.clear()
-        self._said.add("".join(self._saying))
-        self._saying.clear()
         if self._dropped:
             yield {"type": "data-dropped", "data": {"toolCallIds": self._dropped}}
             self._dropped = []
@@ -230,7 +212,7 @@ class _Writer:
             return
         yield from self._end_part()
         known_as = self._name(number, id)
-        self._open[known_as] = name
+        self._open[known_as] = None
         yield {"type": "tool-input-available", "toolCallId": known_as, "toolName": name, "input": arguments}
 
     def _name(self, number: int, id: str) -> str:
@@ -245,45 +227,45 @@ class _Writer:
     def _catch_up(self, all: bool = False) -> Iterator[Chunk]:
         """Calls that have their result without having started (refused, shared) are shown in call order: their turn
         comes when every call before them was shown, or when the step ends."""
-        for number in list(self._arguments):
-            if number in self._unshown:
-                yield from self._finish_unshown(self._unshown.pop(number))
-            elif number not in self._ids and not all:
+        for call in self._view.turns[-1].calls if self._view.turns else ():
+            if call.detected is None:
+                continue
+            if call.number in self._unshown:
+                yield from self._finish_unshown(self._unshown.pop(call.number))
+            elif call.number not in self._ids and not all:
                 return
-        for event in self._unshown.values():
-            yield from self._finish_unshown(event)
+        for call in self._unshown.values():
+            yield from self._finish_unshown(call)
         self._unshown.clear()
 
-    def _finish_unshown(self, event: CallFinished) -> Iterator[Chunk]:
-        arguments = self._arguments.get(event.call)
-        if arguments is not None:
-            yield from self._show(event.call, event.call_id, event.name, arguments)
-            yield from self._finish_call(event)
+    def _finish_unshown(self, call: CallView) -> Iterator[Chunk]:
+        if call.arguments is not None and call.detected is not None:
+            yield from self._show(call.number, call.id, call.name, call.arguments)
+            yield from self._finish_call(call)
         else:
             yield from self._end_part()
-            call: Chunk = {"toolCallId": self._name(event.call, event.call_id), "toolName": event.name, "input": {}}
-            yield {"type": "tool-input-error", **call, "errorText": event.text}
+            cut: Chunk = {"toolCallId": self._name(call.number, call.id), "toolName": call.name, "input": {}}
+            yield {"type": "tool-input-error", **cut, "errorText": call.text}
 
-    def _finish_call(self, event: CallFinished) -> Iterator[Chunk]:
-        known_as = self._ids.get(event.call, event.call_id)
-        if known_as in self._open or event.call not in self._adopted:  # else its result was given before
-            yield self._result(known_as, event)
-
-    def _result(self, known_as: str, event: CallFinished) -> Chunk:
+    def _finish_call(self, call: CallView) -> Iterator[Chunk]:
+        known_as = self._ids.get(call.number, call.id)
+        before = None if call.adopted is None else self._view.by_number.get(call.adopted)
+        if known_as not in self._open and before is not None and before.reported:
+            return  # its result was given before
         self._open.pop(known_as, None)
-        if event.error:
-            return {"type": "tool-output-error", "toolCallId": known_as, "errorText": event.text}
-        return {"type": "tool-output-available", "toolCallId": known_as, "output": _output(event.text)}
+        if call.error:
+            yield {"type": "tool-output-error", "toolCallId": known_as, "errorText": call.text}
+        else:
+            yield {"type": "tool-output-available", "toolCallId": known_as, "output": _output(call.text or "")}
 
     def _finish(self, event: RunFinished) -> Iterator[Chunk]:
         yield from self._catch_up(all=True)
         for call in event.pending:
             yield from self._show(call["call"], call["id"], call["name"], call["arguments"])
-            if self._approvals and call["call"] in self._asked:
+            if self._approvals and self._view.by_number[call["call"]].approval is not None:
                 known_as = self._ids[call["call"]]
                 yield {"type": "tool-approval-request", "approvalId": call["id"], "toolCallId": known_as}
-        self._said.add("".join(self._saying))
-        if event.text and event.text not in self._said:  # a structured answer was never said
+        if event.text and event.text not in [turn.text for turn in self._view.turns]:  # it is structured: never said
             yield from self._add("text", event.text)
         yield from self._end_step({self._ids[call["call"]] for call in event.pending})
         told = {"run": event.run, "stopReason": event.stop_reason, "rounds": event.rounds, "requests": event.requests}
