@@ -68,6 +68,8 @@ class CallView:
     """The number of the call that it continues: one of a broken response, or of a process that died."""
     took_over: bool = False
     """It took over the execution of that call, and did not run again."""
+    resumed: bool = False
+    """That was in a process that died."""
     adopted_by: int | None = None
     """The number of the call that continues it."""
     dropped: str | None = None
@@ -100,7 +102,7 @@ class CallView:
     def saved(self) -> float | None:
         """Seconds that were saved because it started early: to the end of its response, or to its own end if that was
         first. None if it did not, and as long as either end is open."""
-        if not (self.early and self.reported) or self.started is None or self.detected is None:
+        if not (self.early and self.reported) or self.resumed or self.started is None or self.detected is None:
             return None
         # The times of events are seconds since the epoch: a float of that size holds microseconds, and no less.
         return max(min(round(self.detected - self.started, 6), self.seconds), 0.0)
@@ -272,15 +274,11 @@ class RunView:
         self.ended, self.finished, self.failed = event.time, event, None
         self.rounds, self.requests, self.attempts = event.rounds, event.requests, event.attempts
         self.usage = _usage(event.usage)
-        for waiting in event.pending:
-            self._call(waiting["call"], waiting["id"], waiting["name"], event.turn).arguments = waiting["arguments"]
+        self._listed(event.pending, event.turn)
 
     def _run_failed(self, event: RunFailed) -> None:
         self.ended, self.finished, self.failed = event.time, None, event
         self.usage = _usage(event.usage)
-
-    def _todo_updated(self, event: TodoUpdated) -> None:
-        self.todos = event.todos
 
     # The events of a turn
 
@@ -332,9 +330,8 @@ class RunView:
         self.rounds += turn.detected is None and not turn.final
         turn.detected = event.time
         places: dict[int, int] = {}
-        for place, told in enumerate(event.calls):
-            call = self._call(told["call"], told["id"], told["name"], event.turn)
-            call.arguments, call.detected = told["arguments"], event.time
+        for place, call in enumerate(self._listed(event.calls, event.turn)):
+            call.detected = event.time
             places[call.number] = place
         turn.calls = sorted(turn.calls, key=lambda call: places.get(call.number, len(places)))
 
@@ -358,6 +355,16 @@ class RunView:
             of.calls.append(call)
         return call
 
+    def _listed(self, calls: list[dict[str, Json]], turn: int) -> list[CallView]:
+        """The calls of a list, with their arguments. A recording may come from anywhere, and have lists of anything."""
+        found: list[CallView] = []
+        for told in calls:
+            if isinstance(number := told.get("call"), int):
+                call = self._call(number, told.get("id", ""), told.get("name", ""), turn)
+                call.arguments = told.get("arguments")
+                found.append(call)
+        return found
+
     def _of(self, event: CallEvent) -> CallView:
         return self._call(event.call, event.call_id, event.name, event.turn)
 
@@ -369,7 +376,7 @@ class RunView:
         call = self._of(event)
         call.arguments, call.early, call.started = event.arguments, event.early, event.time
         call.text = call.outcome = call.finished = None  # of the call that it continues, and runs again
-        call.took_over = False
+        call.took_over = call.resumed = False
 
     def _call_progress(self, event: CallProgress) -> None:
         self._of(event).progress = event
@@ -390,18 +397,27 @@ class RunView:
         if before is None or before is call:
             return
         before.adopted_by = call.number
-        call.arguments, call.started = before.arguments, before.started
-        call.early = before.early and before.response_broke  # else its process died, and nothing was saved
+        if call.outcome is not None:
+            return  # it had continued another one, and has its result
+        call.arguments, call.started, call.early = before.arguments, before.started, before.early
+        call.resumed = before.resumed or not before.response_broke
         call.written, call.progress, call.late = before.written, before.progress, before.late
         call.text, call.error, call.outcome = before.text, before.error, before.outcome
         call.seconds, call.finished = before.seconds, before.finished
 
     def _call_dropped(self, event: CallDropped) -> None:
-        self._of(event).dropped = event.reason
+        call = self._of(event)
+        call.dropped = event.reason
+        if call.started is not None and call.finished is not None:  # it may be reported later than it ended
+            call.finished = min(call.finished, call.started + call.seconds)
 
     def _approval_asked(self, event: ApprovalAsked) -> None:
         call = self._of(event)
         call.arguments, call.approval = event.arguments, event
+
+    def _todo_updated(self, event: TodoUpdated) -> None:
+        self._of(event)
+        self.todos = event.todos
 
     def _tool_late(self, event: ToolLate) -> None:
         self._of(event).late = event

@@ -7,12 +7,19 @@ import os
 import random
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import a_long_run
 import pytest
+from broken_runs import play, schedules, scripts, wires
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import costly
 
+from unbroken import Schedule
 from unbroken.errors import UserError
+from unbroken.testing import Answer, Call, run_virtual
 from unbroken.trajectory.recording import read_recording
 from unbroken.viewer.clips import Clipper
 from unbroken.viewer.lanes import CallLane
@@ -127,6 +134,40 @@ def test_an_answer_that_broke_off_is_an_attempt_of_the_same_turn(long_run: Path)
     )
     assert [(piece.kind, piece.start, piece.end) for piece in first.pieces] == [("text", 2.1, 2.3), ("call", 2.3, 2.3)]
     assert (second.asked, second.ended, second.broken) == (2.7, 2.7, "")
+
+
+def test_calls_that_begin_with_the_same_id_are_lanes_of_their_own(tmp_path: Path) -> None:
+    """The second one gets another id, but not before it is complete."""
+    played = run_virtual(
+        play(
+            [[Call("look", path="a", id="same"), Call("look", path="b", id="same")], "Done."],
+            Schedule.EAGER,
+            "openai-chat",
+            record=tmp_path,
+        )
+    )
+    assert played.result is not None
+    [turn, _] = drawn(next(tmp_path.glob("*.jsonl"))).turns
+    assert [(call.id, call.state, call.result and call.result.text) for call in turn.calls] == [
+        (record.call.id, "done", record.result.text) for record in played.result.calls
+    ]
+
+
+@costly
+@given(scripts, schedules, wires, st.booleans())
+def test_the_picture_of_any_run_that_breaks_has_the_calls_of_its_result(
+    script: list[Answer], schedule: Schedule, wire: str, several: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        played = run_virtual(play(script, schedule, wire, several_calls=several, record=folder))
+        picture = drawn(next(Path(folder).glob("*.jsonl")))
+    if played.result is not None:
+        calls = [call for turn in picture.turns for call in turn.calls if call.state not in ("dropped", "withdrawn")]
+        assert [(call.id, call.name, call.error) for call in calls] == [
+            (record.call.id, record.call.name, record.result.error) for record in played.result.calls
+        ]
+        assert picture.totals.rounds == played.result.rounds
+        assert all(call.ended is not None for call in calls)
 
 
 def test_messages_of_each_request_are_what_was_new(long_run: Path) -> None:

@@ -1,26 +1,43 @@
 """What happened when, read off the lines of a recording: each turn with the model's answer and its calls.
 
 A fold over the lines in their order, in seconds from the start of the run; the time in which nobody was there, before a
-run was resumed, is left out. An answer that breaks off and comes again is one turn with two attempts, and a call that
-is taken over by the second is one lane, from its first byte to its end. So is a call of a run that goes on: what it did
-before its process died, and after. The same is drawn of a live run by `cli.timeline`, which sees events and deltas and
-no lines.
+run was resumed, is left out. What became of each call is known by a `RunView`, which the events are fed to; the deltas
+tell when it was written, and how the answers came. An answer that breaks off and comes again is one turn with two
+attempts, and a call that adopts another one is one lane, from the first byte to the end.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 
+from unbroken.errors import UserError
+from unbroken.events import (
+    ApprovalAsked,
+    CallAdopted,
+    CallEvent,
+    CallFinished,
+    CallProgress,
+    CallsIgnored,
+    CallStarted,
+    LimitReached,
+    RequestSent,
+    RoundFinished,
+    RunFailed,
+    RunFinished,
+    ToolLate,
+    event_from_json,
+)
+from unbroken.run_view import CallView, RunView
 from unbroken.trajectory.lines import Line
-from unbroken.viewer.clips import Clip, Clipper
+from unbroken.viewer.clips import Clipper
 from unbroken.viewer.fields import LONGEST, as_list, count, flag, inner, number, objects, text, words
-from unbroken.viewer.known import KnownCalls
-from unbroken.viewer.lanes import Attempt, CallLane, Mark, Piece, State, Turn
+from unbroken.viewer.lanes import Attempt, CallLane, Mark, Piece, State, Turn, state_of
 
 QUIET = 0.5
 """Seconds without a delta after which an answer is drawn with a gap."""
 DIED = "its process died"
+ANEW = "it was asked for anew"
+UNCERTAIN = "it may have taken effect before the run stopped: somebody has to say what to do"
 
 
 class Lanes:
@@ -39,25 +56,30 @@ class Lanes:
         self._began = began
         self._away = 0.0
         """Seconds in which nobody was there."""
-        self._by_number: dict[int, Turn] = {}
-        self._known = KnownCalls()
-        self._numbered: dict[int, CallLane] = {}
+        self._view = RunView()
+        self._by_turn: dict[int, Turn] = {}
+        self._by_number: dict[int, CallLane] = {}
+        self._by_id: dict[str, CallLane] = {}
+        """The last call of each id."""
+        self._unnumbered: dict[str, CallLane] = {}
+        """The same of calls that have no number yet."""
         self._open: dict[int, CallLane] = {}
         """Of the answer that is being heard, by index."""
+        self._settled: set[int] = set()
+        """Calls that had ended before their process died: the run that is resumed takes what they gave."""
+        self._died: set[int] = set()
+        """Calls that ran when their process died, and have not started again."""
         self._begun_by: set[str] = set()
         self._said: list[str] = []
         self._reasoned: list[str] = []
         self._coming: list[Line] = []
         """The deltas of the answer that is being heard."""
         self._whole: list[Line] = []
-        """The same of the last one that was whole, as long as its turn is the last."""
-        self._again: Turn | None = None
-        """The run was resumed: this turn's request is the next one once more."""
-        self._played: deque[Line] | None = None
-        """What is still to come of an answer that is said again, out of the recording."""
-        self._replayed: list[Line] = []
-        self._died: dict[tuple[str, Clip | None], list[tuple[CallLane, State]]] = {}
-        """Calls of an answer that was lost with its process: those that come again go on."""
+        """The same of the last one that was complete, as long as its turn is the last."""
+        self._tried = 0
+        """Attempts at the last turn before the run was resumed."""
+        self._resumed = False
+        """The next request may be that of the last turn once more."""
 
     def read(self, lines: Iterable[Line]) -> None:
         for line in lines:
@@ -67,11 +89,11 @@ class Lanes:
             self.times.append(self.when(line))
             self.now = max(self.now, self.times[-1])
             if kind == "event":
-                self._event(text(line, "event"), line)
+                self._event(line, self.times[-1])
             elif kind == "delta":
-                self._delta(text(line, "delta"), line)
+                self._delta(text(line, "delta"), line, self.times[-1])
             else:
-                self._other(kind, line)
+                self._other(kind, line, self.times[-1])
         self._close()
 
     def when(self, line: Line) -> float:
@@ -87,33 +109,39 @@ class Lanes:
 
     # Turns
 
-    def _begin(self, line: Line, by: str) -> Turn:
+    def _begin(self, turn: int, at: float, by: str) -> Turn:
         """A turn begins with an event and with a request, in either order; without both where something was lost."""
-        turn, known = count(line, "turn"), self.turns[-1] if self.turns else None
+        known = self.turns[-1] if self.turns else None
         if known is not None and known.number == turn:
-            if self._again is known:
-                self._again, self._begun_by = None, {by}
-                self._ask_again(known, self.when(line))
+            if self._resumed:
+                self._resumed, self._begun_by = False, {by}
+                known.asked_again = at
+                self._try_again(known, at)
                 return known
             if by not in self._begun_by:
                 self._begun_by.add(by)
                 return known
         self._end_answer(self.now)
-        known = Turn(turn, self.when(line))
-        known.attempts.append(Attempt(known.asked))
+        self._forget_replay()
+        known = Turn(turn, at)
+        known.attempts.append(Attempt(at))
         self.turns.append(known)
-        self._by_number[turn] = known
-        self._begun_by, self._again, self._played, self._whole = {by}, None, None, []
-        self._known.forget_lost()
-        self._died.clear()
+        self._by_turn[turn] = known
+        self._begun_by, self._resumed, self._whole = {by}, False, []
         self._hear_anew()
         return known
+
+    def _turn(self, number: int, at: float) -> Turn:
+        return self._by_turn.get(number) or self._begin(number, at, "line")
 
     def _hear_anew(self) -> None:
         self._open, self._said, self._reasoned, self._coming = {}, [], [], []
 
-    def _turn(self, line: Line) -> Turn:
-        return self._by_number.get(count(line, "turn")) or self._begin(line, "line")
+    def _void_unnumbered(self) -> None:
+        """What had begun of an answer that broke off and never became a call."""
+        numbered = {id(lane) for lane in self._by_number.values()}
+        for lane in self._open.values():
+            lane.void = id(lane) not in numbered
 
     def _end_answer(self, at: float) -> None:
         if not self.turns or self.turns[-1].ended is not None:
@@ -122,7 +150,7 @@ class Lanes:
         last = turn.attempts[-1]
         last.ended = turn.ended = max(at, last.asked)
 
-    # A run that goes on
+    # A run that is resumed
 
     def _resume(self, line: Line) -> None:
         died, at = self.now, self._at(line)
@@ -134,83 +162,53 @@ class Lanes:
         self.end = None
         if not self.turns:
             return
-        self._again = turn = self.turns[-1]
-        if turn.ended is None:
-            turn.attempts[-1].broken = DIED
+        self._resumed = True
+        self._forget_replay()
+        if self.turns[-1].ended is None:
+            self.turns[-1].attempts[-1].broken = DIED
             self._end_answer(died)
-        self._take_over()
-        for call in turn.calls:
-            if call.ended is not None:
-                call.settled = True  # what is told of it again is what it gave before
-            elif call.started is not None:
-                call.died.append((call.started, max(call.started, died)))
-                call.started, call.early = None, False
+        self._void_unnumbered()
+        for call in self._view.by_number.values():
+            if call.outcome is not None:
+                self._settled.add(call.number)
+            elif call.started is not None and call.counts:
+                self._by_number[call.number].died.append((call.started, max(call.started, died)))
+                self._died.add(call.number)
 
-    def _ask_again(self, turn: Turn, at: float) -> None:
-        """An answer that was whole is said again as it was, unless it is asked for anew: then something differs."""
-        turn.asked_again = at
-        self._replayed = []
-        if self._whole:
-            self._played = deque(self._whole)
-        else:
-            self._ask_anew(turn)
-
-    def _is_played(self, line: Line) -> bool:
-        if self._played is None:
-            return False
-        if self._played and {**self._played[0], "at": 0} == {**line, "at": 0}:
-            self._replayed.append(self._played.popleft() | {"at": line.get("at")})
-            if not self._played:
-                self._played = None
-            return True
-        self._stop_playing(self._turn(line))
-        return False
-
-    def _stop_playing(self, turn: Turn) -> None:
-        if self._played is not None:
-            self._played = None
-            self._ask_anew(turn)
-            for line in self._replayed:
-                self._delta(text(line, "delta"), line)
-
-    def _ask_anew(self, turn: Turn) -> None:
-        turn.attempts[-1].broken = turn.attempts[-1].broken or "it was asked for anew"
-        turn.attempts.append(Attempt(turn.asked_again or self.now))
-        turn.ended, turn.verdict, turn.finish, self._whole = None, "", "", []
-        for call in turn.calls:
-            if call.state != "withdrawn":
-                self._died.setdefault((call.name, call.arguments), []).append((call, call.state))
-                self._lose(call)
+    def _try_again(self, turn: Turn, at: float) -> None:
+        """An answer that was complete is replayed out of the recording. That it was another one is known at its end."""
+        turn.attempts[-1].broken = turn.attempts[-1].broken or ANEW
+        self._tried = len(turn.attempts)
+        turn.attempts.append(Attempt(at))
+        turn.ended, turn.provider_calls = None, []
         self._hear_anew()
 
-    def _lose(self, call: CallLane) -> None:
-        """Its answer is void. What had started has to be seen."""
-        if call.started is not None or call.ended is not None or call.died:
-            call.state = "dropped"
-            self._known.lose(call)
-        else:
-            call.state, call.void = "withdrawn", True
+    def _forget_replay(self) -> None:
+        """An answer that was replayed is no attempt of its own."""
+        if self._whole and self._coming is not self._whole and _same(self._coming, self._whole):
+            turn = self.turns[-1]
+            del turn.attempts[self._tried :]
+            turn.attempts[-1].broken, turn.ended = "", turn.attempts[-1].ended
+            self._whole = self._coming = []
 
     # Lines that are neither deltas nor events
 
-    def _other(self, kind: str, line: Line) -> None:
-        at = self.when(line)
+    def _other(self, kind: str, line: Line, at: float) -> None:
         match kind:
             case "request":
-                self._begin(line, "request")
+                self._begin(count(line, "turn"), at, "request")
             case "failed":
-                turn = self._turn(line)
-                self._stop_playing(turn)
+                turn = self._turn(count(line, "turn"), at)
                 turn.failed = turn.attempts[-1].broken = f"{words(line, 'error')}: {words(line, 'message')}"
                 self._end_answer(at)
             case "result":
-                call = self._find(line)
-                if not call.settled:
-                    call.key, call.result = words(line, "key"), self._clips.text("".join(_parts(inner(line, "result"))))
+                lane = self._find(line, at)
+                if lane.result is None:
+                    lane.key, lane.result = words(line, "key"), self._clips.text("".join(_parts(inner(line, "result"))))
             case "approval":
-                call = self._find(line)
-                call.decided = at
-                call.decision = ": ".join(filter(None, (words(line, "decision"), words(line, "reason"))))
+                lane = self._find(line, at)
+                lane.decided = at
+                lane.decision = ": ".join(filter(None, (words(line, "decision"), words(line, "reason"))))
             case "note":
                 self.marks.append(Mark(at, "note", words(line, "text")))
             case _:
@@ -218,10 +216,8 @@ class Lanes:
 
     # Deltas
 
-    def _delta(self, kind: str, line: Line) -> None:
-        turn, at = self._turn(line), self.when(line)
-        if self._is_played(line):
-            return
+    def _delta(self, kind: str, line: Line, at: float) -> None:
+        turn = self._turn(count(line, "turn"), at)
         self._coming.append(line)
         attempt = turn.attempts[-1]
         if kind in ("attempt_failed", "restarted"):
@@ -241,13 +237,13 @@ class Lanes:
             case "call_ready" | "call_spoiled":
                 saved = inner(line, "call")
                 self._piece(attempt, "call", at)
-                call = self._open_call(turn, count(saved, "index"), words(saved, "name"), words(saved, "id"), at)
-                self._written(call, saved, at)
+                lane = self._open_call(turn, count(saved, "index"), words(saved, "name"), words(saved, "id"), at)
+                self._written(lane, saved, at)
                 if kind == "call_spoiled":
-                    call.state = "spoiled"
+                    lane.state = "spoiled"
             case "call_withdrawn":
-                if (call := self._open.pop(count(line, "index"), None)) is not None:
-                    call.state, call.ended = "withdrawn", at
+                if (lane := self._open.pop(count(line, "index"), None)) is not None:
+                    lane.state, lane.ended = "withdrawn", at
             case "server_call":
                 saved = inner(line, "call")
                 turn.provider_calls.append(words(saved, "name") or words(saved, "type"))
@@ -260,7 +256,8 @@ class Lanes:
                 self._heard(turn)
                 self._end_answer(at)
                 if turn is self.turns[-1]:
-                    self._whole, self._coming = (self._coming if turn.verdict == "whole" else []), []
+                    self._forget_replay()
+                    self._whole = self._coming if turn.verdict == "whole" else []
             case _:
                 pass
 
@@ -272,27 +269,20 @@ class Lanes:
         pieces[-1].size += size
 
     def _open_call(self, turn: Turn, index: int, name: str, id: str, at: float) -> CallLane:
-        call = self._open.get(index)
-        if call is None:
-            call = self._open[index] = CallLane(turn.number, index, name, id, opened=at)
-            turn.calls.append(call)
-            self._known.add(call)
-        elif id and id != call.id:
-            call.id = id
-            self._known.add(call)
-        call.name = name or call.name
-        return call
+        lane = self._open.get(index)
+        if lane is None:
+            lane = self._open[index] = CallLane(turn.number, index, name, opened=at)
+            turn.calls.append(lane)
+        lane.id, lane.name = id or lane.id, name or lane.name
+        return lane
 
-    def _written(self, call: CallLane, saved: Line, at: float) -> None:
-        call.written = at
-        call.problem = words(saved, "problem")
-        call.notes = [note[:LONGEST] for note in as_list(saved.get("notes")) if isinstance(note, str)]
+    def _written(self, lane: CallLane, saved: Line, at: float) -> None:
+        lane.written = at
+        self._by_id[lane.id] = self._unnumbered[lane.id] = lane  # not when it begins: its id may change until now
+        lane.problem = words(saved, "problem")
+        lane.notes = [note[:LONGEST] for note in as_list(saved.get("notes")) if isinstance(note, str)]
         arguments = saved.get("arguments")
-        call.arguments = self._clips.text(text(saved, "raw")) if arguments is None else self._clips.json(arguments)
-        if self._died and (before := self._died.get((call.name, call.arguments))):
-            lost, state = before.pop(0)
-            self._go_on(lost, call)
-            lost.state, lost.void = state, False
+        lane.arguments = self._clips.text(text(saved, "raw")) if arguments is None else self._clips.json(arguments)
 
     def _heard(self, turn: Turn) -> None:
         if self._said:
@@ -309,166 +299,153 @@ class Lanes:
             last.wait, last.elsewhere = max(number(line, "wait") or 0.0, 0.0), flag(line, "elsewhere")
             turn.attempts.append(Attempt(round(at + last.wait, 6)))
             return
-        for call in self._open.values():
-            self._lose(call)
+        self._void_unnumbered()
         self._open, self._said, self._reasoned = {}, [], []
 
     # Events
 
-    def _event(self, kind: str, line: Line) -> None:
-        at = self.when(line)
-        match kind:
-            case "request_sent":
-                turn = self._begin(line, "event")
-                turn.messages, turn.tools = count(line, "messages"), count(line, "tools")
-                turn.final = flag(line, "final")
-            case "call_written":
-                call = self._known.find(words(line, "call_id"), self._turn(line).number)
-                if call is not None:
-                    self._numbered[count(line, "call")] = call
-            case "call_adopted":
-                self._adopt(line)
-            case "call_dropped":
-                self._drop(self._find(line))
-            case "call_started":
-                call = self._find(line)
-                if call.settled:
-                    return
-                call.started, call.early, call.ended, call.state = at, flag(line, "early"), None, "waiting"
-                if call.arguments is None:
-                    call.arguments = self._clips.json(inner(line, "arguments"))
-            case "call_finished":
-                self._finished(line, at)
-            case "call_progress":
-                self._find(line).progress.append((at, words(line, "message")[:500]))
-            case "approval_asked":
-                call = self._find(line)
-                call.asked = at
-                if flag(line, "uncertain"):
-                    call.state = "uncertain"
-                    call.notes.append("it may have taken effect before the run stopped: somebody has to say what to do")
-            case "tool_late":
-                self._find(line).notes.append(f"it ran on for {number(line, 'seconds') or 0:g} s after its time-out")
-            case "calls_ignored":
-                turn = self._turn(line)
-                turn.ignored += [name[:LONGEST] for name in as_list(line.get("names")) if isinstance(name, str)]
-            case "round_finished":
-                self._turn(line).finished = at
-            case "limit_reached":
-                self.marks.append(Mark(at, "limit", f"{words(line, 'kind')}: {number(line, 'limit') or 0:g}"))
-            case "run_finished" | "run_failed":
+    def _event(self, line: Line, at: float) -> None:
+        try:
+            event = event_from_json({**line, "time": at})
+        except UserError:
+            return  # of a later version
+        if isinstance(event, CallEvent):
+            self._call_event(event, at)
+            return
+        self._view.feed(event)
+        match event:
+            case RequestSent():
+                turn = self._begin(event.turn, at, "event")
+                turn.messages, turn.tools, turn.final = event.messages, event.tools, event.final
+            case CallsIgnored():
+                self._turn(event.turn, at).ignored += [name[:LONGEST] for name in event.names]
+            case RoundFinished():
+                self._turn(event.turn, at).finished = at
+            case LimitReached():
+                self.marks.append(Mark(at, "limit", f"{event.kind[:LONGEST]}: {event.limit:g}"))
+            case RunFinished() | RunFailed():
                 self.end = line
             case _:
                 pass
 
-    def _finished(self, line: Line, at: float) -> None:
-        call = self._find(line)
-        if call.settled:
+    def _call_event(self, event: CallEvent, at: float) -> None:
+        lane = self._lane(event, at)
+        if event.call in self._settled and isinstance(event, CallStarted | CallFinished):
+            return  # recordings of schema 1 report it once more
+        self._view.feed(event)
+        match event:
+            case CallStarted():
+                self._died.discard(event.call)
+            case CallAdopted():
+                self._adopt(event, lane)
+            case CallProgress():
+                lane.progress.append((at, event.message[:500]))
+            case ApprovalAsked():
+                lane.asked = at
+                if event.uncertain:
+                    lane.notes.append(UNCERTAIN)
+            case ToolLate():
+                lane.notes.append(f"it ran on for {event.seconds:g} s after its time-out")
+            case _:
+                pass
+
+    def _adopt(self, event: CallAdopted, lane: CallLane) -> None:
+        """The lane of the call that it continues is its own from now on."""
+        before = self._by_number.get(event.adopted)
+        if before is None or before is lane:
             return
-        call.error, call.seconds = flag(line, "error"), number(line, "seconds")
-        dropped = call.state == "dropped"
-        if dropped and call.started is not None and call.seconds is not None:
-            call.ended = min(at, round(call.started + call.seconds, 6))  # it is told when nobody has taken it over
-        elif call.ended is None or not call.adopted_from:  # one that is taken over may have ended before
-            call.ended = at
-        call.duplicate_of = words(line, "duplicate_of")
-        if call.result is None:
-            call.result = self._clips.text(text(line, "text"))
-        if not dropped:
-            call.state = _state(call, text(line, "outcome"))
-        if call.state == "uncertain":
-            call.started = None
+        call = self._view.by_number[event.call]
+        if event.adopted in self._died:
+            self._died.add(event.call)
+        elif event.adopted in self._settled and call.outcome is not None:
+            self._settled.add(event.call)
+        elif not call.resumed:
+            before.adopted_from = before.id
+        before.index, before.id, before.arguments, before.notes = lane.index, lane.id, lane.arguments, lane.notes
+        lane.void = True
+        self._by_number[event.call] = self._by_id[before.id] = before
 
-    def _adopt(self, line: Line) -> None:
-        """The call goes on as one of an answer that broke off, or as what it was before its process died."""
-        lost, call = self._numbered.get(count(line, "adopted")), self._find(line)
-        if lost is None or call is lost:
-            return
-        lost_id = lost.id
-        self._go_on(lost, call)
-        lost.state, lost.adopted_from = "waiting", lost_id
-        self._numbered[count(line, "call")] = lost
+    def _lane(self, event: CallEvent, at: float) -> CallLane:
+        lane = self._by_number.get(event.call)
+        if lane is None:
+            lane = self._unnumbered.pop(event.call_id, None)
+            lane = lane or self._new_lane(event.turn, event.name, event.call_id, at)
+            self._by_number[event.call] = lane
+        return lane
 
-    def _drop(self, call: CallLane) -> None:
-        """It is in no message. What had started has to be seen."""
-        if call.state != "withdrawn":
-            ran = call.started is not None or bool(call.died)
-            call.state = "dropped" if ran else "withdrawn"
+    def _new_lane(self, number: int, name: str, id: str, at: float) -> CallLane:
+        """A run that is resumed begins with calls that nobody saw being written."""
+        turn = self._turn(number, at)
+        lane = self._by_id[id] = CallLane(number, len(turn.calls), name[:LONGEST], id[:LONGEST])
+        turn.calls.append(lane)
+        return lane
 
-    def _go_on(self, lost: CallLane, call: CallLane) -> None:
-        self._known.find_again(lost)
-        lost.index, lost.id, lost.arguments, lost.notes = call.index, call.id, call.arguments, call.notes
-        call.state, call.void = "withdrawn", True
-        self._known.add(lost)
-        self._open[lost.index] = lost
+    def _find(self, line: Line, at: float) -> CallLane:
+        """The call that a line is about: what was decided about a call is known by its id alone."""
+        id = words(line, "call_id")
+        known = self._by_number.get(count(line, "call")) if "call" in line else self._by_id.get(id)
+        return known or self._new_lane(count(line, "turn"), words(line, "name"), id, at)
 
-    def _take_over(self) -> None:
-        """A run that has no end had no time to say which calls went on as others."""
-        if not self.turns or not self._known.has_lost:
-            return
-        again: dict[tuple[str, Clip | None], list[CallLane]] = {}
-        for call in reversed(self.turns[-1].calls):
-            if call.started is None and call.ended is None and call.state != "withdrawn":
-                again.setdefault((call.name, call.arguments), []).append(call)
-        for lost in self._known.all_lost():
-            if lost.ended is None and (calls := again.get((lost.name, lost.arguments))):
-                self._go_on(lost, calls.pop())
-                lost.state = "waiting"
-
-    def _find(self, line: Line) -> CallLane:
-        """The call that a line is about. A run that goes on begins with calls that nobody saw being written; and what
-        was decided about a call is known by its id alone."""
-        id, turn = words(line, "call_id"), self._turn(line)
-        known = self._numbered.get(count(line, "call")) if "call" in line else None
-        known = known or self._known.find(id, turn.number)
-        if known is None:
-            known = CallLane(turn.number, len(turn.calls), words(line, "name"), id)
-            self._known.add(known)
-            turn.calls.append(known)
-        if "call" in line:
-            self._numbered.setdefault(count(line, "call"), known)
-        return known
+    # The end
 
     def calls(self) -> Iterator[CallLane]:
         return (call for turn in self.turns for call in turn.calls)
 
     def _close(self) -> None:
         """What has not ended, and which turns were rounds."""
+        self._forget_replay()
         if self.turns:
             self._heard(self.turns[-1])
         if self.end is not None:
             self._end_answer(self.now)
-        else:
-            self._take_over()
+        last = {id(lane): (lane, call) for call, lane in self._by_number.items()}  # the last call of each lane
+        for lane, call in last.values():
+            self._tell(lane, self._view.by_number[call])
         over = self.end is not None or self._tape
         rounds = 0
         for turn in self.turns:
-            turn.calls = [call for call in turn.calls if not call.void]
-            for call in turn.calls:
-                if call.ended is None and call.state == "waiting":
-                    call.state = _unended(call, over)
-            turn.calls.sort(key=lambda call: (call.state != "dropped", call.index))
+            turn.calls = [lane for lane in turn.calls if not lane.void]
+            for lane in turn.calls:
+                if lane.ended is None and lane.state == "waiting" and over:
+                    lane.state = "dropped" if lane.died else "handed"
+            turn.calls.sort(key=lambda lane: (lane.state != "dropped", lane.index))
             # After a limit the model is asked for an answer: calls in it are refused, and make no round.
-            if not turn.final and any(call.state not in ("dropped", "withdrawn") for call in turn.calls):
+            if not turn.final and any(lane.state not in ("dropped", "withdrawn") for lane in turn.calls):
                 turn.round = rounds = rounds + 1
 
+    def _tell(self, lane: CallLane, call: CallView) -> None:
+        """What became of the call."""
+        if lane.state == "withdrawn":
+            return
+        if call.number not in self._died:
+            lane.started, lane.early = call.started, call.early
+        if call.finished is not None:
+            lane.ended, lane.seconds = round(call.finished, 6), call.seconds
+        lane.error, lane.duplicate_of = call.error, call.duplicate_of
+        if lane.arguments is None and call.arguments is not None:
+            lane.arguments = self._clips.json(call.arguments)
+        if lane.result is None and call.text is not None:
+            lane.result = self._clips.text(call.text)
+        lane.state = _state(lane, call)
+        if lane.state == "uncertain":
+            lane.started = None
+        lane.void = lane.state == "withdrawn" and call.response_broke
 
-def _unended(call: CallLane, over: bool) -> State:
-    if call.started is not None:
-        return "running"
-    if over:
-        return "dropped" if call.died else "handed"
-    return "waiting"
+
+def _state(lane: CallLane, call: CallView) -> State:
+    if call.dropped is not None or call.response_broke:
+        return "dropped" if lane.started is not None or lane.died else "withdrawn"
+    if call.outcome is None and lane.started is None:
+        return "uncertain" if call.approval is not None and call.approval.uncertain else "waiting"
+    state = state_of(call)
+    return "spoiled" if state == "refused" and lane.state == "spoiled" else state
 
 
-def _state(call: CallLane, outcome: str) -> State:
-    if outcome == "unknown":
-        return "uncertain"
-    if call.duplicate_of:
-        return "shared"
-    if outcome == "not_executed":
-        return "spoiled" if call.state == "spoiled" else "refused"
-    return "failed" if call.error else "done"
+def _same(coming: list[Line], whole: list[Line]) -> bool:
+    """Is it the beginning of that answer?"""
+    return len(coming) <= len(whole) and all(
+        {**one, "at": 0} == {**other, "at": 0} for one, other in zip(coming, whole, strict=False)
+    )
 
 
 def _parts(result: Line) -> Iterator[str]:

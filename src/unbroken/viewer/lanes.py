@@ -73,8 +73,6 @@ class CallLane:
     """As its tool ran, by the event that says so."""
     died: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """When it ran and was lost with its process."""
-    settled: bool = False
-    """It had ended before its process died: the run that goes on takes what it gave."""
     void: bool = False
     """It is none any more, and is not drawn."""
     state: State = "waiting"
