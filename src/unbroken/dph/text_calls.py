@@ -23,12 +23,12 @@ from unbroken.deltas import (
     CallSpoiled,
     Delta,
     Ended,
-    ReasoningDelta,
     Restarted,
     TextDelta,
 )
 from unbroken.messages import Assistant, Json, Message, OneTool, Request, System, ToolCall, ToolMessage, ToolSpec, User
 from unbroken.models.model import Model, closing
+from unbroken.partial_response import PartialResponse
 from unbroken.verdicts import Verdict
 
 MARK = "=>#"
@@ -90,10 +90,9 @@ class _Reader:
         self.ignored = 0
         """Characters that came after the call."""
         self.ended = False
-        self._reasoning: list[str] = []
+        self._heard = PartialResponse()
         self._id = id
         self._names = names
-        self._said: list[str] = []
         self._held = ""
         self._at_line_start = True
         self._name = ""
@@ -103,15 +102,23 @@ class _Reader:
 
     def message(self) -> Assistant:
         """All that was said."""
-        return Assistant("".join(self._said), (self.call,) if self.call else (), "".join(self._reasoning))
+        return self._heard.message
 
     def take(self, delta: Delta) -> list[Delta]:
         """The deltas in its place."""
+        out = self._read(delta)
+        for each in out:
+            self._heard.feed(each)
+        if isinstance(delta, Ended):
+            self.ended = True
+            # What the model's wire holds is no longer what was said, so the message is written anew.
+            out.append(Ended(delta.verdict, self.message()))
+        return out
+
+    def _read(self, delta: Delta) -> list[Delta]:
         match delta:
             case TextDelta():
-                return self.feed(delta.text)
-            case ReasoningDelta():
-                self._reasoning.append(delta.text)
+                return self._feed(delta.text)
             case CallReady(call) | CallSpoiled(call):  # the model has calls of its own after all
                 if self.call is not None:
                     return []
@@ -119,14 +126,12 @@ class _Reader:
             case Restarted():
                 self.__init__(self._id, self._names)
             case Ended():
-                self.ended = True
-                # What the model's wire holds is no longer what was said, so the message is written anew.
-                return [*self.end(delta.verdict.whole), Ended(delta.verdict, self.message())]
+                return self._end(delta.verdict.whole)
             case _:
                 pass
         return [delta]
 
-    def feed(self, text: str) -> list[Delta]:
+    def _feed(self, text: str) -> list[Delta]:
         if self.call is not None:
             self.ignored += len(text)
             return []
@@ -156,7 +161,7 @@ class _Reader:
             text = text[len(MARK) :]
         return out
 
-    def end(self, whole: bool) -> list[Delta]:
+    def _end(self, whole: bool) -> list[Delta]:
         """No more comes. A call that is not whole is told as what it is; it never runs."""
         if self.call is not None:
             return []
@@ -181,7 +186,6 @@ class _Reader:
 
     def _say(self, out: list[Delta], text: str) -> None:
         if text:
-            self._said.append(text)
             out.append(TextDelta(text))
             last = text.rpartition("\n")[2]
             self._at_line_start = not last.strip() and (self._at_line_start or "\n" in text)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from unbroken.deltas import Ended, TextDelta, UsageReported
+from unbroken.deltas import Ended, UsageReported
 from unbroken.errors import (
     ContextTooLong,
     ProviderError,
@@ -40,6 +40,7 @@ from unbroken.messages import (
 )
 from unbroken.models.http import HTTPModel
 from unbroken.models.quirks import Quirks
+from unbroken.partial_response import PartialResponse
 from unbroken.probing.wording import PONG
 from unbroken.verdicts import Verdict
 
@@ -242,22 +243,18 @@ class Asker:
 
     async def _ask_once(self, model: HTTPModel, request: Request) -> Reply:
         self.requests += 1
-        texts: list[str] = []
+        heard = PartialResponse()
         usage: Usage | None = None
         ended: Ended | None = None
         error: UnbrokenError | None = None
         try:
             async for deltas in model.stream(request):
                 for delta in deltas:
-                    match delta:
-                        case TextDelta(text):
-                            texts.append(text)
-                        case UsageReported():
-                            usage = delta.usage
-                        case Ended():
-                            ended = delta
-                        case _:
-                            pass
+                    heard.feed(delta)
+                    if isinstance(delta, UsageReported):
+                        usage = delta.usage
+                    elif isinstance(delta, Ended):
+                        ended = delta
         except (ProviderError, StreamError, UserError) as raised:
             error = raised
         message, verdict = (ended.message, ended.verdict) if ended else (None, None)
@@ -267,4 +264,4 @@ class Asker:
             error = TimedOut(verdict.reason)
             error.total = True
             raise TooSlow(error)
-        return Reply("".join(texts), len(texts), message, usage, verdict, error)
+        return Reply("".join(heard.text), len(heard.text), message, usage, verdict, error)

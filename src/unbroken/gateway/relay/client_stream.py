@@ -16,7 +16,6 @@ body is written at the end, so it needs none of this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from unbroken.decoding.shown import Shown
@@ -38,6 +37,7 @@ from unbroken.deltas import (
 from unbroken.gateway.settings import OnDiverge
 from unbroken.gateway.turns.turn import same_call
 from unbroken.messages import Assistant, ToolCall, Usage
+from unbroken.partial_response import PartialResponse
 from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps, loads, loads_faithful
@@ -70,30 +70,6 @@ class ClientStream(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Again:
-    """The answer as it comes a second time, whole."""
-
-    text: list[str] = field(default_factory=list[str])
-    reasoning: list[str] = field(default_factory=list[str])
-    calls: list[ToolCall] = field(default_factory=list[ToolCall])
-
-    def feed(self, delta: Delta) -> None:
-        match delta:
-            case TextDelta(text):
-                self.text.append(text)
-            case ReasoningDelta(text):
-                self.reasoning.append(text)
-            case CallReady(call):
-                self.calls.append(call)
-            case CallSpoiled(call):
-                self.calls = [kept for kept in self.calls if kept.index != call.index]
-            case CallWithdrawn(index):
-                self.calls = [kept for kept in self.calls if kept.index != index]
-            case _:
-                pass
-
-
 class StreamedResponse:
     """`raw`: the model's bytes may be passed on. `serial`: of several calls only the first is said."""
 
@@ -114,7 +90,8 @@ class StreamedResponse:
         self._text = Shown()
         self._reasoning = Shown()
         self._usage: Usage | None = None
-        self._again: _Again | None = None
+        self._again: PartialResponse | None = None
+        """The answer as it comes a second time, complete."""
 
     @property
     def text(self) -> str:
@@ -130,7 +107,7 @@ class StreamedResponse:
             self._waiting.clear()
             return b""
         if isinstance(delta, Restarted):
-            self._again = _Again()
+            self._again = PartialResponse()
             return b""
         if self._again is not None:
             self._again.feed(delta)
@@ -144,7 +121,7 @@ class StreamedResponse:
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
         if self._again is not None:
-            return self._end_again(self._again, ended, handed)
+            return self._end_again(ended.message or self._again.message, ended, handed)
         if self._raw and self._may_end_so(ended) and handed is None and self._are_tidy():
             return self._flush()
         written = self._write_from_here() if self._raw else b""
@@ -213,25 +190,22 @@ class StreamedResponse:
 
     # After a broken stream
 
-    def _end_again(self, again: _Again, ended: Ended, handed: ToolCall | None) -> bytes:
+    def _end_again(self, again: Assistant, ended: Ended, handed: ToolCall | None) -> bytes:
         sent = [*self.passed, *self._writer.handed]
         self._writer.feed(Restarted(()))
         if ended.verdict.failed:
             return self._writer.feed(ended)
-        if ended.message is not None:
-            again = _Again([ended.message.text], [ended.message.reasoning], [*_whole_calls(ended.message)])
-        rest = _without(again.calls, sent)
+        rest = _without([call for call in again.calls if not call.problem], sent)
         if rest is None:
             return self._writer.feed(Ended(Verdict("error", ANOTHER_CALL)))
-        answer = "".join(again.text)
-        left = self._text.compare(answer)
+        left = self._text.compare(again.text)
         if left.replaced and self._on_diverge == "error":
             return self._writer.feed(Ended(Verdict("error", ANOTHER_ANSWER)))
         written = b"" if self._usage is None else self._writer.feed(UsageReported(self._usage))
-        thought = self._reasoning.compare("".join(again.reasoning))
+        thought = self._reasoning.compare(again.reasoning)
         if thought.text and not thought.replaced and not self.text:
             written += self._say(ReasoningDelta(thought.text))
-        text = f"\n\n{answer}" if left.replaced else left.text
+        text = f"\n\n{again.text}" if left.replaced else left.text
         if text:
             written += self._say(TextDelta(text))
         if not self._serial:
@@ -248,10 +222,6 @@ def _without(calls: Sequence[ToolCall], sent: Sequence[ToolCall]) -> list[ToolCa
             return None
         del left[again]
     return left
-
-
-def _whole_calls(message: Assistant) -> list[ToolCall]:
-    return [call for call in message.calls if not call.problem]
 
 
 class CompleteResponse:

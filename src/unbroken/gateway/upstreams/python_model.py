@@ -25,6 +25,7 @@ from unbroken.gateway.http.large_bodies import MAIN_LOOP
 from unbroken.messages import Assistant, Request, ToolCall
 from unbroken.models.model import Model, closing
 from unbroken.models.relay_request import without_relay
+from unbroken.partial_response import PartialResponse
 
 log = logging.getLogger("unbroken.gateway")
 
@@ -35,45 +36,41 @@ class _Response:
     who make them by hand leave both out."""
 
     round: int
-    text: str = ""
-    reasoning: str = ""
-    calls: list[ToolCall] = field(default_factory=list[ToolCall])
-    given: list[ToolCall] = field(default_factory=list[ToolCall])
-    """The same calls as the model gave them."""
+    heard: PartialResponse = field(default_factory=PartialResponse)
+    given: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
+    """The calls as the model gave them, by the numbers that they have here."""
 
     def hear(self, delta: Delta) -> Delta:
         match delta:
-            case TextDelta(text):
-                self.text += text
-            case ReasoningDelta(text):
-                self.reasoning += text
             case CallReady(call):
                 return CallReady(self._number(call))
             case CallSpoiled(call):
                 self._forget(call.id)
             case Restarted():
-                self.text, self.reasoning = "", ""
-                self.calls.clear()
                 self.given.clear()
+                self.heard.restart()
+            case TextDelta() | ReasoningDelta():
+                self.heard.feed(delta)
             case _:
-                pass
+                pass  # its numbers are the model's own
         return delta
 
     def end(self, ended: Ended) -> list[Delta]:
         """The end, with all that was said in its message, and before it what only the message says."""
-        message, deltas = ended.message, list[Delta]()
+        message, heard, deltas = ended.message, self.heard.message, list[Delta]()
         if message is None:
-            return [Ended(ended.verdict, Assistant(self.text, tuple(self.calls), self.reasoning))]
-        if message.reasoning and not self.reasoning:
+            return [Ended(ended.verdict, heard)]
+        if message.reasoning and not heard.reasoning:
             deltas.append(ReasoningDelta(message.reasoning))
-        if message.text and not self.text:
+        if message.text and not heard.text:
             deltas.append(TextDelta(message.text))
-        left = list(self.given)
+        left = dict(self.given)
         calls: list[ToolCall] = []
         for call in message.calls:
-            at = next((at for at, said in enumerate(left) if said == call or (said.id and said.id == call.id)), None)
+            at = next((at for at, said in left.items() if said == call or (said.id and said.id == call.id)), None)
             if at is not None:
-                calls.append(self.calls[self.given.index(left.pop(at))])
+                del left[at]
+                calls.append(self.heard.calls[at])
             elif call.problem:
                 calls.append(call)
             else:
@@ -82,16 +79,18 @@ class _Response:
         return [*deltas, Ended(ended.verdict, replace(message, calls=tuple(calls)))]
 
     def _number(self, call: ToolCall) -> ToolCall:
-        index = len(self.calls)
-        id = call.id if call.id and all(call.id != said.id for said in self.calls) else f"call_{self.round}_{index}"
-        self.given.append(call)
-        self.calls.append(replace(call, id=id, index=index))
-        return self.calls[-1]
+        calls = self.heard.calls
+        index = max(calls, default=-1) + 1
+        id = call.id if call.id and all(call.id != said.id for said in calls.values()) else f"call_{self.round}_{index}"
+        self.given[index] = call
+        numbered = replace(call, id=id, index=index)
+        self.heard.feed(CallReady(numbered))
+        return numbered
 
     def _forget(self, id: str) -> None:
-        at = next((at for at, said in enumerate(self.given) if said.id == id), None)
+        at = next((at for at, said in self.given.items() if said.id == id), None)
         if at is not None:
-            del self.given[at], self.calls[at]
+            del self.given[at], self.heard.calls[at]
 
 
 class PythonModel:
