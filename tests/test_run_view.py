@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from broken_runs import play, schedules, scripts, wires
@@ -28,6 +29,7 @@ from unbroken import (
     TextReplaced,
     Usage,
     Wait,
+    read_recording,
     tool,
 )
 from unbroken.testing import Answer, Break, Call, Pause, Say, Think, Uses, run_virtual
@@ -176,6 +178,26 @@ def test_a_call_that_waits_keeps_its_number_and_its_view() -> None:
     view = RunView.of(events)
     assert [(call.number, call.text) for call in view.calls] == [(0, "by hand")]
     assert (view.text, view.pending, view.complete) == ("Done.", [], True)
+
+
+def test_a_run_that_is_resumed_after_its_process_died_is_one_view(tmp_path: Path) -> None:
+    """Of two calls one had ended when it died. The other one runs again."""
+    calls = [Call("look", city="Rome"), Pause(0.5), Call("look", city="Oslo")]
+    run_virtual(Agent(ScriptedModel(calls, "Sunny."), [look], record=tmp_path).run("Go."))
+    (file,) = tmp_path.glob("*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    ended = next(number for number, line in enumerate(lines) if b'"event":"call_finished"' in line)
+    file.write_bytes(b"".join(lines[: ended + 1]))
+    before = RunView.of(read_recording(file).events)
+    assert [(call.outcome, call.started is not None) for call in before.calls] == [("done", True), (None, True)]
+
+    result = run_virtual(Agent(ScriptedModel("Sunny."), [look]).resume(file))
+    view = RunView.of(read_recording(file).events)
+    assert_same(view, result)
+    rome, oslo = view.calls
+    assert (rome.took_over, rome.resumed, rome.started) == (True, True, before.calls[0].started)
+    assert (oslo.took_over, oslo.resumed, oslo.adopted) == (False, False, before.calls[1].number)
+    assert [(turn.text, len(turn.attempts)) for turn in view.turns] == [("", 2), ("Sunny.", 1)]
 
 
 def test_a_view_that_forgets_its_turns_still_counts_them() -> None:

@@ -69,7 +69,7 @@ class CallView:
     took_over: bool = False
     """It took over the execution of that call, and did not run again."""
     resumed: bool = False
-    """That was in a process that died."""
+    """The execution that it took over belongs to a process that died."""
     adopted_by: int | None = None
     """The number of the call that continues it."""
     dropped: str | None = None
@@ -258,7 +258,7 @@ class RunView:
         return end.verdicts if end is not None else []
 
     def forget_turns(self) -> None:
-        """Forgets all turns but the last, with their calls: for who counts runs and must not grow with them."""
+        """Forgets all turns but the last, with their calls: if you only count, a long run then takes no more memory."""
         del self.turns[:-1]
         self.by_number = {call.number: call for turn in self.turns for call in turn.calls}
 
