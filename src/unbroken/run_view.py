@@ -8,7 +8,7 @@ known of a call then begins with its first event.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from unbroken.events import (
@@ -39,10 +39,12 @@ from unbroken.events import (
 from unbroken.messages import Json, Outcome, Usage
 
 
-@dataclass(slots=True)
+@dataclass(init=False, eq=False)
 class CallView:
     """One call. Times are those of its events; None if that has not happened. A call that adopts another one continues
     it: it has the start of that call, and its result if there is one."""
+
+    # What is not set is read off the class: to set all of it would take three times as long.
 
     number: int
     """Unique in its run."""
@@ -88,6 +90,9 @@ class CallView:
     """The last one."""
     late: ToolLate | None = None
 
+    def __init__(self, number: int, id: str, name: str, turn: int, attempt: int) -> None:
+        self.number, self.id, self.name, self.turn, self.attempt = number, id, name, turn, attempt
+
     @property
     def is_over(self) -> bool:
         """It has its result, or is in no message."""
@@ -117,29 +122,29 @@ class AttemptView:
     retried: RequestRetried | None = None
 
 
-@dataclass(slots=True)
 class TurnView:
     """One request: the attempts at its response, what was said in it, and its calls."""
 
-    number: int
-    asked: float | None = None
-    """When the request was sent. None if that was not seen: a resumed run begins with calls of an earlier request."""
-    final: bool = False
-    """Nothing could be called."""
-    attempts: list[AttemptView] = field(default_factory=list[AttemptView])
-    calls: list[CallView] = field(default_factory=list[CallView])
-    """All that were written, also those that are in no message; once the response is complete, in call order."""
-    ended: float | None = None
-    """When the response was complete."""
-    detected: float | None = None
-    """The same, if there were calls in it."""
-    finished: float | None = None
-    """When all calls had their results."""
-    is_thought: bool | None = None
-    """Its text is complete, and calls follow (True) or not (False)."""
-    texts: list[str] = field(default_factory=list[str])
-    """The pieces of `text`, as they came."""
-    reasonings: list[str] = field(default_factory=list[str])
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.asked: float | None = None
+        """When the request was sent. None if that was not seen: a resumed run begins with calls of an earlier one."""
+        self.final = False
+        """Nothing could be called."""
+        self.attempts: list[AttemptView] = []
+        self.calls: list[CallView] = []
+        """All that were written, also those that are in no message; once the response is complete, in call order."""
+        self.ended: float | None = None
+        """When the response was complete."""
+        self.detected: float | None = None
+        """The same, if there were calls in it."""
+        self.finished: float | None = None
+        """When all calls had their results."""
+        self.is_thought: bool | None = None
+        """Its text is complete, and calls follow (True) or not (False)."""
+        self.texts: list[str] = []
+        """The pieces of `text`, as they came."""
+        self.reasonings: list[str] = []
 
     @property
     def text(self) -> str:
@@ -168,7 +173,7 @@ class RunView:
         self.retries: list[RequestRetried] = []
         self.todos: list[dict[str, Json]] = []
         """The last list."""
-        self.usage = Usage()
+        self.usage = _NOTHING
         """Known at the end of the run."""
         self.rounds = 0
         self.requests = 0
@@ -329,11 +334,11 @@ class RunView:
         turn = self._end_response(event)
         self.rounds += turn.detected is None and not turn.final
         turn.detected = event.time
-        places: dict[int, int] = {}
-        for place, call in enumerate(self._listed(event.calls, event.turn)):
+        calls = self._listed(event.calls, event.turn)
+        for call in calls:
             call.detected = event.time
-            places[call.number] = place
-        turn.calls = sorted(turn.calls, key=lambda call: places.get(call.number, len(places)))
+        if turn.calls != calls:  # some started early, or are in no message
+            turn.calls = [*calls, *(call for call in turn.calls if call.detected is None)]
 
     def _end_response(self, event: Event) -> TurnView:
         turn = self.turn(event.turn)
@@ -351,7 +356,7 @@ class RunView:
         call = self.by_number.get(number)
         if call is None:
             of = self.turn(turn)
-            call = self.by_number[number] = CallView(number, id, name, turn, attempt=len(of.attempts))
+            call = self.by_number[number] = CallView(number, id, name, turn, len(of.attempts))
             of.calls.append(call)
         return call
 
@@ -359,8 +364,9 @@ class RunView:
         """The calls of a list, with their arguments. A recording may come from anywhere, and have lists of anything."""
         found: list[CallView] = []
         for told in calls:
-            if isinstance(number := told.get("call"), int):
-                call = self._call(number, told.get("id", ""), told.get("name", ""), turn)
+            number = told.get("call")
+            if isinstance(number, int):
+                call = self.by_number.get(number) or self._call(number, told.get("id", ""), told.get("name", ""), turn)
                 call.arguments = told.get("arguments")
                 found.append(call)
         return found
@@ -458,4 +464,5 @@ def _usage(saved: dict[str, Any]) -> Usage:
     return Usage(**{name: value for name, value in saved.items() if name in _USAGE})
 
 
+_NOTHING = Usage()
 _USAGE = frozenset(each.name for each in fields(Usage))

@@ -174,7 +174,8 @@ class Facts:
         for name in event.names:
             self._tell("call", 1, name)
         for call in turn.calls:
-            self._tell_saved(call)
+            if call.early:
+                self._tell_saved(call)
 
     def _call_started(self, event: CallStarted) -> None:
         self._run(event).feed(event)
