@@ -452,10 +452,8 @@ def test_a_recording_that_was_cut_off_ends_there(tmp_path: Path) -> None:
 def test_wherever_a_recording_is_cut_its_replay_ends_with_a_word(tmp_path: Path) -> None:
     a_long_run.play(tmp_path / "a.jsonl")
     lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
-    said = next(
-        number for number, line in enumerate(lines) if b'"event":"text_finished"' in line and b'"final":true' in line
-    )
-    for count in range(1, said):
+    ended = max(number for number, line in enumerate(lines) if b'"delta":"ended"' in line)
+    for count in range(1, ended):
         (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:count]))
         with pytest.raises((RecordingEnded, ReplayDiverged)):
             a_long_run.agent().replay(tmp_path / "cut.jsonl")

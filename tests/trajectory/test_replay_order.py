@@ -104,6 +104,15 @@ def broken_then(*attempts: Answer, wire: str = "openai-chat") -> Guarded[Scripte
     return Guarded(script, first_wait=0.1, jitter=lambda: 0.0)
 
 
+def test_a_stream_that_ends_a_turn_of_the_loop_after_a_tool_was_started_does_so_again(tmp_path: Path) -> None:
+    """The first call is adopted and the next two share its result, so that nothing else happens in between."""
+    looks = [Call("look", what="a", seconds=0.0) for _ in range(3)]
+    script = [[Say("Hm. "), looks[0], Break()], [Say("Hm. "), *looks, Call("look", what="a", seconds=0.1)]]
+    recorded, replayed = record_and_replay(ClosesLate(Together(broken_then(*script), 1), 0, 0.0), tmp_path)
+    assert b'"line":"closed"' in recorded
+    assert replayed == recorded
+
+
 def test_a_call_id_that_repeats_in_the_second_attempt_gets_the_result_of_its_own_call(tmp_path: Path) -> None:
     first: Answer = [Call("slow", what="a", seconds=0.3), Break()]
     second: Answer = [Call("look", what="c", seconds=0.3), Call("instant", what="d", after=0.7)]
@@ -199,7 +208,6 @@ def test_a_call_that_begins_while_its_stream_is_closed_begins_there_again(tmp_pa
     second: Answer = [Call("slow", what="b", seconds=0.1)]
     model = ClosesLate(Together(broken_then(first, second), 20), 3, 0.0)
     recorded, replayed = record_and_replay(model, tmp_path)
-    assert b'"line":"closed"' in recorded
     assert replayed == recorded
 
 

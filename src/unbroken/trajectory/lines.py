@@ -9,7 +9,7 @@ and fields that it does not know: only what changes the meaning of what was ther
     request   what the model was asked; of its messages only those that the request before had not
     delta     what came of the answer
     pieces    deltas of its text, or of its reasoning, that came one after another, each with its time
-    closed    its stream was closed, if that was later than its last delta, or because the run left it
+    closed    its stream was closed, after its end or because the run left it
     failed    there was no answer: the error in its place
     result    what a tool gave, and the idempotency key of its call
     approval  what was decided about a call

@@ -32,7 +32,6 @@ from unbroken.deltas import (
 )
 from unbroken.errors import RecordingFailed
 from unbroken.events import (
-    CallFinished,
     CallStarted,
     Event,
     RecordingIncomplete,
@@ -116,10 +115,8 @@ class RunRecorder(Middleware):
         """The names of several calls in one answer that have not ended, by their turn."""
         self._used: dict[int, Usage] = {}
         """What calls have used that run now, by their contexts."""
-        self._ended_at: float | None = None
-        """When the answer ended whose stream is not closed yet."""
-        self._moved = False
-        """A tool was entered, reported or ended since then."""
+        self._ended = False
+        """An answer has ended, and its stream is not closed yet."""
         size = os.fstat(file).st_size if head.resumed and file != NOWHERE else 0
         if size:
             os.lseek(file, -1, os.SEEK_END)
@@ -298,7 +295,7 @@ class RunRecorder(Middleware):
         if isinstance(delta, Ended):
             self._scribe.settle()
             self._answer = delta.message
-            self._ended_at, self._moved = line["at"], False
+            self._ended = True
             line |= ended_fields(delta, hearing)
             return True
         if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._hiding.secrets):
@@ -315,19 +312,16 @@ class RunRecorder(Middleware):
         self._put(self._line("failed", **error_fields(error)))
 
     def _closed(self, cancelled: bool = False) -> None:
-        """The stream of an answer was closed. That is an input of its own only if the run left it, if a tool was
-        entered, reported or ended between it and the end of the answer, or if time passed, which replay repeats."""
-        ended_at, self._ended_at = self._ended_at, None
+        """The stream of an answer was closed. That is an input of its own: what tools do in the same instant stands
+        before it or after it."""
         if cancelled:
             self._put(self._line("closed", cancelled=True))
-        elif ended_at is None:
-            return
-        elif self._moved or (isinstance(self._clock, VirtualClock) and self._at() != ended_at):
+        elif self._ended:
             self._put(self._line("closed"))
+        self._ended = False
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
         changes = call.name not in self._reads
-        self._moved = True
         self._used.pop(id(context), None)
         context.spend = partial(self._spend, id(context), context.spend)
         if changes and self._scribe.urgent:  # that it starts must be known, if it is never heard of again
@@ -360,7 +354,6 @@ class RunRecorder(Middleware):
         except Exception:  # noqa: BLE001 - a foreign `Caller` may give anything; whoever gets it will say so
             return
         self._given[call.id] = result
-        self._moved = True
         line: Line = {"line": "result", "at": self._at(), "turn": self.turn}
         line |= {"call_id": call.id, "call": context.number, "key": context.key, "result": saved}
         if self._used and (used := self._used.pop(id(context), None)) is not None:
@@ -375,7 +368,6 @@ class RunRecorder(Middleware):
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             what["by_itself"] = True
-        self._moved = True
         self._put(self._line("cancelled", call_id=cancelled.id, **what))
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
@@ -388,7 +380,6 @@ class RunRecorder(Middleware):
             except asyncio.CancelledError:
                 self._keep_cancelled(call, approval=True)
                 raise
-            self._moved = True
             self._put(self._line("approval", call_id=call.id, name=call.name, **approval_fields(decision)))
             self._scribe.flush()
             return decision
@@ -402,16 +393,12 @@ class RunRecorder(Middleware):
         kind = event.__class__
         if kind not in _SPECIAL:
             self._put_event(event)
-        elif kind is CallFinished:
-            self._put_event(event)
-            self._moved = True
         elif kind is CallStarted:
             self._put_event(event)
             self._scribe.urgent = True
         elif kind is RunFinished:
             self._put(self._finished_line(cast("RunFinished", event)))
         elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
-            self._moved = True
             self._put({**self._line("event"), **event_to_json(event)})
         else:
             self._put_event(event)
@@ -465,7 +452,7 @@ def stopped(path: object, why: str, what: str) -> RecordingFailed:
 
 _FINISHED = [each.name for each in fields(RunFinished) if each.name != "messages"]
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
-_SPECIAL = frozenset({CallStarted, CallFinished, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
+_SPECIAL = frozenset({CallStarted, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
 """A number beyond all floats."""
 

@@ -235,7 +235,9 @@ _PROVIDERS = ("call_", "chatcmpl-tool-", "fc_", "functions.", "toolu_")
 """How providers begin an id. Clients that make their own do not."""
 _OURS = "call_U"
 _WORDS = re.compile(r"[a-z]*(?:[A-Z][a-z]+)*\d*")
-_UUID4 = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}(?![0-9a-f])")
+_UUID4 = re.compile(
+    r"(?<![0-9a-f])[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}(?:-?[0-9a-f]{12})?(?![0-9a-f])"
+)
 _RANDOM = 18
 """Bytes of an id that are made by chance."""
 
