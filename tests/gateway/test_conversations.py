@@ -563,7 +563,7 @@ def test_reasoning_goes_to_nobody_whose_question_differs_in_anything(difference:
         ):
             client = Client(url, wire, parallel=None)
             for who in ("ann", "bernard"):
-                body = {"model": "m", "max_tokens": 100, **ask(who)}
+                body: dict[str, Any] = {"model": "m", "max_tokens": 100, **ask(who)}
                 assert (await client.post(body)).status == 200
             more = [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "Go on."}]
             assert (await client.post({**body, "messages": [*body["messages"], *more]})).status == 200

@@ -125,11 +125,12 @@ def test_ids_that_count_or_may_be_a_digest_tell_nothing(id: str) -> None:
     assert not is_random(id, "get_weather")
 
 
-def test_a_turn_is_named_by_an_id_that_tells_and_by_no_other() -> None:
-    turn = kept(call("{}", "call_q7Zp2mX91aKd"), call("{}", "call_1"))
-    assert is_named(turn, Assistant("", (call("{}", "call_q7Zp2mX91aKd"),)))
-    assert not is_named(turn, Assistant("", (call("{}", "call_1"),)))
-    assert not is_named(turn, Assistant("", (call("{}", "call_zzZp2mX91aKd"),)))
+def test_a_turn_is_named_by_an_id_of_the_gateway_and_by_no_other() -> None:
+    ours = new_call_id()
+    turn = kept(call("{}", ours), call("{}", "call_q7Zp2mX91aKd"), call("{}", "call_1"))
+    assert is_named(turn, Assistant("", (call("{}", ours),)))
+    for other in ("call_q7Zp2mX91aKd", "call_1", new_call_id()):
+        assert not is_named(turn, Assistant("", (call("{}", other),)))
 
 
 def test_half_a_character_does_not_make_another_call_of_it() -> None:

@@ -2,8 +2,9 @@
 
 What is asked while an exchange is under way goes out together in the next one: one MULTI for all puts, one MGET for all
 gets. A command costs the client library ten times of what it costs the server. The limit of the whole is the server's
-own: set `maxmemory` and a policy that evicts (`volatile-ttl`, `allkeys-lru`); a full server that may not evict refuses
-to write. One server, or one address before several; not a cluster, whose nodes refuse a command across them.
+own: set `maxmemory` with the policy `noeviction`; a full server then refuses to write, which clients see, while one
+that evicts loses turns silently. One server, or one address before several; not a cluster, whose nodes refuse a command
+across them.
 
 Who asks waits for two exchanges at the most. Connections that the server closed are opened again by the next command.
 """
