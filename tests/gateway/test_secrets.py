@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -95,6 +97,71 @@ def test_a_key_that_a_provider_quotes_on_another_path_is_told_to_nobody(
             assert KEY in str(upstream.asked[0].headers)
             assert KEY not in await everything_told(url)
         assert KEY not in caplog.text
+
+    run(story)
+
+
+SHAPELESS = "0a1b2c3d4e5f/60718293a4b5c6d7e8f9"
+"""A key that looks like any other text."""
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        SHAPELESS,
+        quote(SHAPELESS, safe=""),
+        b64encode(f"user:{SHAPELESS}".encode()).decode(),
+        SHAPELESS.encode().hex(),
+        SHAPELESS.replace("/", "\\/"),
+    ],
+    ids=["plain", "percent", "base64", "hex", "escaped"],
+)
+def test_a_key_of_any_shape_in_any_error_on_any_path_is_told_to_nobody(
+    status: int, quoted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / "provider.key").write_text(SHAPELESS)
+    error = Told(json.dumps({"error": {"message": f"no such key: {quoted}"}}).encode(), status)
+    ask: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", ask),
+        ("/v1/chat/completions", {**ask, "stream": True}),
+        ("/v1/messages", {**ask, "max_tokens": 5}),
+        ("/v1/embeddings", {"model": "m", "input": "Hello."}),
+    ]
+
+    async def story() -> None:
+        async with (
+            telling(error) as upstream,
+            serving(settings_for(upstream.settings("openai-chat", api_key_file=str(tmp_path / "provider.key")))) as url,
+            aiohttp.ClientSession(url) as session,
+        ):
+            for path, body in requests:
+                async with session.post(path, json=body) as answer:
+                    said = (await answer.text()).replace("\\", "")
+                    assert "***" in said, path
+                    assert quoted.replace("\\", "") not in said, path
+            told = await everything_told(url)
+            assert quoted not in told
+            assert SHAPELESS not in told
+        assert quoted not in caplog.text
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"data": [], "error": null}', b'{ "note": "the \\"error\\" of it"}', b"[1]", b"{", b""]
+)
+def test_what_a_provider_answers_on_another_path_stays_as_it_is_unless_it_is_an_error(body: bytes) -> None:
+    async def story() -> None:
+        async with (
+            telling(Told(body)) as upstream,
+            serving(settings_for(upstream.settings("openai-chat"))) as url,
+            aiohttp.ClientSession(url) as session,
+            session.post("/v1/embeddings", json={"model": "m", "input": "Hello."}) as answer,
+        ):
+            assert await answer.read() == body
 
     run(story)
 

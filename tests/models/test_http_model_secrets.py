@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b64encode
+from base64 import b64encode, encodebytes
 from collections.abc import Awaitable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from aiohttp import web
 from model_servers import (
     CHAT,
+    HELLO,
     KEY,
     answers,
     collect,
@@ -26,6 +28,7 @@ from model_servers import (
 from unbroken.errors import (
     Unauthorized,
     Unavailable,
+    UnbrokenError,
     Unreachable,
 )
 from unbroken.models.connect import connect
@@ -161,3 +164,40 @@ def test_a_key_that_a_library_quotes_as_bytes_is_masked() -> None:
     key = 'sk"we/ird\\\\key+0123456789'
     quoted = f"Bad status line: {key.encode()!r}"
     assert mask(quoted, (key,)) == "Bad status line: b'***'"
+
+
+STRANGE = "Pr0j/Te+st_K3y:9f8e7d6c5b4a=&x"
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        quote(STRANGE, safe=""),
+        "".join(f"%{byte:02x}" for byte in STRANGE.encode()),
+        b64encode(STRANGE.encode()).decode(),
+        b64encode(f"user:{STRANGE}".encode()).decode(),
+        encodebytes(f"{'x' * 48}{STRANGE}".encode()).decode(),
+        STRANGE.encode().hex(),
+        STRANGE.replace("/", "\\/"),
+    ],
+)
+def test_a_key_that_a_provider_quotes_encoded_is_masked(quoted: str) -> None:
+    async def run() -> None:
+        for answer in (answers(401, refusal(f"bad key {quoted}!")), streams([CHAT[0], error_event(quoted)])):
+            async with serve(answer) as server:
+                model = connect("openai:m", base_url=f"{server.url}/v1", api_key=STRANGE, attempts=1)
+                with pytest.raises(UnbrokenError) as failed:
+                    _ = [delta async for deltas in model.stream(HELLO) for delta in deltas]
+                said = f"{chain(failed.value)} {failed.value.verdicts}"
+                assert "***" in said
+                assert quoted[-20:-8] not in said
+
+    asyncio.run(run())
+
+
+def test_the_key_before_the_last_that_a_function_gave_is_masked_too() -> None:
+    given = iter(["key-number-one-0123", "key-number-two-4567"])
+    model = connect("openai:m", api_key=lambda: next(given)).model
+    asyncio.run(model.headers())
+    asyncio.run(model.headers())
+    assert model.masked("not key-number-one-0123, but key-number-two-4567") == "not ***, but ***"

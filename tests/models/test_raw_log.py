@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from unbroken.models.connect import connect
 from unbroken.models.masking import Masker, Passage
 from unbroken.models.model import closing
 from unbroken.models.raw_log import Exchange, RawLog, read_exchanges
+from unbroken.models.spellings import base64_forms
 from unbroken.testing import Call, ScriptedServer
 
 SECRET = "plain0123456789"
@@ -295,6 +297,33 @@ def test_masking_in_pieces_is_masking_at_once(texts: list[str], cuts: list[int])
     assert shown == at_once.feed(data) + at_once.flush()
     assert Passage(masker).feed(data + b"\0") == masker.mask(data) + b"\0"
     assert not any(secret in shown for secret in masker.secrets)
+
+
+BROKEN = "pass-word:0123456789"
+
+
+@given(
+    st.lists(st.sampled_from(["x", "user:", BROKEN, "pass-", "y" * 50]), max_size=6),
+    st.sampled_from([60, 64, 76]),
+    st.sampled_from(["\n", "\r\n", "\\n", "\\\\r\\\\n", "\n  "]),
+    st.lists(st.integers(0, 400), max_size=8),
+)
+def test_base64_that_is_broken_over_lines_is_masked_however_it_arrives(
+    texts: list[str], width: int, line_break: str, cuts: list[int]
+) -> None:
+    encoded = b64encode("".join(texts).encode()).decode()
+    data = line_break.join(encoded[at : at + width] for at in range(0, len(encoded), width)).encode()
+    masker = Masker([BROKEN])
+    passage, shown, at = Passage(masker), b"", 0
+    for cut in [*sorted(cuts), len(data)]:
+        shown += passage.feed(data[at:cut])
+        at = max(at, cut)
+    shown += passage.flush()
+    assert (b"***" in shown) >= (BROKEN in "".join(texts))
+    left = shown.decode().replace(line_break, "")
+    assert not any(form in left for form in base64_forms(BROKEN))
+    if BROKEN not in "".join(texts) and "pass-" not in texts:
+        assert shown == data
 
 
 @pytest.mark.parametrize("placeholder", ["none", "EMPTY", "null", "true", "tool", "12345"])

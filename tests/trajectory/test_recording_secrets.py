@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import tempfile
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -368,6 +368,8 @@ def encodings(secret: str) -> dict[str, str]:
     found = {
         "percent": quote(secret, safe=""),
         "percent in lower case": re.sub("%[0-9A-F]{2}", lambda each: each[0].lower(), quote(secret, safe="")),
+        "percent throughout": "".join(f"%{byte:02X}" for byte in data),
+        "percent throughout in lower case": "".join(f"%{byte:02x}" for byte in data),
         "form": quote_plus(secret),
         "hex": data.hex(),
         "hex in capitals": data.hex().upper(),
@@ -404,3 +406,30 @@ def test_an_encoded_secret_is_hidden_in_text_of_any_pieces_and_in_what_tools_giv
 def test_a_password_with_an_at_sign_in_an_address_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSN", "postgres://me:p@ss-word1@host/db")
     assert "p@ss-word1" in secrets_in_environment()
+
+
+def test_a_password_is_a_secret_as_an_address_spells_it_and_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:p%40ssW0rd-long@host/db")
+    assert {"p%40ssW0rd-long", "p@ssW0rd-long"} <= {*secrets_in_environment()}
+
+
+@pytest.mark.parametrize("before", range(3))
+@pytest.mark.parametrize("chunks", [1, 9])
+def test_a_secret_in_base64_with_line_breaks_is_hidden(before: int, chunks: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    encoded = encodebytes(b"x" * (45 + before) + PLAIN.encode() + b"!").decode()
+    assert "\n" in encoded[60:-1]
+
+    @tool
+    def leak(what: str) -> str:
+        return f"Basic {what}"
+
+    calls = [Say(f"It is {encoded}.", chunks=chunks), Call("leak", {"what": encoded}, pieces=chunks)]
+    agent = Agent(ScriptedModel(calls, "Done."), [leak], record=Recorder(path, secrets=[PLAIN]))
+    run_virtual(lambda: agent.run(f"Is it {encoded}?"))
+    text = path.read_text().replace("\\n", "\n").replace("\\", "")
+    assert text.count("***") >= 4
+    assert encoded[66:74] not in text
+    assert encoded[78:84] not in text
+    recording = read_recording(path)
+    assert said(recording)[0].endswith("***\n.Done.") or "***" in said(recording)[0]

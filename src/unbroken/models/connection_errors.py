@@ -83,7 +83,7 @@ def in_words(asked: Asked, error: Exception) -> str:
             text = _of_the_system(error) or "it ended in the middle of the body"
         case _:
             text = str(error)
-    return asked.masked(" ".join(text.split()))[:200] or type(error).__name__
+    return " ".join(asked.masked(text).split())[:200] or type(error).__name__
 
 
 def _of_the_system(error: BaseException) -> str:

@@ -52,6 +52,14 @@ class Asked:
         """The text without any key that stands in it."""
         return mask(text, (self.key, *self.secrets))
 
+    def masked_body(self, body: bytes) -> bytes:
+        """The same of a body: what JSON escapes is looked at without its escapes."""
+        value = _parse(body)
+        if value is None:
+            return self.masked(body.decode("utf-8", "replace")).encode()
+        shown = mask_json(value, (self.key, *self.secrets))
+        return body if shown == value else orjson.dumps(shown)
+
     def masked_verdict(self, verdict: Verdict) -> Verdict:
         """Providers quote keys also in errors that come inside of a response."""
         error = mask_json(verdict.error, (self.key, *self.secrets))
@@ -134,7 +142,7 @@ def _words(asked: Asked, value: Json, body: bytes) -> str:
         text = ""
     else:
         text = error_text(value)
-    text = asked.masked(" ".join(text.split()))
+    text = " ".join(asked.masked(text).split())  # a secret may be broken over lines
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 

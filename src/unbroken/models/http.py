@@ -58,6 +58,7 @@ _SLICE = 32 << 10
 thread: all of it at its end."""
 _IN_PIECES = 1 << 20
 """Bytes from which on a body is written in pieces: at once, it would keep the loop from everything else."""
+_REMEMBERED_KEYS = 4
 _MOST_OF_AN_ERROR = 64 * 1024
 _LONGEST_ERROR = 10.0
 """Seconds that the body of an error is read: its status alone says enough."""
@@ -83,8 +84,8 @@ class HTTPModel:
         key = key if callable(key) else check_key(key or "", endpoint.provider)
         # A header that the user writes himself comes first, whatever the key is.
         self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
-        self._last_key = ""
-        """Of a function that gives keys."""
+        self._given_keys: tuple[str, ...] = ()
+        """The last of a function that gives keys: an answer may quote one that has been replaced since."""
         self._streams = stream
         self._soonest = timeouts.soonest
         self._longest_alive = inf if timeouts.idle is None else timeouts.idle * ALIVE
@@ -94,7 +95,7 @@ class HTTPModel:
         self._proxy_url = proxy.url if proxy else None
         self._proxy_headers = {"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else None
         self._secrets = (*endpoint.secrets, *secrets.collect(proxy.secrets if proxy else ()))
-        self._known_secrets = self._with_secrets(self._key if isinstance(self._key, str) else "")
+        self._known_secrets = (self._key, *self._secrets) if isinstance(self._key, str) and self._key else self._secrets
         self._recovers = endpoint.quirks.prose and find_wire(endpoint.wire).calls_leak
         # Written once, not for each request; a key that changes is filled in then.
         self._stream_headers = self._write_headers(stream=True)
@@ -133,10 +134,7 @@ class HTTPModel:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Its key, as far as it is known by now, and whatever else of it nobody should read."""
-        return self._known_secrets if isinstance(self._key, str) else self._with_secrets(self._last_key)
-
-    def _with_secrets(self, key: str) -> tuple[str, ...]:
-        return (key, *self._secrets) if key else self._secrets
+        return self._known_secrets if isinstance(self._key, str) else (*self._given_keys, *self._secrets)
 
     async def aclose(self) -> None:
         """Nothing to do: connections belong to the loop and close with it. Here so that any model may be closed."""
@@ -164,9 +162,19 @@ class HTTPModel:
         """How the proxy knows us: a secret. None where it does not ask."""
         return self._proxy_headers
 
+    def mask_end(self, deltas: Sequence[Delta]) -> None:
+        """Takes its keys out of the error that a response ended with: providers quote them."""
+        last = deltas[-1]
+        if isinstance(last, Ended) and not last.verdict.whole:
+            last.verdict = self._asked("").masked_verdict(last.verdict)
+
     def masked(self, text: str) -> str:
-        """The text without any of its keys, as far as they are known in advance."""
+        """The text without any of its keys, as far as they are known by now."""
         return self._asked("").masked(text)
+
+    def masked_body(self, body: bytes) -> bytes:
+        """An error's body without its keys. What has none in it stays as the provider wrote it."""
+        return self._asked("").masked_body(body)
 
     def write(self, request: Request) -> tuple[Request, bytes]:
         """The request as this provider is asked, and its body. Pure; what `stream` sends."""
@@ -270,9 +278,7 @@ class HTTPModel:
                 log.fail(failure)
             raise failure from cause_of(lost)
         deltas = _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
-        last = deltas[-1]
-        if isinstance(last, Ended) and not last.verdict.whole:
-            last.verdict = self._asked(key).masked_verdict(last.verdict)
+        self.mask_end(deltas)
         yield deltas
 
     def _decoder_for(self, request: Request) -> Decoder | PassingDecoder:
@@ -447,13 +453,15 @@ class HTTPModel:
                 f"there is no key for provider `{self.endpoint.provider}`: "
                 f"the function that api_key is raised {type(error).__name__}"
             ) from error
-        self._last_key = check_key(key or "", self.endpoint.provider)
-        return self._last_key
+        key = check_key(key or "", self.endpoint.provider)
+        if key and key not in self._given_keys:
+            self._given_keys = (key, *self._given_keys)[:_REMEMBERED_KEYS]
+        return key
 
     def _asked(self, key: str) -> Asked:
         e = self.endpoint
         sent = key or self._stream_headers.get(e.key_header, "")
-        return Asked(e.provider, e.model, shown(e.stream_url), e.key_variable, sent, self._secrets)
+        return Asked(e.provider, e.model, shown(e.stream_url), e.key_variable, sent, self.secrets)
 
     async def _read_failure(
         self, key: str, response: ClientResponse, deadline: float, log: Logged | None

@@ -6,13 +6,11 @@ guessed, because what is logged must be what was sent.
 
 from __future__ import annotations
 
-import json
 import re
-from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable
-from urllib.parse import quote, quote_plus
 
 from unbroken.models.secrets import MASK, collect
+from unbroken.models.spellings import Folded, Span, spellings, united, without_line_breaks
 
 _MASK = MASK.encode()
 _WORDS = (
@@ -27,9 +25,8 @@ _SHORTEST_CUT = 6
 """Bytes of a secret that say something of it, where a stream ends in the middle of one."""
 _BEGIN = 3
 """Bytes by which a secret's beginning is looked for; every secret is longer."""
-_SHORTEST_ENCODED = 8
-"""Bytes of a secret whose hexadecimal and base64 forms are masked: those of a shorter one stand in other texts."""
-_PERCENT = re.compile("%[0-9A-F]{2}")
+_SIGN = 6
+"""Where no secret's beginning of so many bytes stands, none does: they are few, because most spellings begin alike."""
 _SHORTEST_NUMBER = 8
 """Digits: what is shorter stands in half of all numbers."""
 
@@ -41,6 +38,8 @@ class Masker:
         found = collect(secret for secret in secrets if is_secret(secret))
         spelled = {spelling.encode("utf-8", "replace") for secret in found for spelling in spellings(secret)}
         self.secrets = tuple(sorted(spelled, key=lambda secret: (-len(secret), secret)))
+        self._signs = tuple({secret[:_SIGN] for secret in self.secrets})
+        self._folded = Folded(found)
         self._any = re.compile(b"|".join(map(re.escape, self.secrets)) or b"(?!)")
         self._by_begin: dict[bytes, list[bytes]] = {}
         for secret in self.secrets:
@@ -50,58 +49,67 @@ class Masker:
         self._longest = max(map(len, self.secrets), default=0)
 
     def mask(self, data: bytes) -> bytes:
-        return self._any.sub(_MASK, data) if self._found_in(data) else data
+        return _without(data, self._spans(data))
 
     def mask_text(self, text: str) -> str:
         return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
         """What can be shown of it already, and the rest: a secret may begin there whose end has not come."""
-        shown, at = bytearray(), 0
         spans, cut = self.find(data)
-        for begin, end in spans:
-            shown += data[at:begin] + _MASK
-            at = end
-        return bytes(shown + data[at:cut]), data[cut:]
+        return _without(data[:cut], spans), data[cut:]
 
-    def find(self, data: bytes) -> tuple[list[tuple[int, int]], int]:
+    def find(self, data: bytes) -> tuple[list[Span], int]:
         """Where secrets stand in it, and where one may begin whose end has not come: its length, if none does."""
-        spans: list[tuple[int, int]] = []
+        spans: list[Span] = []
         at, found = 0, self._found_in(data)
+        folded = self._folded.spans_in_bytes(data)
         while True:
             whole, cut = self._any.search(data, at) if found else None, self._cut(data, at)
             # Where both begin at one place, a longer secret may still come of it.
             if whole is None or whole.start() >= cut:
-                return spans, cut
+                break
             spans.append(whole.span())
             at = whole.end()
+        if not folded:
+            return spans, cut
+        spans = united([*spans, *(span for span in folded if span[0] < cut)])
+        at = spans[-1][1] if spans else 0
+        return spans, cut if at <= cut else self._cut(data, at)  # what is hidden is no beginning of another
 
-    def find_rest(self, data: bytes) -> list[tuple[int, int]]:
+    def find_rest(self, data: bytes) -> list[Span]:
         """The same at the end of a stream: what is left of a secret there still says much of it."""
-        spans = [whole.span() for whole in self._any.finditer(data)]
+        spans = self._spans(data)
         cut = self._cut(data, spans[-1][1] if spans else 0)
         return [*spans, (cut, len(data))] if len(data) - cut >= _SHORTEST_CUT else spans
 
     def gives_away(self, begin: bytes) -> bool:
         """It is so much of the beginning of a secret that it should not be shown."""
+        begin = without_line_breaks(begin)
         return bool(begin) and any(
             len(begin) >= min(_SHORTEST_CUT, len(secret) // 2) and secret[: len(begin)] == begin[: len(secret)]
             for secret in self.secrets
         )
 
     def mask_rest(self, data: bytes) -> bytes:
-        masked, at = bytearray(), 0
-        for begin, end in self.find_rest(data):
-            masked += data[at:begin] + _MASK
-            at = end
-        return bytes(masked + data[at:])
+        return _without(data, self.find_rest(data))
+
+    def _spans(self, data: bytes) -> list[Span]:
+        spans = [whole.span() for whole in self._any.finditer(data)] if self._found_in(data) else []
+        folded = self._folded.spans_in_bytes(data)
+        return united([*spans, *folded]) if folded else spans
 
     def _found_in(self, data: bytes) -> bool:
         """Many searches for one text each are much quicker than one for any of them."""
-        return len(data) >= self._shortest and any(secret in data for secret in self.secrets)
+        if len(data) < self._shortest or not any(sign in data for sign in self._signs):
+            return False
+        return any(secret in data for secret in self.secrets)
 
     def _cut(self, data: bytes, at: int) -> int:
         """Where the first secret begins that the end of the data cuts; the end, if none does."""
+        return min(self._cut_in_one_piece(data, at), self._folded.cut_in_bytes(data, at))
+
+    def _cut_in_one_piece(self, data: bytes, at: int) -> int:
         size = len(data)
         cut, at = size, max(at, size - self._longest + 1)
         for begin, secrets in self._by_begin.items():
@@ -133,33 +141,15 @@ class Passage:
         return self._masker.mask_rest(rest)
 
 
+def _without(data: bytes, spans: list[Span]) -> bytes:
+    if not spans:
+        return data
+    shown, at = bytearray(), 0
+    for begin, end in spans:
+        shown += data[at:begin] + _MASK
+        at = end
+    return bytes(shown + data[at:])
+
+
 def is_secret(text: str) -> bool:
     return text.lower() not in _WORDS and not (text.isdigit() and len(text) < _SHORTEST_NUMBER)
-
-
-def spellings(secret: str) -> set[str]:
-    """As it is, as JSON has it inside of a string, as addresses and forms have it, in hexadecimal and in base64."""
-    percent = {quote(secret, safe=safe, errors="replace") for safe in ("", "/", "!'()*", "!'()*/")}
-    percent.add(quote_plus(secret, errors="replace"))
-    encoded = {*percent, *(_lower_percent(each) for each in percent)}
-    data = secret.encode("utf-8", "replace")
-    if len(data) >= _SHORTEST_ENCODED:
-        encoded |= {data.hex(), data.hex().upper(), *_in_base64(data)}
-    every = {secret, *encoded}
-    escaped = {json.dumps(each, ensure_ascii=ascii)[1:-1] for each in every for ascii in (True, False)}
-    return {*every, *escaped, *(each.replace("/", "\\/") for each in escaped)}
-
-
-def _lower_percent(text: str) -> str:
-    return _PERCENT.sub(lambda found: found[0].lower(), text)
-
-
-def _in_base64(data: bytes) -> set[str]:
-    """Wherever the secret begins in what was encoded (`user:KEY`): of its first and last characters those are left out
-    that depend on what stands beside it."""
-    found: set[str] = set()
-    for before in range(3):
-        begin, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
-        for encode in (b64encode, urlsafe_b64encode):
-            found.add(encode(bytes(before) + data)[begin:end].decode())
-    return found

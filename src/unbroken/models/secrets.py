@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import cast
 from urllib.parse import quote, quote_plus
 
@@ -15,6 +16,7 @@ from yarl import URL
 
 from unbroken.messages import Json
 from unbroken.models.addresses import basic
+from unbroken.models.spellings import Folded, spellings, united
 
 MASK = "***"
 _SHORTEST = 4
@@ -54,16 +56,24 @@ def collect(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """The text without the secrets, and without anything that looks like a key."""
-    for secret in secrets:
-        if len(secret) >= _SHORTEST:
-            if "\\" in secret or '"' in secret or "'" in secret:
-                text = text.replace(_quoted(secret), MASK)  # libraries quote bytes as Python writes them
-            text = _without_cut(text.replace(secret, MASK), secret)
+    """The text without the secrets, however they are encoded, and without anything that looks like a key."""
+    literal, folded = _forms(tuple(secret for secret in secrets if len(secret) >= _SHORTEST))
+    for begin, end in reversed(united(folded.spans(text))):
+        text = text[:begin] + MASK + text[end:]
+    for form in literal:
+        text = _without_cut(text.replace(form, MASK), form)
     return _KEYS.sub(MASK, text)
 
 
+@lru_cache(maxsize=64)
+def _forms(secrets: tuple[str, ...]) -> tuple[tuple[str, ...], Folded]:
+    """Those that stand in one piece, the longest first, so that none is left in part; and those with line breaks."""
+    spelled = {form for secret in secrets for form in (*spellings(secret), _quoted(secret))}
+    return tuple(sorted(spelled, key=lambda form: (-len(form), form))), Folded(secrets)
+
+
 def _quoted(secret: str) -> str:
+    """Libraries quote bytes as Python writes them."""
     return repr(secret.encode("utf-8", "replace"))[2:-1]
 
 
@@ -82,6 +92,8 @@ def mask_json(value: Json, secrets: tuple[str, ...], depth: int = 0) -> Json:
 
 def _without_cut(text: str, secret: str) -> str:
     """Quoted words end at some length, perhaps in the middle of a secret."""
+    if secret[:_SHORTEST_CUT] not in text[-len(secret) :]:
+        return text
     for length in range(min(len(secret) - 1, len(text)), _SHORTEST_CUT - 1, -1):
         if text.endswith(secret[:length]):
             return text[:-length] + MASK

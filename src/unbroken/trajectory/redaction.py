@@ -11,10 +11,12 @@ import os
 import re
 from collections.abc import Iterable
 from typing import Any, cast
+from urllib.parse import unquote
 
 from unbroken.messages import Json
-from unbroken.models.masking import is_secret, spellings
+from unbroken.models.masking import is_secret
 from unbroken.models.secrets import MASK, collect
+from unbroken.models.spellings import Folded, spellings, united
 from unbroken.tools.caller import PASSWORD
 from unbroken.wires.jsontext import loads_faithful
 
@@ -22,14 +24,16 @@ _NAMES = re.compile(r"(?:KEYS?|TOKENS?|SECRETS?)(?:_|$)|PASSWORD|PASSWD|CREDENTI
 _SHORTEST = 8
 _SHORTEST_CUT = 6
 """Characters of a secret that say something of it, where a text ends in the middle of one."""
+_SIGN = 6
+"""Where no secret's beginning of so many characters stands, none does: they are few, most spellings begin alike."""
 _OWN_FIELDS = frozenset({"line", "event", "delta", "schema", "at", "turn", "seq", "time", "kind"})
 
 
 def secrets_in_environment() -> tuple[str, ...]:
     """The values of variables that are named like secrets, and passwords in addresses."""
     found = [value.strip() for name, value in os.environ.items() if name != "PWD" and _NAMES.search(name.upper())]
-    found += [address["password"] for value in os.environ.values() for address in PASSWORD.finditer(value)]
-    return tuple(value for value in found if len(value) >= _SHORTEST)
+    spelled = [address["password"] for value in os.environ.values() for address in PASSWORD.finditer(value)]
+    return tuple(value for value in (*found, *spelled, *map(unquote, spelled)) if len(value) >= _SHORTEST)
 
 
 class Hiding:
@@ -43,7 +47,10 @@ class Hiding:
         longest_first = sorted(written, key=lambda each: -len(each))
         self._any = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._texts = tuple(_shortest(written))
+        self._signs = tuple({each[:_SIGN] for each in self._texts})
+        self._signs_in_bytes = tuple(each.encode("utf-8", "replace") for each in self._signs)
         self._bytes = tuple(each.encode("utf-8", "replace") for each in self._texts)
+        self._folded = Folded(self.secrets)
         self._by_first: dict[str, list[str]] = {}
         for each in said:
             self._by_first.setdefault(each[0], []).append(each)
@@ -57,14 +64,23 @@ class Hiding:
         return self.given.issuperset(secrets)
 
     def text(self, text: str) -> str:
-        return self._any.sub(MASK, text) if self._in_text(text) else text
+        shown, at = "", 0
+        for begin, end in self.spans(text):
+            shown += text[at:begin] + MASK
+            at = end
+        return shown + text[at:] if at else text
 
     def _in_text(self, text: str) -> bool:
+        return self._in_one_piece(text) or bool(self._folded.spans(text))
+
+    def _in_one_piece(self, text: str) -> bool:
         """Many searches for one text each are much quicker than one for any of them."""
-        return any(each in text for each in self._texts)
+        return any(sign in text for sign in self._signs) and any(each in text for each in self._texts)
 
     def _in_bytes(self, data: bytes) -> bool:
-        return any(each in data for each in self._bytes)
+        if any(sign in data for sign in self._signs_in_bytes) and any(each in data for each in self._bytes):
+            return True
+        return bool(self._folded.spans_in_bytes(data))
 
     def lines(self, data: bytes) -> bytes:
         """Whole lines, each with its end."""
@@ -95,7 +111,9 @@ class Hiding:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where secrets stand in it."""
-        return [found.span() for found in self._any.finditer(text)] if self._in_text(text) else []
+        spans = [found.span() for found in self._any.finditer(text)] if self._in_one_piece(text) else []
+        folded = self._folded.spans(text)
+        return united([*spans, *folded]) if folded else spans
 
     def is_clear(self, text: str) -> bool:
         """No secret is in it, and none can begin at its end."""
@@ -106,8 +124,8 @@ class Hiding:
         for begin in self._begins.finditer(text, max(0, len(text) - self._longest + 1)):
             tail = text[begin.start() :]
             if any(len(tail) < len(each) and each.startswith(tail) for each in self._by_first[begin[0]]):
-                return begin.start()
-        return len(text)
+                return min(begin.start(), self._folded.cut(text))
+        return self._folded.cut(text)
 
 
 class Pieces:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from sys import maxsize
 from urllib.parse import parse_qsl, urlencode
 
-from unbroken.errors import InvalidRequest
+from aiohttp import ClientResponse
+
+from unbroken.errors import InvalidRequest, StreamError
 from unbroken.gateway.http.asgi import Refused, Response, Scope
 from unbroken.gateway.http.client_request import ClientRequest
 from unbroken.gateway.http.routes import (
@@ -40,8 +42,8 @@ from unbroken.models.response_limit import RESPONSE_LIMIT, ResponseLimit
 from unbroken.transcript.size import CHARACTERS_PER_TOKEN, characters
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
-from unbroken.wires.jsontext import dumps
-from unbroken.wires.values import Object, as_text
+from unbroken.wires.jsontext import dumps, loads
+from unbroken.wires.values import Object, as_dict, as_text
 
 ESTIMATED = {"x-unbroken-estimated": "true"}
 """An estimate is a quarter of the characters, as for runs without reported usage: enough to decide when to compact."""
@@ -248,18 +250,14 @@ async def forward(
             )
         returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
         content_type = answer.headers.get("content-type", "application/json").encode("latin-1", "replace")
-        if answer.status >= 400:  # providers quote keys in their errors
-            told = b""
-            while len(told) < _MOST_OF_AN_ERROR and (part := await answer.content.readany()):
-                told += part
-            words = model.masked(told.decode("utf-8", "replace"))
-            await response.complete(answer.status, words.encode(), returned, content_type)
+        most = _MOST_OF_AN_ERROR if read is None else _MOST_OF_A_RECEIPT
+        begun = await _read_beginning(answer, most, passes_others=read is None)
+        if answer.status >= 400 or _is_error(begun):  # providers quote keys in their errors
+            shown = {name: model.masked(value) for name, value in returned.items()}
+            await response.complete(answer.status, model.masked_body(begun), shown, content_type)
             return
-        begun = b""
+        limit.take(len(begun))
         if read is not None:
-            while len(begun) < _MOST_OF_A_RECEIPT and (part := await answer.content.readany()):
-                begun += part
-                limit.take(len(part))
             await read(begun)
         await response.begin(answer.status, content_type, returned, None)
         if begun:
@@ -268,6 +266,27 @@ async def forward(
             limit.take(len(chunk))
             await response.send(chunk)
         await response.send(b"", more=False)
+
+
+async def _read_beginning(answer: ClientResponse, most: int, passes_others: bool) -> bytes:
+    """So much of a body that it is known whether it is an error. `passes_others`: what is no object, and so no error,
+    is not waited for."""
+    begun = b""
+    while len(begun) < most and (part := await answer.content.readany()):
+        begun += part
+        if passes_others and answer.status < 400 and begun.lstrip()[:1] not in (b"", b"{"):
+            break
+    return begun
+
+
+def _is_error(body: bytes) -> bool:
+    """An error that came with the status of a success."""
+    if b'"error"' not in body:
+        return False
+    try:
+        return bool(as_dict(loads(body)).get("error"))
+    except StreamError:
+        return False
 
 
 def failed_by(status: int) -> str:
