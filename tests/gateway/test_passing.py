@@ -4,7 +4,8 @@ is written anew."""
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from gateway_client import PAIRS, Client, result_of, run, serving, settings_for, upstream_settings
@@ -367,6 +368,58 @@ def test_calls_as_their_wire_has_them_arrive_byte_for_byte(wire: str) -> None:
                 reply = await Client(url, wire, stream=True, parallel=None).ask(User.of("Oslo?"))
                 assert reply.data == data, size
                 assert reply.calls[0] == ("get_weather", {"city": "Oslo"})
+
+    run(story)
+
+
+def _without_id(value: Any) -> Any:
+    """Of a call, not of what it stands in."""
+    if isinstance(value, list):
+        return [*map(_without_id, cast("list[Any]", value))]
+    if not isinstance(value, dict):
+        return value
+    fields = cast("Object", value)
+    called = fields.get("type") in ("function_call", "tool_use") or "function" in fields
+    dropped = ("id", "call_id") if called else ()
+    return {name: _without_id(each) for name, each in fields.items() if name not in dropped}
+
+
+def _changed(data: bytes, change: Callable[[Any], Any]) -> bytes:
+    lines = [
+        b"data: " + json.dumps(change(json.loads(line[6:]))).encode() if line.startswith(b"data: {") else line
+        for line in data.split(b"\n")
+    ]
+    return b"\n".join(lines)
+
+
+def _nameless_at_first(event: Any) -> Any:
+    if event.get("type") == "response.output_item.added":
+        event["item"].pop("name", None)
+    return event
+
+
+def _complete_at_first(event: Any) -> Any:
+    if event.get("type") == "response.output_item.added":
+        event["item"]["arguments"] = CALL["arguments"]
+    return event
+
+
+@pytest.mark.parametrize(
+    ("wire", "data"),
+    [
+        *((wire, _changed(data, _without_id)) for wire, data in TIDY_CALLS.items()),
+        ("openai-responses", _changed(TIDY_CALLS["openai-responses"], _nameless_at_first)),
+        ("openai-responses", _changed(TIDY_CALLS["openai-responses"], _complete_at_first)),
+    ],
+)
+def test_a_call_that_is_handed_out_alone_is_said_once_however_its_events_look(wire: str, data: bytes) -> None:
+    async def story() -> None:
+        async with telling(Told(data)) as upstream, serving(settings_for(upstream.settings(wire, serial=True))) as url:
+            for size in (len(data), 50):
+                upstream.answers = [Told([data[at : at + size] for at in range(0, len(data), size)])]
+                reply = await Client(url, wire, stream=True, parallel=False).ask(User.of("Oslo?"))
+                assert reply.calls == [("get_weather", {"city": "Oslo"})]
+                assert reply.data.count(b"get_weather") <= (3 if wire == "openai-responses" else 1)
 
     run(story)
 

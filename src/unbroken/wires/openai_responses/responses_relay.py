@@ -217,7 +217,11 @@ def _body_conforms(body: Object) -> bool:
 
 
 def _item_conforms(item: Object) -> bool:
-    return item.get("type") != "function_call" or isinstance(item.get("arguments"), str)
+    kind = item.get("type")
+    if kind not in CALLS:
+        return True
+    named = all(isinstance(item.get(name), str) and item[name] for name in ("call_id", "name"))
+    return named and isinstance(item.get(CALLS[kind][1]), str)
 
 
 RELAY = Relay(ResponsesCheck, _body_conforms, end=re.compile(rb"response\.(?:completed|incomplete|failed)"))
