@@ -145,10 +145,36 @@ TYPED = {
         "temperature",
         "max_tokens",
         "metadata",
+        "tool_choice",
+        "reasoning_effort",
+        "stop",
+        "seed",
     ),
-    "openai-responses": ("stream", "tools", "parallel_tool_calls", "temperature", "max_output_tokens", "metadata"),
-    "anthropic-messages": ("stream", "tools", "temperature", "top_p", "max_tokens", "metadata"),
-    "gemini": ("tools", "generationConfig"),
+    "openai-responses": (
+        "stream",
+        "tools",
+        "parallel_tool_calls",
+        "temperature",
+        "max_output_tokens",
+        "metadata",
+        "instructions",
+        "tool_choice",
+        "reasoning",
+        "text",
+        "store",
+    ),
+    "anthropic-messages": (
+        "stream",
+        "tools",
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "metadata",
+        "system",
+        "thinking",
+        "stop_sequences",
+    ),
+    "gemini": ("tools", "generationConfig", "systemInstruction", "system_instruction", "toolConfig"),
 }
 KINDS: dict[str, type | tuple[type, ...]] = {
     "stream": bool,
@@ -161,6 +187,20 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "stream_options": dict,
     "metadata": dict,
     "generationConfig": dict,
+    "tool_choice": (str, dict),
+    "reasoning_effort": str,
+    "stop": (str, list),
+    "seed": int,
+    "instructions": str,
+    "reasoning": dict,
+    "text": dict,
+    "store": bool,
+    "system": (str, list),
+    "thinking": dict,
+    "stop_sequences": list,
+    "systemInstruction": (str, dict),
+    "system_instruction": (str, dict),
+    "toolConfig": dict,
 }
 
 
@@ -179,6 +219,57 @@ def test_fields_of_a_wrong_type_are_refused_by_their_name(wire: str) -> None:
                                 continue
                             data = json.dumps({**client.body([User.of("Hello.")]), field: value}).encode()
                             assert_error(wire, await client.post(data), 400, f"`{field}`")
+            assert upstream.bodies == []
+
+    run(story)
+
+
+LOST: dict[str, list[tuple[str, Object]]] = {
+    "openai-chat": [
+        ("messages[0].role", {"role": 5, "content": "Hello."}),
+        ("messages[0].content", {"role": "user", "content": 5}),
+        ("messages[0].content", {"role": "user", "content": {"type": "text", "text": "Hello."}}),
+        ("messages[0].content[0]", {"role": "user", "content": [5]}),
+        ("messages[0].content[0].text", {"role": "user", "content": [{"type": "text", "text": ["Hello."]}]}),
+        ("messages[0].tool_calls", {"role": "assistant", "tool_calls": {"id": "a"}}),
+    ],
+    "openai-responses": [
+        ("input[0]", {"content": "Hello."}),
+        ("input[0]", {"role": "visitor", "content": "Hello."}),
+        ("input[0].content", {"role": "user", "content": 5}),
+        ("input[0].content[0]", {"role": "user", "content": ["Hello."]}),
+        ("input[0].content[0].text", {"role": "user", "content": [{"type": "input_text", "text": 5}]}),
+        ("input[0]", {"type": "function_call_output", "call_id": "a", "output": {"sum": 5}}),
+    ],
+    "anthropic-messages": [
+        ("messages[0].content", {"role": "user", "content": 5}),
+        ("messages[0].content[0]", {"role": "user", "content": ["Hello."]}),
+        ("messages[0].content[0].text", {"role": "user", "content": [{"type": "text", "text": 5}]}),
+        ("messages[0]", {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": 5}]}),
+    ],
+    "gemini": [
+        ("contents[0].parts", {"role": "user", "parts": 5}),
+        ("contents[0].parts[0]", {"role": "user", "parts": ["Hello."]}),
+        ("contents[0].parts[0].text", {"role": "user", "parts": [{"text": 5}]}),
+    ],
+}
+
+
+@WIRE
+def test_a_message_that_would_be_lost_for_a_wrong_type_is_refused_by_its_place(wire: str) -> None:
+    async def story() -> None:
+        async with ScriptedServer("Fine.", loop_last=True, strict=False) as upstream:
+            aliases = [upstream_settings(upstream, other, alias=other, options={"attempts": 1}) for other in WIRES]
+            async with serving(settings_for(*aliases)) as url:
+                for other in WIRES:
+                    client = Client(url, wire, parallel=None, model=other)
+                    for place, message in LOST[wire]:
+                        body = {**client.body([User.of("Hello.")]), place.partition("[")[0]: [message]}
+                        assert_error(wire, await client.post(json.dumps(body).encode()), 400, f"`{place}`")
+                if wire == "openai-responses":
+                    client = Client(url, wire, parallel=None, model=wire)
+                    body = {**client.body([User.of("Hello.")]), "input": ["Hello."]}
+                    assert_error(wire, await client.post(json.dumps(body).encode()), 400, "`input[0]`")
             assert upstream.bodies == []
 
     run(story)

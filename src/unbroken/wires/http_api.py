@@ -50,8 +50,15 @@ class HttpApi:
     error_paths: ClassVar[tuple[str, ...]] = ()
     """On paths that begin so, errors have the shape of this wire."""
     messages_field: ClassVar[str] = "messages"
+    fields: ClassVar[Mapping[str, tuple[type, ...]]] = {}
+    """The types of fields of a request that are this wire's own."""
+    message_fields: ClassVar[Mapping[str, tuple[type, ...]]] = {"role": (str,), "content": (str, list)}
+    """The same for each message."""
+    parts_field: ClassVar[str] = "content"
+    part_fields: ClassVar[Mapping[str, tuple[type, ...]]] = {"type": (str,), "text": (str,)}
+    """The same for each part of a message."""
     takes_texts: ClassVar[bool] = False
-    """May a message be a mere text?"""
+    """May a part of a message be a mere text?"""
     response_id: ClassVar[str] = ""
     """How the ids of responses begin."""
     stores: ClassVar[bool] = False
@@ -66,6 +73,10 @@ class HttpApi:
 
     def messages_of(self, body: Mapping[str, Json]) -> Json:
         return body.get(self.messages_field)
+
+    def mistake_in(self, message: Object) -> str:
+        """Why no provider takes this message, beyond the types of its fields; empty if there is nothing."""
+        return ""
 
     def body_to_count(self, body: Object) -> Object:
         """The request inside a request to count its tokens."""

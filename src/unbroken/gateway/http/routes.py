@@ -88,13 +88,18 @@ def check_body(route: Route, body: Object) -> None:
     items = cast("list[Json]", said)
     if not items:
         raise InvalidRequest(f"`{field}` is empty: there is nothing to answer")
+    _check_fields(body, _FIELDS, "")
+    _check_fields(body, route.http.fields, "")
     for at, message in enumerate(items):
-        if not isinstance(message, dict) and not (route.http.takes_texts and isinstance(message, str)):
+        if not isinstance(message, dict):
             raise InvalidRequest(f"`{field}[{at}]` is not an object")
-    _check_types(body)
+        _check_message(route.http, cast("Object", message), f"{field}[{at}]")
+    for at, tool in enumerate(cast("list[Json]", body.get("tools") or ())):
+        if not isinstance(tool, dict):
+            raise InvalidRequest(f"`tools[{at}]` is not an object")
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
+_FIELDS: dict[str, tuple[type, ...]] = {
     "stream": (bool,),
     "tools": (list,),
     "temperature": (int, float),
@@ -106,9 +111,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "stream_options": (dict,),
     "metadata": (dict,),
     "previous_response_id": (str,),
-    "generationConfig": (dict,),
 }
-_NAMES = {
+"""Of all wires. What is of another type would be left out without a word."""
+_TYPE_NAMES = {
     bool: "true or false",
     list: "a list",
     int: "a whole number",
@@ -118,16 +123,27 @@ _NAMES = {
 }
 
 
-def _check_types(body: Object) -> None:
-    """Fields that would otherwise be left out without a word."""
-    for name, types in _TYPES.items():
-        value = body.get(name)
-        if value is None or (isinstance(value, types) and not (isinstance(value, bool) and bool not in types)):
+def _check_fields(fields: Mapping[str, Json], types: Mapping[str, tuple[type, ...]], where: str) -> None:
+    for name, allowed in types.items():
+        value = fields.get(name)
+        if value is None or type(value) in allowed:
             continue
-        raise InvalidRequest(f"`{name}` is not {_NAMES[types[-1]]}")
-    for at, tool in enumerate(cast("list[Json]", body.get("tools") or ())):
-        if not isinstance(tool, dict):
-            raise InvalidRequest(f"`tools[{at}]` is not an object")
+        names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
+        raise InvalidRequest(f"`{where}{name}` is not {' or '.join(names)}")
+
+
+def _check_message(http: HttpApi, message: Object, where: str) -> None:
+    _check_fields(message, http.message_fields, f"{where}.")
+    if mistake := http.mistake_in(message):
+        raise InvalidRequest(f"`{where}` {mistake}")
+    parts = message.get(http.parts_field)
+    if not isinstance(parts, list):
+        return
+    for at, part in enumerate(cast("list[Json]", parts)):
+        if isinstance(part, dict):
+            _check_fields(cast("Object", part), http.part_fields, f"{where}.{http.parts_field}[{at}].")
+        elif not (http.takes_texts and isinstance(part, str)):
+            raise InvalidRequest(f"`{where}.{http.parts_field}[{at}]` is not an object")
 
 
 def model_of(route: Route, body: Mapping[str, Json]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unbroken.wires.http_api import HttpApi, Operation
+from unbroken.wires.values import Object, dicts
 
 
 class MessagesHttp(HttpApi):
@@ -17,3 +18,16 @@ class MessagesHttp(HttpApi):
     endings = ("/messages",)
     error_paths = ("/v1/messages",)
     response_id = "msg_"
+    fields = {  # noqa: RUF012 - annotated in the base class
+        "system": (str, list),
+        "tool_choice": (dict,),
+        "thinking": (dict,),
+        "stop_sequences": (list,),
+    }
+
+    def mistake_in(self, message: Object) -> str:
+        """Of results: other blocks have objects in `content`."""
+        for block in dicts(message.get("content")):
+            if block.get("type") == "tool_result" and not isinstance(block.get("content"), str | list | None):
+                return "has a `tool_result` whose `content` is not a text or a list"
+        return ""

@@ -27,6 +27,13 @@ class GeminiHttp(HttpApi):
     error_paths = ("/v1beta/", "/v1alpha/")
     messages_field = "contents"
     count_field = "totalTokens"
+    fields = {  # noqa: RUF012 - annotated in the base class
+        **dict.fromkeys(("systemInstruction", "system_instruction"), (str, dict)),
+        **dict.fromkeys(("generationConfig", "generation_config", "toolConfig", "tool_config"), (dict,)),
+    }
+    message_fields = {"role": (str,), "parts": (str, list, dict)}  # noqa: RUF012 - annotated in the base class
+    parts_field = "parts"
+    part_fields = {"text": (str,)}  # noqa: RUF012 - annotated in the base class
 
     def find(self, path: str) -> Operation | None:
         if (found := _PATH.fullmatch(path)) is None:

@@ -18,6 +18,17 @@ class ChatHttp(HttpApi):
     operations = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), Operation())
     endings = ("/chat/completions",)
     response_id = "chatcmpl-"
+    fields = {  # noqa: RUF012 - annotated in the base class
+        "tool_choice": (str, dict),
+        "reasoning_effort": (str,),
+        "stop": (str, list),
+        "seed": (int,),
+    }
+    message_fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.message_fields,
+        "tool_calls": (list,),
+    }
+    takes_texts = True
 
     def wants_usage(self, body: Mapping[str, Json]) -> bool:
         return bool(as_dict(body.get("stream_options")).get("include_usage"))

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 from unbroken.messages import Json
 from unbroken.wires.http_api import HttpApi, Operation
-from unbroken.wires.values import as_dict, as_list
+from unbroken.wires.values import Object, as_dict, as_list
+
+_ROLES = ("user", "assistant", "system", "developer")
+_RESULTS = ("function_call_output", "custom_tool_call_output")
 
 
 class ResponsesHttp(HttpApi):
@@ -18,17 +21,37 @@ class ResponsesHttp(HttpApi):
     operations = dict.fromkeys(("/v1/responses", "/responses"), Operation())
     endings = ("/responses",)
     messages_field = "input"
-    takes_texts = True
     response_id = "resp_"
     stores = True
+    fields = {  # noqa: RUF012 - annotated in the base class
+        "instructions": (str,),
+        "tool_choice": (str, dict),
+        "reasoning": (dict,),
+        "text": (dict,),
+        "store": (bool,),
+    }
+    message_fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.message_fields,
+        "type": (str,),
+    }
 
     def messages_of(self, body: Mapping[str, Json]) -> Json:
         messages = body.get("input")
         if isinstance(messages, str):
-            return [messages]
+            return [{"role": "user", "content": messages}]
         if messages is None and (body.get("previous_response_id") or body.get("prompt")):
-            return [""]
+            return [{"role": "user", "content": ""}]
         return messages
+
+    def mistake_in(self, message: Object) -> str:
+        type, role = message.get("type"), message.get("role")
+        if type is None and role is None:
+            return "has neither a `type` nor a `role`"
+        if type in (None, "message") and role not in _ROLES:
+            return f"has a `role` that is none of {', '.join(_ROLES)}"
+        if type in _RESULTS and not isinstance(message.get("output"), str | list | None):
+            return "has an `output` that is not a text or a list"
+        return ""
 
     def held_by_provider(self, body: Mapping[str, Json]) -> str:
         if "item_reference" in [as_dict(item).get("type") for item in as_list(body.get("input"))]:
