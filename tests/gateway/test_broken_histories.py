@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -171,6 +171,41 @@ SHAPES: dict[str, Callable[[Any], tuple[str, str]]] = {
     "anthropic-messages": lambda body: (body["error"]["type"], body["error"]["message"]),
     "gemini": lambda body: (body["error"]["status"], body["error"]["message"]),
 }
+
+
+def _given(value: Any, ids: tuple[str, ...], change: Callable[[Object, str], Object]) -> Any:
+    if isinstance(value, list):
+        return [_given(each, ids, change) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields = {name: _given(each, ids, change) for name, each in cast("Object", value).items()}
+    for name in ("id", "call_id", "tool_call_id", "tool_use_id"):
+        if fields.get(name) in ids:
+            fields = change(fields, name)
+    return fields
+
+
+@pytest.mark.parametrize("how", ["empty", "absent"])
+@pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
+def test_row_30_calls_and_results_without_ids_belong_together_in_their_order(
+    client_wire: str, upstream_wire: str, how: str
+) -> None:
+    ids = ("a1", "b2", "c3")
+
+    def change(fields: Object, name: str) -> Object:
+        return {**fields, name: ""} if how == "empty" else {key: value for key, value in fields.items() if key != name}
+
+    async def story() -> None:
+        async with ScriptedServer("Fine.") as upstream:
+            async with serving(settings_for(upstream_settings(upstream, upstream_wire))) as url:
+                client = Client(url, client_wire, parallel=None)
+                history = asks(client_wire, Q.text) + calls(client_wire, *ids) + results(client_wire, *ids)
+                reply = await client.post(raw_body(client, _given(history, ids, change)))
+                assert reply.status == 200
+            (request,) = upstream.requests
+            assert joined(request.messages) == [Q, called(3), told("of a1", "of b2", "of c3")]
+
+    run(story)
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -104,6 +104,24 @@ def test_each_fault_has_its_edit(messages: list[Message], expected: list[History
     assert Transcript(repaired).closed
 
 
+def answers(*texts: str) -> ToolMessage:
+    """Results that name neither a call nor a tool."""
+    return ToolMessage(tuple(ToolResult("", (Text(text),)) for text in texts))
+
+
+def test_results_that_name_nothing_answer_the_calls_without_ids_of_their_turn_in_order() -> None:
+    repaired, edits = repair([asks("", ""), answers("one", "two"), HI, asks("x", ""), tells("x"), answers("three")])
+    assert {type(edit) for edit in edits} <= {Rename, Move}
+    told = [(r.call_id, r.text) for m in repaired if isinstance(m, ToolMessage) for r in m.results]
+    assert told == [("call_0_0", "one"), ("call_0_1", "two"), ("x", "0"), ("call_1_1", "three")]
+
+
+def test_results_that_name_nothing_are_not_guessed_at_where_their_number_is_another() -> None:
+    repaired, _ = repair([asks("", ""), answers("one"), asks("a", "b"), answers("three", "four")])
+    told = [r.text for m in repaired if isinstance(m, ToolMessage) for r in m.results]
+    assert told == [NO_RESULT] * 4
+
+
 def test_a_missing_result_becomes_an_error_and_an_early_one_is_not_lost() -> None:
     repaired, _ = repair([tells("b"), asks("a", "b", "c"), HI])
     assert repaired[1] == ToolMessage(

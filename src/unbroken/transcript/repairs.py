@@ -204,7 +204,8 @@ def _match(links: Sequence[Link], whole: bool) -> tuple[dict[Place, Link], dict[
     """For each result its call: the nearest turn before it that has such a call without a result, there the first.
 
     Results that answer none are strays, with what is wrong with them. A result before the only call with its id is
-    still its result, unless that call has one of its own.
+    still its result, unless that call has one of its own. Results that name nothing at all answer the calls without
+    ids before them, in order, if there are as many.
     """
     waiting = _Waiting()
     call_of: dict[Place, Link] = {}
@@ -221,6 +222,9 @@ def _match(links: Sequence[Link], whole: bool) -> tuple[dict[Place, Link], dict[
                 strays[link.place] = (link, "doubled")
             else:
                 early.append(link)
+    if any(map(_names_nothing, early)):
+        call_of.update(_match_by_order(links, call_of))
+        early = [link for link in early if link.place not in call_of]
     if not whole:
         return call_of, strays
     later = waiting.left_by_id() if early else {}
@@ -231,6 +235,34 @@ def _match(links: Sequence[Link], whole: bool) -> tuple[dict[Place, Link], dict[
         else:
             strays[link.place] = (link, "doubled" if link.id and waiting.knows(link) else "orphan")
     return call_of, strays
+
+
+def _names_nothing(result: Link) -> bool:
+    return result.id == "" and not result.name
+
+
+def _match_by_order(links: Iterable[Link], call_of: Mapping[Place, Link]) -> dict[Place, Link]:
+    answered = {call.place for call in call_of.values()}
+    found: dict[Place, Link] = {}
+    calls: list[Link] = []
+    results: list[Link] = []
+    turn = None
+
+    def pair() -> None:
+        if len(calls) == len(results):
+            found.update({result.place: call for result, call in zip(results, calls, strict=True)})
+
+    for link in links:
+        if link.kind == "call":
+            if link.turn != turn:
+                pair()
+                calls, results, turn = [], [], link.turn
+            if link.id == "" and link.place not in answered:
+                calls.append(link)
+        elif link.kind == "result" and _names_nothing(link):
+            results.append(link)
+    pair()
+    return found
 
 
 _Key: TypeAlias = tuple[Literal["id", "name", "bare"], str]

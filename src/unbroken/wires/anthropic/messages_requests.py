@@ -6,7 +6,7 @@ at most), so that no caller has to know them. It does not repair a broken chain 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -340,12 +340,13 @@ def _joined(messages: list[Object]) -> list[Object]:
 def _decode_messages(messages: Json) -> Iterable[Message]:
     results: list[ToolResult] = []  # of several messages: some clients send one message a result
     names: dict[str, str] = {}
+    nameless: Iterator[str] = iter(())  # calls that came without an id: results without one answer them in order
     rounds = 0
     for message in _joined(dicts(messages)):
         blocks = blocks_of(message.get("content"))
         role = message.get("role")
         found = [] if role == "assistant" else [block for block in blocks if block.get("type") == "tool_result"]
-        results += [_decode_result(block, names) for block in found]
+        results += [_decode_result(block, names, nameless) for block in found]
         if found and len(found) == len(blocks):
             continue
         if results:
@@ -355,6 +356,9 @@ def _decode_messages(messages: Json) -> Iterable[Message]:
             assistant = _decode_assistant(blocks, rounds)
             rounds += bool(assistant.calls)
             names.update({call.id: call.name for call in assistant.calls})
+            if assistant.calls:
+                given = {as_text(block.get("id")) for block in blocks}
+                nameless = iter([call.id for call in assistant.calls if call.id not in given])
             yield assistant
             continue
         rest = [block for block in blocks if block.get("type") != "tool_result"]
@@ -394,8 +398,8 @@ def plain(blocks: Iterable[Object]) -> bool:
     return True
 
 
-def _decode_result(block: Object, names: dict[str, str]) -> ToolResult:
-    id = as_text(block.get("tool_use_id"))
+def _decode_result(block: Object, names: dict[str, str], nameless: Iterator[str]) -> ToolResult:
+    id = as_text(block.get("tool_use_id")) or next(nameless, "")
     return ToolResult(
         id,
         tuple(map(decode_part, blocks_of(block.get("content")))),
