@@ -23,7 +23,7 @@ from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.stores.store import NOTHING
 from unbroken.messages import Assistant, Request, ToolMessage, User
 from unbroken.models.scripted import ScriptedModel
-from unbroken.testing import ScriptedServer, Step
+from unbroken.testing import Call, ScriptedServer, Step
 from unbroken.wires import WIRES
 
 SERIAL = (ClientProfile("serial", user_agent="serial"),)
@@ -83,6 +83,40 @@ def test_one_hiccup_anywhere_loses_no_call(wire: str, stream: bool, failing: tup
         assert given == list(CITIES)
         turn = next(said for said in model.requests[-1].messages if isinstance(said, Assistant))
         assert [call.arguments for call in turn.calls] == [{"city": city} for city in CITIES]
+
+    run(story)
+
+
+class Away(MemoryStore):
+    """A store that can be taken away."""
+
+    away = False
+
+    async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        if self.away:
+            raise StoreUnavailable("it is away")
+        return await super().get(keys)
+
+
+@pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
+def test_the_result_of_a_call_under_our_own_id_is_not_answered_without_the_store_whatever_the_client_asks_for(
+    wire: str,
+) -> None:
+    calls = [Call("look", {"what": "bills"}, id="call_0"), Call("pay", {"ref": "1"}, id="call_1")]
+
+    async def story() -> None:
+        store = Away()
+        model = ScriptedModel(calls, "Done.", wire="openai-chat")
+        client = Client(Inside({"m": model}, store), wire)
+        await client.ask(User.of(QUESTION))
+        client.parallel = None
+        store.away = True
+        refused = await client.answer_calls()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        store.away = False
+        released = await client.ask()
+        assert released.calls == [("pay", {"ref": "1"})]
+        assert len(model.requests) == 1
 
     run(story)
 

@@ -9,6 +9,7 @@ counted. HTTP stays outside: the answer goes into an `Outlet`.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +52,7 @@ from unbroken.gateway.turns.serial import (
 )
 from unbroken.gateway.turns.turn import Turn
 from unbroken.gateway.turns.turn_store import TurnStore
-from unbroken.messages import Assistant, Request, ToolCall, Usage
+from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
 from unbroken.models.in_flight import Sent
 from unbroken.models.model import closing
 from unbroken.models.relay_request import RelayRequest
@@ -67,6 +68,8 @@ WHOLE_EVERY = 50
 """So many responses that stand on one another, and all that was said is kept once more: a long line is read in few."""
 _CALL = 200
 """Bytes of a call, about."""
+_MADE_HERE = re.compile("call_[A-Za-z0-9]{24}")
+"""As `new_call_id` makes them."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
 
 
@@ -119,14 +122,16 @@ class Responder:
         if first is not None:  # a fresh question: there are no turns in it
             await self._ask(exchange, AskModel(request.messages))
             return
-        found = await self._turn_store.find(incoming.scope, request.messages, exchange.context, required=serial)
+        returns = ends_in_result(incoming)
+        # A client may return the result of a held call and not ask again for one call at a time.
+        required = serial or (returns and _answers_one_of_ours(request.messages))
+        found = await self._turn_store.find(incoming.scope, request.messages, exchange.context, required=required)
         turns = choose_turns(request.messages, found)
         if not serial:
             turns = leave_unnamed(request.messages, turns, found)
         folds = fold_turns(request.messages, turns)
         waiting = [fold.turn for fold in folds if fold.turn.held and fold.waiting]
-        holds = await self._turn_store.holds(waiting, required=serial)
-        returns = ends_in_result(incoming)
+        holds = await self._turn_store.holds(waiting, required=required)
         decision = decide(
             request.messages,
             turns,
@@ -413,6 +418,13 @@ def _check_same(body: str, exchange: Exchange) -> None:
             "this idempotency key was used with another body a moment ago: send the same body with it, or use a key of "
             "its own for each request",
         )
+
+
+def _answers_one_of_ours(messages: Sequence[Message]) -> bool:
+    """Does the last turn consist of one call whose id may be ours? Of a held turn, one call is handed out at a time.
+    OpenAI makes ids of the same shape."""
+    last = next((said for said in reversed(messages) if isinstance(said, Assistant)), None)
+    return last is not None and len(last.calls) == 1 and _MADE_HERE.fullmatch(last.calls[0].id) is not None
 
 
 def _id_in(head: bytes) -> str:
