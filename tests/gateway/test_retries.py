@@ -139,6 +139,32 @@ def test_attempts_of_one_client_that_are_in_flight_together_ask_the_model_once(s
     run(story)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_first_attempts_of_an_sdk_that_are_in_flight_together_are_samples_of_their_own(stream: bool) -> None:
+    async def story() -> None:
+        dice = Sampling(pause=0.01)
+        first = {"x-stainless-retry-count": "0"}
+        replies = await asyncio.gather(*(dice.ask(first, stream=stream) for _ in range(4)))
+        assert sorted(texts(replies)) == [f"Sample {number}." for number in range(1, 5)]
+        assert len({reply.ids[0] for reply in replies}) == 4
+        keyed = await asyncio.gather(*(dice.ask({**first, "idempotency-key": "k1"}, stream=stream) for _ in range(4)))
+        assert texts(keyed) == ["Sample 5."] * 4
+
+    run(story)
+
+
+@pytest.mark.parametrize("firsts", [1, 2])
+def test_a_retry_waits_for_its_first_attempt_if_that_is_the_only_one(firsts: int) -> None:
+    async def story() -> None:
+        dice = Sampling(pause=0.01)
+        marks = [*({"x-stainless-retry-count": "0"} for _ in range(firsts)), RETRY]
+        *_, again = texts(await asyncio.gather(*map(dice.ask, marks)))
+        assert again == ("Sample 1." if firsts == 1 else "Sample 3.")
+        assert len(dice.model.requests) == (1 if firsts == 1 else 3)
+
+    run(story)
+
+
 def test_two_clients_that_ask_the_same_at_the_same_time_get_an_answer_each() -> None:
     async def story() -> None:
         dice = Sampling(pause=0.01)
@@ -178,6 +204,9 @@ def test_a_retry_hears_again_that_calls_of_an_earlier_turn_are_lost() -> None:
         ({"x-stainless-retry-count": "1"}, True),
         ({"x-stainless-retry-count": " 2 "}, True),
         ({"x-stainless-retry-count": ""}, False),
+        ({"x-stainless-retry-count": "00"}, False),
+        ({"x-stainless-retry-count": "-1"}, False),
+        ({"x-stainless-retry-count": "abc"}, False),
     ],
 )
 def test_the_first_attempt_of_an_sdk_is_no_retry(headers: dict[str, str], retry: bool) -> None:

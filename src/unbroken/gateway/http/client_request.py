@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -18,6 +19,8 @@ IDEMPOTENCY = ("idempotency-key", "x-idempotency-key")
 RETRIES = "x-stainless-retry-count"
 """Sent with every request by the SDKs of OpenAI and Anthropic; "0" with the first attempt."""
 
+_RETRY = re.compile("[1-9][0-9]{0,5}")
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -33,6 +36,11 @@ class Attempt:
     """Its SDK counts its attempts, so a retry of it will say so."""
 
     @property
+    def first(self) -> bool:
+        """Its SDK says that it is no retry."""
+        return self.counted and not self.retry
+
+    @property
     def name(self) -> str:
         """The same for all attempts of one client at the same request."""
         return f"key {self.key}" if self.key else f"client {self.client}"
@@ -42,7 +50,8 @@ def read_attempt(headers: Mapping[str, str], peer: str) -> Attempt:
     key = next((headers[name] for name in IDEMPOTENCY if headers.get(name)), "")
     client = "\n".join((headers.get("x-forwarded-for", peer), headers.get("user-agent", "")))
     count = headers.get(RETRIES, "").strip()
-    return Attempt(client, key, count not in ("", "0"), bool(count))
+    retry = _RETRY.fullmatch(count) is not None
+    return Attempt(client, key, retry, retry or count == "0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,8 @@ class Responder:
         self._metrics = stats.metrics
         self._now = now
         self._in_flight = InFlight()
+        self._first_attempts: Counter[str] = Counter()
+        """Those that are being answered, by their keys for retries."""
 
     async def answer(self, incoming: ClientRequest, out: Outlet, outcome: Outcome) -> None:
         check_body(incoming.route, incoming.body)
@@ -221,11 +223,13 @@ class Responder:
         if not exchange.serial:
             await self._ask_model(exchange, decision)
             return
-        if (answered := await self._in_flight.wait(exchange.retry_key)) is not None:
+        joins = await self._may_join(exchange)
+        if joins and (answered := await self._in_flight.wait(exchange.retry_key)) is not None:
             _check_same(answered.body, exchange)
             await self._repeat(exchange, answered)
             return
         async with self._in_flight.answering(exchange.retry_key) as outcome:
+            self._first_attempts[exchange.retry_key] += exchange.incoming.attempt.first
             try:
                 if (answered := await self._answered_before(exchange)) is not None:
                     exchange.answered = answered
@@ -233,8 +237,21 @@ class Responder:
                 else:
                     await self._ask_model(exchange, decision)
             finally:
+                self._first_attempts[exchange.retry_key] -= exchange.incoming.attempt.first
+                if not self._first_attempts[exchange.retry_key]:
+                    del self._first_attempts[exchange.retry_key]
                 if not outcome.done():
                     outcome.set_result(exchange.answered)
+
+    async def _may_join(self, exchange: Exchange) -> bool:
+        """May it get the answer that is being given to the same request? Not if its SDK says that it is a first
+        attempt, nor a retry if there are several of which it may be one."""
+        attempt, key = exchange.incoming.attempt, exchange.retry_key
+        if attempt.key or not attempt.counted:
+            return True
+        if attempt.first or self._first_attempts[key] > 1:
+            return False
+        return self._settings.retry_window <= 0 or await self._turn_store.first_attempts(key) <= 1
 
     async def _ask_model(self, exchange: Exchange, decision: AskModel) -> None:
         incoming, outcome = exchange.incoming, exchange.outcome
