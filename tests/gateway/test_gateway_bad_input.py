@@ -340,6 +340,38 @@ def test_bodies_that_are_wrong_somewhere_inside_are_never_a_failure_of_the_gatew
     run(story)
 
 
+@WIRE
+def test_an_id_of_thousands_of_characters_is_taken_and_one_beyond_all_measure_is_not(wire: str) -> None:
+    call = ToolCall("MARK", "get_weather", {"city": "Oslo"})
+
+    async def story() -> None:
+        async with (
+            ScriptedServer("Fine.", loop_last=True, strict=False) as upstream,
+            serving(settings_for(upstream_settings(upstream, "openai-chat"))) as url,
+        ):
+            client = Client(url, wire, parallel=None)
+            body = json.dumps(client.body([User.of("Oslo?"), Assistant("", (call,)), ToolMessage((result_of(call),))]))
+            assert (await client.post(body.replace("MARK", "a1" * 10_000).encode())).status == 200
+            refused = await client.post(body.replace("MARK", "a1" * 450_000).encode())
+            assert_error(wire, refused, 400, "the id of a call has 900,000 characters")
+
+    run(story)
+
+
+def test_a_number_that_is_too_long_is_named_as_such() -> None:
+    async def story() -> None:
+        async with (
+            ScriptedServer("Fine.") as upstream,
+            serving(settings_for(upstream_settings(upstream, "openai-chat"))) as url,
+        ):
+            for size in (60_000, 2_000_000):  # a large body is read in pieces
+                head = b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "seed": '
+                reply = await Client(url, "openai-chat").post(head + b"9" * size + b"}")
+                assert_error("openai-chat", reply, 400, "a number has more than 4,300 digits")
+
+    run(story)
+
+
 def test_a_character_that_json_cannot_carry_does_not_reach_the_model() -> None:
     async def story() -> None:
         async with ScriptedServer("Fine.", loop_last=True) as upstream:

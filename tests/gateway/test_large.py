@@ -364,6 +364,11 @@ def test_text_alone_makes_no_small_body_large() -> None:
     assert not is_large(json.dumps([{"a": "b"}] * 1000).encode())
     assert is_large(json.dumps([{"a": "b"}] * 10_000).encode())
     assert is_large(json.dumps(["a"] * 20_000).encode())
+    assert not is_large(json.dumps({"text": "é" * 100_000}).encode())
+
+
+def test_halves_of_surrogate_pairs_make_a_body_large() -> None:
+    assert is_large(json.dumps({"text": "\ud800" * 100_000}).encode())
 
 
 def test_work_that_is_cancelled_has_ended_when_its_cancellation_has() -> None:

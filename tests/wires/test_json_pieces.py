@@ -12,7 +12,7 @@ from strategies import costly
 
 from unbroken.errors import TooDeep
 from unbroken.wires.json_pieces import dumps_in_pieces, loads_in_pieces
-from unbroken.wires.jsontext import MAX_DEPTH, Damaged, dumps, loads_faithful, shallow
+from unbroken.wires.jsontext import MAX_DEPTH, Damaged, dumps, loads_faithful, shallow, without_halves
 
 TEXTS = st.text('ab"\\,[]{}:NI\n é汉😀\ud83d\ude00', max_size=60)
 JSON = st.recursive(
@@ -134,3 +134,8 @@ def test_a_string_longer_than_a_piece_is_read_and_written(text: str) -> None:
             assert loads_in_pieces(data, piece=piece) == loads_faithful(data)
     for piece in range(1000, 1013):
         assert dumps_in_pieces(value, piece=piece) == dumps(value)
+
+
+@given(st.text(alphabet="a\ud800\udbff\udc00\udfff\U0001f642é\n", max_size=12))
+def test_halves_of_pairs_are_joined_or_replaced_as_utf_16_has_it(text: str) -> None:
+    assert without_halves(text) == text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

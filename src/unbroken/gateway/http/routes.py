@@ -9,13 +9,15 @@ from typing import cast
 from urllib.parse import unquote
 
 from unbroken.errors import InvalidRequest, TooDeep
-from unbroken.messages import Json, Request
+from unbroken.messages import Assistant, Json, Request, ToolMessage
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.http_api import HttpApi, Wanted
 from unbroken.wires.json_pieces import loads_in_pieces
-from unbroken.wires.jsontext import MAX_DEPTH, Damaged, loads_faithful, shallow, strict, too_deep
+from unbroken.wires.jsontext import MAX_DEPTH, Damaged, NumberTooLong, loads_faithful, shallow, strict, too_deep
 from unbroken.wires.values import Object, as_text
 
+_LONGEST_ID = 32 << 10
+"""Characters of a call's id. OpenAI takes 64; proxies that write a signature of Gemini into it need thousands."""
 FORWARDED_HEADERS = ("anthropic-beta", "anthropic-version", "openai-beta")
 """Headers of a client that are meant for the provider of its wire."""
 
@@ -63,6 +65,8 @@ def read_body(data: bytes, check: Callable[[int], None] | None = None) -> Object
         body: Json = loads_faithful(data) if check is None else loads_in_pieces(data, check)
     except TooDeep:
         raise InvalidRequest(f"the body is JSON nested deeper than {MAX_DEPTH} levels") from None
+    except NumberTooLong as error:
+        raise InvalidRequest(f"the body cannot be read: {error}; send it as a text") from None
     except Damaged:
         raise InvalidRequest("the body is not JSON") from None
     if check is None and (b"NaN" in data or b"Infinity" in data) and not _is_strict(data):
@@ -75,6 +79,15 @@ def read_body(data: bytes, check: Callable[[int], None] | None = None) -> Object
 def read_request(route: Route, body: Object) -> Request:
     """The request in our spelling."""
     request = find_wire(route.wire).decode_request(body)
+    for said in request.messages:
+        if isinstance(said, Assistant):
+            ids = [call.id for call in said.calls]
+        elif isinstance(said, ToolMessage):
+            ids = [result.call_id for result in said.results]
+        else:
+            continue
+        if (longest := max(map(len, ids), default=0)) > _LONGEST_ID:
+            raise InvalidRequest(f"the id of a call has {longest:,} characters: {_LONGEST_ID:,} are allowed")
     return request if route.streams is None else replace(request, stream=route.streams)
 
 
