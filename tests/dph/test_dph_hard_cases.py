@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from unbroken.dph import (
     run_program,
 )
 from unbroken.dph.syntax import Assignment, Block
+from unbroken.dph.values import measure
 from unbroken.models.script import Line
 from unbroken.testing import Call, Fail, Say, Uses, run_virtual, serve
 
@@ -560,3 +563,27 @@ def test_a_program_that_doubles_a_list_hears_its_time_out() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("items", [[1, 2, 3, 4], ["a", "b"], [True], [[1]]], ids=str)
+def test_measuring_a_list_that_was_doubled_costs_little_more_than_going_through_it(items: list[Any]) -> None:
+    """No time-out is heard meanwhile: two million numbers took two seconds."""
+    long = items * (300_000 // len(items))
+
+    def seconds(work: Callable[[], object]) -> float:
+        began = time.process_time()
+        work()
+        return time.process_time() - began
+
+    measured = min(seconds(lambda: measure(long)) for _ in range(5))
+    walked = min(seconds(lambda: sum(1 for each in long if each)) for _ in range(5))
+    assert measured < 8 * walked
+
+
+def test_measuring_many_values_at_once_gives_what_measuring_each_gives() -> None:
+    for items in ([1, 2**61], ["ab", ""], [1.5], [1, "ab", None, True, 2.5], [1, [2, "ab"]], [2**100]):
+        size, depth = measure(items)
+        assert measure(items * 101) == ((size - 1) * 101 + 1, depth)
+    for wrong in (2**5000, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="too large"):
+            measure([1] * 101 + [wrong])

@@ -12,6 +12,8 @@ MOST_WORK = 3_000_000
 """Values that one statement may copy, compare or write out. In between nothing else runs, not even a time-out."""
 CHARACTERS = 100
 """So many characters of a text are as much work as one value."""
+MEASURED = 50
+"""So many values are measured in the time of one statement."""
 REMEMBERED = 1000
 """From this size on a value is worth remembering."""
 
@@ -70,7 +72,7 @@ class Scope(dict[str, Json]):
             size, depth = before_size + size, max(before_depth, depth + 1)
         checked(size, depth)
         self._sizes[name] = size, depth
-        self.work += 1 + (0 if append else size // 1000)
+        self.work += 1
         if not append:
             self._unseen.discard(name)
             self[name] = value
@@ -95,6 +97,7 @@ class Scope(dict[str, Json]):
         last, size, depth = self._last
         if last is not value:
             size, depth = measure(value)
+            self.work += size // MEASURED
             if size > REMEMBERED:
                 self._last = (value, size, depth)
         return size, depth
@@ -114,6 +117,7 @@ class Scope(dict[str, Json]):
     def join(self, child: Scope) -> None:
         """Take over what a child changed, after those that stand before it."""
         for name in child._set:
+            self._last = (child[name], *child._sizes[name])
             self.put(name, child[name], append=False)
         for name, values in child._appended.items():
             for value in values:

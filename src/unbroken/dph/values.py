@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from typing import Any, cast
+from collections import Counter
+from collections.abc import Collection
+from typing import Any, TypeAlias, cast
 
 from unbroken.messages import Json
 
@@ -16,6 +17,9 @@ DEEPEST = 100
 """Lists and objects in each other."""
 MOST_BITS = 4096
 """Of a whole number."""
+_ORDINARY = 1 << 62
+_LONG = 100
+"""Items of a list that are looked at all at once."""
 
 
 class Answer(dict[str, Json]):
@@ -85,23 +89,28 @@ def measure(value: Json) -> tuple[int, int]:
         one, ready = waiting.pop()
         if id(one) in known:
             continue
-        size, depth, missing = _sum_up(one, known, ready)
+        size, depth, missing = _sum_up(one, known)
         if ready or not missing:
             known[id(one)] = size, depth
         else:
             waiting.append((one, True))
-            waiting += [(each, False) for each in missing]
+            waiting += [(each, False) for each in missing.values()]
     return known[id(cast("Any", value))]
 
 
-def _sum_up(one: Any, known: dict[int, tuple[int, int]], ready: bool) -> tuple[int, int, list[Any]]:
+_Known: TypeAlias = dict[int, tuple[int, int]]
+
+
+def _sum_up(one: Any, known: _Known) -> tuple[int, int, dict[int, Any]]:
     """Of a list or an object, as far as the size of all that is in it is known; and of what it is not."""
     size, depth = 1, 0
-    missing: list[Any] = []
-    items: Iterable[Any] = one
+    missing: dict[int, Any] = {}
+    items: Collection[Any] = one
     if isinstance(one, dict):
         size += sum(map(len, map(str, cast("dict[str, Any]", one))))
         items = cast("dict[str, Any]", one).values()
+    if len(items) > _LONG:
+        return _sum_up_many(items, size, known)
     for each in items:
         kind = each.__class__
         if kind is str:
@@ -109,12 +118,43 @@ def _sum_up(one: Any, known: dict[int, tuple[int, int]], ready: bool) -> tuple[i
         elif kind is list or kind is dict or isinstance(each, list | dict):
             found = known.get(id(cast("Any", each)))
             if found is None:
-                missing.append(each)
+                missing[id(cast("Any", each))] = each
             else:
                 size, depth = size + found[0], max(depth, found[1])
         else:
             size += _length(each)
     return size, depth + 1, missing
+
+
+def _sum_up_many(items: Collection[Any], size: int, known: _Known) -> tuple[int, int, dict[int, Any]]:
+    """The same with little of Python for each item: several times faster."""
+    of_kind: dict[type, Collection[Any]] = dict.fromkeys(set(map(type, items)), items)
+    if len(of_kind) > 1:
+        of_kind = {kind: [each for each in items if each.__class__ is kind] for kind in of_kind}
+    depth = 0
+    missing: dict[int, Any] = {}
+    for kind, those in of_kind.items():
+        if issubclass(kind, list | dict):
+            times = Counter(map(id, those))  # a list that was doubled holds the same ones again and again
+            by_id = dict(zip(map(id, those), those, strict=True))
+            missing |= {key: each for key, each in by_id.items() if key not in known}
+            for key, count in times.items():
+                inner_size, inner_depth = known.get(key, (0, 0))
+                size, depth = size + count * inner_size, max(depth, inner_depth)
+        elif kind is str:
+            size += sum(map(len, those))
+        elif kind is bool or (kind is int and min(those) > -_ORDINARY and max(those) < _ORDINARY):
+            size += len(those)
+        else:
+            size += sum(map(_length, those))
+    return size, depth + 1, missing
+
+
+def _are_ordinary(kind: type, those: Collection[Any]) -> bool:
+    """They can surely be reckoned with, and each counts as one."""
+    if kind is int:
+        return min(those) > -_ORDINARY and max(those) < _ORDINARY
+    return kind is bool or kind is type(None) or (kind is float and all(map(math.isfinite, those)))
 
 
 def refuse_beyond(size: int) -> None:
