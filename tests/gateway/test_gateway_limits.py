@@ -105,3 +105,12 @@ def test_in_no_minute_begin_more_than_may_and_who_waits_as_told_is_let_in(
                 begun.append(clock.elapsed())
     for earlier, later in zip(begun, begun[per_minute:], strict=False):
         assert later - earlier > 60 - 1e-6
+
+
+def test_a_new_key_under_the_name_of_a_revoked_one_has_begun_nothing() -> None:
+    limits = KeyLimits(VirtualClock())
+    old, new = (GatewayKey("ann", requests_per_minute=1, id=id) for id in ("first", "second"))
+    assert ask(limits, old) is None
+    assert ask(limits, old) is not None
+    assert ask(limits, new) is None
+    assert ask(limits, new) is not None

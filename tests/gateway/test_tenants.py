@@ -40,6 +40,28 @@ OTHER_MODELS: tuple[Object, ...] = (
     {"tools": [{"type": "image_generation", "model": "gpt-image-1"}]},
     {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "dearest"}]},
     {"api_base": "http://127.0.0.1:1"},
+    {"api-base": "http://127.0.0.1:1"},
+    {"baseURL": "http://127.0.0.1:1"},
+    {"modelId": "gpt-5-pro"},
+    {"mode\u217c": "gpt-5-pro"},
+    {"model[0]": "gpt-5-pro"},
+    {"draft_model": "gpt-5-pro"},
+    {"deployment": "dear"},
+    {"custom_llm_provider": "dear"},
+    {"adapter_id": "dear"},
+    {"agent_id": "dear"},
+    {"headers": {"x-model": "dear"}},
+    {"extra_headers": {"x-model": "dear"}},
+    {"extra_body": {"parameters": {"model": "x"}}},
+    {"extra_body": {"metadata": {"deep": [{"models": ["x"]}]}}},
+    {"extra_body": {"headers": {"x-model": "dear"}}},
+)
+HARMLESS: tuple[Object, ...] = (
+    {"labels": {"model": "x", "agent": "y"}},
+    {"chat_template_kwargs": {"model_identity": "You are kind."}},
+    {"x_schema": {"properties": {"car_model": {"type": "string"}}}},
+    {"provider": {"order": ["dear"]}},
+    {"tools": [{"type": "mcp", "server_label": "s", "server_url": "https://x.example", "headers": {"a": "b"}}]},
 )
 HELD: Mapping[str, tuple[Object, ...]] = {
     "openai-chat": (
@@ -156,8 +178,9 @@ def test_what_a_client_says_about_models_and_files_is_no_choice(wire: str, tmp_p
         async with house(tmp_path / "k", wire, Told(b"{}", 418), keys=(GatewayKey("ann", ("m",)),)) as (_, (ann,)):
             path = PATHS[wire].format(model="m", method="generateContent")
             body = {**question(wire), "tools": tools[wire], "metadata": {"model": "x", "route": "y"}}
-            status, told = await ann.ask(path, body)
-            assert status == 418, told
+            for more in ({}, *HARMLESS):
+                status, told = await ann.ask(path, {**body, **more})
+                assert status == 418, told
 
     run(story)
 

@@ -128,7 +128,7 @@ def _sum_up(one: Any, known: _Known) -> tuple[int, int, dict[int, Any]]:
 
 def _sum_up_many(items: Collection[Any], size: int, known: _Known) -> tuple[int, int, dict[int, Any]]:
     """The same with little of Python for each item: several times faster."""
-    of_kind: dict[type, Collection[Any]] = dict.fromkeys(set(map(type, items)), items)
+    of_kind: dict[type[Any], Collection[Any]] = dict.fromkeys(set(map(type, items)), items)
     if len(of_kind) > 1:
         of_kind = {kind: [each for each in items if each.__class__ is kind] for kind in of_kind}
     depth = 0
@@ -143,14 +143,14 @@ def _sum_up_many(items: Collection[Any], size: int, known: _Known) -> tuple[int,
                 size, depth = size + count * inner_size, max(depth, inner_depth)
         elif kind is str:
             size += sum(map(len, those))
-        elif kind is bool or (kind is int and min(those) > -_ORDINARY and max(those) < _ORDINARY):
+        elif _are_ordinary(kind, those):
             size += len(those)
         else:
             size += sum(map(_length, those))
     return size, depth + 1, missing
 
 
-def _are_ordinary(kind: type, those: Collection[Any]) -> bool:
+def _are_ordinary(kind: type[Any], those: Collection[Any]) -> bool:
     """They can surely be reckoned with, and each counts as one."""
     if kind is int:
         return min(those) > -_ORDINARY and max(those) < _ORDINARY

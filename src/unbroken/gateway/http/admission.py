@@ -51,9 +51,9 @@ class KeyLimits:
         self._counts: dict[str, _Count] = {}
 
     def admit(self, key: GatewayKey) -> _Slot:
-        count = self._counts.get(key.name)
+        count = self._counts.get(_identity(key))
         if count is None:
-            count = self._counts[key.name] = _Count()
+            count = self._counts[_identity(key)] = _Count()
         if key.in_flight is not None and count.in_flight >= key.in_flight:
             words = f"key `{key.name}` has {count.in_flight} requests in flight and may have {key.in_flight}"
             return _Slot(None, OverLimit(f"{words}: wait until one has ended", SOON))
@@ -65,7 +65,7 @@ class KeyLimits:
         return _Slot(count, None)
 
     def in_flight(self, key: GatewayKey) -> int:
-        count = self._counts.get(key.name)
+        count = self._counts.get(_identity(key))
         return 0 if count is None else count.in_flight
 
     def _begin(self, key: GatewayKey, count: _Count) -> float:
@@ -79,6 +79,11 @@ class KeyLimits:
             return times[len(times) - key.requests_per_minute] + MINUTE - now
         times.append(now)
         return 0.0
+
+
+def _identity(key: GatewayKey) -> str:
+    """A new key under the name of a revoked one has done nothing yet."""
+    return key.id or key.name
 
 
 class _Slot:

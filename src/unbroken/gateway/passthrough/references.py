@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, cast
 
@@ -27,26 +28,13 @@ log = logging.getLogger("unbroken.gateway")
 Reference: TypeAlias = tuple[str, str]
 """Where it stands in the body, and the name or id."""
 
-_MODEL_FIELDS = frozenset(
-    {
-        "model",
-        "models",  # OpenRouter: tried one after the other
-        "route",
-        "router",
-        "preset",  # OpenRouter: stored settings, with models
-        "plugins",  # OpenRouter: its auto router takes `allowed_models`
-        "allowed_models",
-        "fallback",
-        "fallbacks",  # LiteLLM, Anthropic
-        "fallback_models",
-        "model_list",
-        "model_id",
-        "deployment_id",
-        "api_base",  # LiteLLM: another server, with the provider's key
-        "base_url",
-        "api_key",
-    }
-)
+_MODEL_NAMES = frozenset({"engine", "engine_id", "route", "router", "preset", "plugins"})
+"""OpenRouter: `route`, `preset` and `plugins` (its auto router) choose among models."""
+_MODEL_WORDS = frozenset({"adapter", "agent", "agents", "lora", "loras"})
+_MODEL_PARTS = ("model", "deployment", "fallback", "baseurl", "apibase", "apikey")
+"""In whatever name, however its words are put together: `draft_model`, `modelId`, `api-base`, `baseURL`. LiteLLM asks
+another server under the provider's key if it is told to."""
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _SAID = frozenset(
     {"messages", "input", "contents", "system", "instructions", "systemInstruction", "system_instruction"}
 )
@@ -68,7 +56,11 @@ _DATA = frozenset(
     }
 )
 """Schemas, arguments and results: names in them are the tools'."""
-_NOTES = frozenset({"metadata"})
+_FREE = _DATA | {"labels", "variables", "chat_template_kwargs", "properties"}
+"""And where the names are the client's: no provider takes a model from there."""
+_NOTES = frozenset({"metadata", "labels", "chat_template_kwargs"})
+_SPREAD = frozenset({"extra_body", "provider"})
+"""Their fields become fields of the request, whatever they are called."""
 _TOOL_USE = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _ECHOED = ("citation", "_output", "_result", "file_path")
 """Types of what a model has said: a file is named there, not used."""
@@ -95,15 +87,39 @@ def provider_id(text: str) -> str:
 
 def other_models(body: Mapping[str, Json]) -> Iterator[str]:
     """The fields that could choose another model, or another server, than `model` does."""
-    for where, node in objects({name: value for name, value in body.items() if name not in _SAID}):
+    for where, node in objects({name: value for name, value in body.items() if name not in _SAID}, _FREE):
         for name, value in node.items():
-            if value and is_model_field(name) and (where or name != "model"):
+            if not value or (not where and name == "model"):
+                continue
+            if is_model_field(name) or (not where and _sets_headers(name)):
                 yield f"{where}{name}"
+            elif not where and name in _SPREAD and isinstance(value, dict):
+                yield from (f"{name}.{each}" for each in _chosen_in(cast("Object", value)))
+
+
+def _chosen_in(fields: Object) -> Iterator[str]:
+    for where, node in objects({"": fields}, skips=frozenset({"properties"})):
+        for name, value in node.items():
+            if value and name and (is_model_field(name) or _sets_headers(name)):
+                yield f"{where}{name}".lstrip(".")
 
 
 def is_model_field(name: str) -> bool:
-    # Servers written in Go do not mind the case of a name, and to them `ſ` is an `s`.
-    return name.casefold().removesuffix("[]") in _MODEL_FIELDS
+    """By the kind of its name: does it say which model, or which server, is asked? Servers written in Go do not mind
+    the case of a name, and to them `ſ` is an `s`."""
+    words = [word.lower() for word in _WORD.findall(unicodedata.normalize("NFKC", name))]
+    joined = "".join(words)
+    return (
+        any(part in joined for part in _MODEL_PARTS)
+        or not _MODEL_WORDS.isdisjoint(words)
+        or "_".join(words) in _MODEL_NAMES
+        or (len(words) > 1 and words[-1] == "provider")
+    )
+
+
+def _sets_headers(name: str) -> bool:
+    """Not so inside of a tool: a server of MCP has headers of its own."""
+    return name.casefold().replace("-", "_").endswith("headers")
 
 
 def provider_references(body: Mapping[str, Json]) -> Iterator[Reference]:
@@ -169,7 +185,7 @@ def _used_by(node: Object) -> Iterator[Reference]:
             yield name, uri
 
 
-def objects(body: Mapping[str, Json]) -> Iterator[tuple[str, Object]]:
+def objects(body: Mapping[str, Json], skips: frozenset[str] = _DATA) -> Iterator[tuple[str, Object]]:
     """Every object with its place, `tools[0].`, without what is data. Not recursive: a body may be deep."""
     stack: list[tuple[str, Json]] = [("", cast("Json", body))]
     while stack:
@@ -181,7 +197,7 @@ def objects(body: Mapping[str, Json]) -> Iterator[tuple[str, Object]]:
         elif isinstance(value, dict):
             node = cast("Object", value)
             yield where, node
-            skipped = _DATA | {"input"} if node.get("type") in _TOOL_USE else _DATA if where else _NOTES
+            skipped = skips | {"input"} if node.get("type") in _TOOL_USE else skips if where else skips & _NOTES
             stack += [
                 (f"{where}{name}.", one) for name, one in node.items() if _holds_more(one) and name not in skipped
             ]

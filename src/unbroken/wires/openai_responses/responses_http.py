@@ -45,8 +45,8 @@ class ResponsesHttp(HttpApi):
 
     def mistake_in(self, message: Object) -> str:
         type, role = message.get("type"), message.get("role")
-        if type is None and role is None:
-            return "has neither a `type` nor a `role`"
+        if type is None and role is None:  # with an id, it is a reference to an item that the provider has
+            return "" if message.get("id") else "has neither a `type` nor a `role`"
         if type in (None, "message") and role not in _ROLES:
             return f"has a `role` that is none of {', '.join(_ROLES)}"
         if type in _RESULTS and not isinstance(message.get("output"), str | list | None):
