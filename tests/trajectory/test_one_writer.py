@@ -236,6 +236,18 @@ def test_a_saved_result_is_resumed_with_what_ran_before_the_process_died(tmp_pat
     assert len(list_recordings(tmp_path)) == 1
 
 
+def test_a_saved_result_is_resumed_once_though_its_file_and_its_folder_are_named_in_turn(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    done, waits = wait_for_approval(tmp_path, record)
+    first = run_virtual(lambda: agent(done, record=tmp_path).resume(waits.to_json(), answers(waits)))
+    paid = done.read_text()
+    for place in (tmp_path, record):
+        with pytest.raises(RunTaken):
+            run_virtual(lambda place=place: agent(done, record=place).resume(waits.to_json(), answers(waits)))
+    assert (first.text, done.read_text()) == ("Paid.", paid)
+    assert len(list_recordings(tmp_path)) == 1
+
+
 def test_a_recording_that_cannot_be_opened_for_writing_is_not_resumed(tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
     done, waits = wait_for_approval(tmp_path, record)

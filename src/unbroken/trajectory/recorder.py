@@ -120,7 +120,11 @@ class Recorder(Middleware):
     def recordings_of(self, run: str) -> list[Path]:
         if self._one_file:
             return [self.path] if run_of(self.path) == run else []
-        return sorted(file for file in self.path.glob(f"*{_file_name(run)}*{SUFFIX}") if run_of(file) == run)
+        name = _file_name(run)
+        files = self.path.glob(f"*{SUFFIX}")  # it may have been recorded to a file of any name
+        return sorted(
+            file for file in files if (name in file.name or not _DATED.match(file.name)) and run_of(file) == run
+        )
 
     def _open(self, head: RunStart) -> tuple[str, int]:
         """The file of the run: one that is resumed, or a new one."""
@@ -162,6 +166,8 @@ class Recorder(Middleware):
 
 
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
+_DATED = re.compile(r"[0-9]{8}-[0-9]{6}-")
+"""How the names of recordings begin that a recorder gave: the id of the run follows."""
 _ODD = re.compile(r"[^\w.-]", re.ASCII)
 
 
