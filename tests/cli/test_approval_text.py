@@ -83,11 +83,16 @@ def test_what_is_shown_has_no_character_that_cannot_be_seen(text: str) -> None:
         *("\u202e", "\u2066", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u00a0", "\u3000", "\u2003", "\u2028"),
         *("\u2029", "\x1b", "\x07", "\x7f", "\x9b", "\U000e0041", "\ufe0f", "\U000e0100", "\u3164", "\u2800", "\ud800"),
         *("\r", "\t", "\u034f", "\u180e", "\u115f"),
+        *("\u037e", "\u1fef", "\u2024", "\ufe54", "\ufe68"),  # looks like a sign of ASCII, and is none
     ],
 )
-def test_a_character_that_hides_is_written_out(character: str) -> None:
+def test_a_character_that_hides_or_poses_as_another_is_written_out(character: str) -> None:
     assert character not in visible(f"ls {character}; rm -rf /")
     assert decoded(visible(f"ls {character}; rm -rf /")) == f"ls {character}; rm -rf /"
+
+
+def test_the_wide_signs_of_chinese_are_shown_as_they_are() -> None:
+    assert visible("你好，世界！（是的）") == "你好，世界！（是的）"
 
 
 def test_the_end_of_a_long_command_is_shown_and_its_white_space_is_kept() -> None:

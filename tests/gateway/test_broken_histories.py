@@ -208,6 +208,22 @@ def test_row_30_calls_and_results_without_ids_belong_together_in_their_order(
     run(story)
 
 
+def test_row_30_text_and_calls_of_the_model_in_two_contents_are_one_to_gemini() -> None:
+    said = [{"role": "model", "parts": [{"text": "I look."}]}]
+    history = asks("gemini", Q.text) + said + calls("gemini", "a1") + results("gemini", "a1")
+
+    async def story() -> None:
+        async with ScriptedServer("Fine.") as upstream:
+            async with serving(settings_for(upstream_settings(upstream, "gemini"))) as url:
+                client = Client(url, "gemini", parallel=None)
+                reply = await client.post(raw_body(client, history))
+                assert reply.status == 200
+            assert [content["role"] for content in upstream.bodies[0]["contents"]] == ["user", "model", "user"]
+            assert upstream.bodies[0]["contents"][1]["parts"] == said[0]["parts"] + calls("gemini", "a1")[0]["parts"]
+
+    run(story)
+
+
 @pytest.mark.parametrize("wire", WIRES)
 def test_row_30_is_refused_by_a_strict_gateway_that_says_what_is_wrong(wire: str) -> None:
     words = {

@@ -43,6 +43,14 @@ def body(model: HTTPModel, request: Request = HELLO) -> dict[str, Any]:
 # Names and wires
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"), [({"base_url": ""}, "base_url is empty"), ({"max_tokens": -5}, "max_tokens=-5")]
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        connect("openai:gpt-5", api_key="k", **settings)
+
+
 def test_the_model_may_hold_colons_and_slashes() -> None:
     model = bare("openrouter:meta/llama:free", api_key="k")
     assert body(model)["model"] == "meta/llama:free"

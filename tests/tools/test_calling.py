@@ -239,6 +239,12 @@ def test_a_write_is_neither_tried_again_nor_cached(promises: dict[str, Any]) -> 
         tool(name="write", **promises)(lambda: "written")
 
 
+@pytest.mark.parametrize("promises", [{"retries": -1}, {"cache": -1.0}], ids=["retries", "cache"])
+def test_promises_below_zero_are_refused(promises: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTool, match=f"{next(iter(promises))} must be 0 "):
+        tool(name="read", effect="read", **promises)(lambda: "read")
+
+
 def test_a_good_result_answers_the_same_call_until_it_is_too_old() -> None:
     desk = Desk()
 

@@ -64,11 +64,20 @@ def visible(text: str) -> str:
             plain = accents < MOST_ACCENTS and _is_accent(character, before)
             accents = accents + 1 if plain else MOST_ACCENTS
         else:
-            plain = character == " " or not (category in HIDDEN or character in BLANK)
+            plain = character == " " or not (category in HIDDEN or character in BLANK or _poses_as_a_sign(character))
             accents = 0 if plain and category.startswith("L") else MOST_ACCENTS
         shown.append(character if plain else _mark(character))
         before = character
     return "".join(shown)
+
+
+def _poses_as_a_sign(character: str) -> bool:
+    """Does it look like a sign of ASCII, and is another character? The Greek question mark is a semicolon to the eye.
+    The wide forms of Chinese and Japanese are seen to be others."""
+    if character.isascii() or unicodedata.east_asian_width(character) == "F":
+        return False
+    same = unicodedata.normalize("NFKC", character)
+    return len(same) == 1 and same.isascii() and not same.isalnum()
 
 
 def _is_accent(character: str, before: str) -> bool:

@@ -73,6 +73,8 @@ def connect(
             f"`{model}` does not name a model: write provider:model, for example openai:gpt-5, "
             f"or compatible:MODEL with base_url= for any OpenAI-compatible server"
         )
+    if base_url == "":
+        raise UserError("base_url is empty: give an address, or leave it out for the provider's own")
     known = read_settings(settings)
     provider = find_provider(name)
     given = base_url or _from_environment(provider.base_url_variables)

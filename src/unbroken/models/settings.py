@@ -77,6 +77,10 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
     settings = Settings(**given)
     stop = settings.stop or ()
     settings = replace(settings, stop=(stop,) if isinstance(stop, str) else stop)
+    if settings.max_tokens is not None and settings.max_tokens < 0:
+        raise UserError(
+            f"max_tokens={settings.max_tokens} of connect is no number of tokens: leave it out for no limit"
+        )
     for name in ("organization", "project", "location", "api_version"):
         value: str = getattr(settings, name) or ""  # also None, as a variable that is not set gives it
         if not value.isprintable():

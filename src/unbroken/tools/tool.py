@@ -70,6 +70,10 @@ class Tool:
         for name, hook in (("key", self.key), ("approve", self.approve)):
             if inspect.iscoroutinefunction(hook):
                 raise InvalidTool(f"tool `{self.name}`: {name} must not be async: it is asked before a call may start")
+        if self.retries < 0:
+            raise InvalidTool(f"tool `{self.name}`: retries must be 0 or more")
+        if self.cache is not None and self.cache < 0:
+            raise InvalidTool(f"tool `{self.name}`: cache must be 0 seconds or more, or None for none")
         if self.retries and self.effect != "read":
             raise InvalidTool(f"tool `{self.name}`: only a read may be tried again; say effect='read' or retries=0")
         if self.cache is not None and self.effect != "read":

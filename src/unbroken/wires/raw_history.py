@@ -23,6 +23,10 @@ class RawHistory(History[Json], Protocol):
         """Do the messages refer to others that only the provider has?"""
         ...
 
+    def joined(self, messages: list[Json]) -> list[Json]:
+        """With those as one that the provider refuses as neighbours; the same list if there are none."""
+        ...
+
 
 def field(fields: Object, name: str) -> str:
     return as_text(fields.get(name))

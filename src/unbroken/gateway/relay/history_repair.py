@@ -52,7 +52,8 @@ def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple
     if isinstance(raw, list) and any(isinstance(said, _LINKS) for said in request.messages):
         whole = not incoming.body.get("conversation")
         mended, edits = repair_raw(incoming.wire, cast("list[Json]", raw), whole=whole)
-        if edits:
+        mended = find_wire(incoming.wire).history.joined(mended)
+        if edits or len(mended) < len(cast("list[Json]", raw)):
             body = {**body, name: mended}
             request = replace(read_request(incoming.route, body), stream=request.stream)
     spelled = Verbatim(incoming.wire, body, request.messages, incoming.headers)

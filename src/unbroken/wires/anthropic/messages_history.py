@@ -56,6 +56,9 @@ class MessagesHistory:
     def is_partial(self, messages: list[Json]) -> bool:
         return False
 
+    def joined(self, messages: list[Json]) -> list[Json]:
+        return messages
+
 
 HISTORY = MessagesHistory()
 

@@ -65,6 +65,21 @@ class GeminiHistory:
     def is_partial(self, messages: list[Json]) -> bool:
         return False
 
+    def joined(self, messages: list[Json]) -> list[Json]:
+        """A call may only follow what the user said: text and calls of the model in two contents are refused."""
+        joined: list[Json] = []
+        for message in messages:
+            before = joined[-1] if joined else None
+            if self.run(message) and self.run(before) and self._calls(message):
+                parts = [*as_list(as_dict(before).get("parts")), *as_list(as_dict(message).get("parts"))]
+                joined[-1] = {**as_dict(before), "parts": parts}
+            else:
+                joined.append(message)
+        return joined if len(joined) < len(messages) else messages
+
+    def _calls(self, message: Json) -> bool:
+        return any(piece.kind == "call" for piece in self.pieces(message))
+
 
 HISTORY = GeminiHistory()
 

@@ -67,6 +67,9 @@ class ChatHistory:
     def is_partial(self, messages: list[Json]) -> bool:
         return False
 
+    def joined(self, messages: list[Json]) -> list[Json]:
+        return messages
+
 
 HISTORY = ChatHistory()
 

@@ -82,6 +82,9 @@ class ResponsesHistory:
         """A reference stands for an item that only the provider has, perhaps a call."""
         return any(field(as_dict(item), "type") == "item_reference" for item in messages)
 
+    def joined(self, messages: list[Json]) -> list[Json]:
+        return messages
+
 
 HISTORY = ResponsesHistory()
 
