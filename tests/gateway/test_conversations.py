@@ -391,7 +391,7 @@ def test_without_ids_a_changed_system_text_is_another_conversation() -> None:
 # Clients that rewrite some of the ids
 
 
-def rewriting(which: str) -> Callable[[list[Message]], list[Message]]:
+def rewriting(which: str, spelled: str = "mine-") -> Callable[[list[Message]], list[Message]]:
     """Rewrites the ids of these calls, counted from 0, and of their results; those after `|` in results only."""
     calls, _, results = which.partition("|")
 
@@ -402,11 +402,12 @@ def rewriting(which: str) -> Callable[[list[Message]], list[Message]]:
             if isinstance(message, Assistant):
                 for call in message.calls:
                     order[call.id] = str(len(order))
-                renamed = [replace(call, id=_new(call.id, order, calls)) for call in message.calls]
+                renamed = [replace(call, id=_new(call.id, order, calls, spelled)) for call in message.calls]
                 message = replace(message, calls=tuple(renamed))
             elif isinstance(message, ToolMessage):
                 told = [
-                    replace(result, call_id=_new(result.call_id, order, calls + results)) for result in message.results
+                    replace(result, call_id=_new(result.call_id, order, calls + results, spelled))
+                    for result in message.results
                 ]
                 message = ToolMessage(tuple(told))
             rewritten.append(message)
@@ -415,8 +416,8 @@ def rewriting(which: str) -> Callable[[list[Message]], list[Message]]:
     return habit
 
 
-def _new(id: str, order: dict[str, str], which: str) -> str:
-    return f"mine-{order[id]}" if order.get(id, "-") in which else id
+def _new(id: str, order: dict[str, str], which: str, spelled: str) -> str:
+    return f"{spelled}{order[id]}" if order.get(id, "-") in which else id
 
 
 @pytest.mark.parametrize("which", ["", "0", "1", "2", "01", "02", "12", "012", "|0", "|1", "|2", "0|1", "1|2"])
@@ -437,6 +438,29 @@ def test_a_client_that_rewrites_ids_gets_all_its_calls_or_a_header_that_says_why
             assert len(given) == 3 or told
             if "|" not in which:
                 assert len(given) == 3
+
+    run(story)
+
+
+@pytest.mark.parametrize("which", ["0", "1", "2", "01", "02", "12", "012"])
+@pytest.mark.parametrize("then", ["answer", "interrupt"])
+def test_rewritten_ids_that_look_unique_double_no_call(which: str, then: str) -> None:
+    async def story() -> None:
+        async with stage("openai-chat", THREE_CALLS, "Done.", "Done.", "Done.", serial=True) as on:
+            client = on.client("openai-chat", habit=rewriting(which, "own_cc1663bd7"))
+            replies = [await client.ask(User.of(QUESTION))]
+            while replies[-1].calls:
+                replies.append(await client.answer_calls())
+            if then == "interrupt":
+                replies.append(await client.ask(User.of("And now?")))
+            given = [arguments["city"] for reply in replies for _, arguments in reply.calls]
+            lost = [reply for reply in replies if "lost" in reply.headers.get("x-unbroken-turn", "")]
+            assert given == list(CITIES[: len(given)])
+            assert len(given) == 3 or lost
+            for request in on.upstream.requests:
+                calls = [c for m in request.messages if isinstance(m, Assistant) for c in m.calls]
+                read = [str(call.arguments) for call in calls]
+                assert len(read) == len(set(read)), read
 
     run(story)
 

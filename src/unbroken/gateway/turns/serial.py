@@ -32,7 +32,7 @@ from operator import is_not
 from typing import Literal, TypeAlias, cast
 
 from unbroken.gateway.settings import OnToolError
-from unbroken.gateway.turns.turn import Hold, Turn, agrees, is_named, is_retold, same_call, words
+from unbroken.gateway.turns.turn import Hold, Turn, agrees, is_named, is_retold, may_be_rewritten, same_call, words
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"
@@ -341,7 +341,7 @@ def _goes_on_changed(fold: Fold, messages: Sequence[Message], turns: Mapping[int
     others |= {at for at, turn in turns.items() if turn.key != fold.turn.key}
     later = [message for at, message in enumerate(messages) if at >= fold.end and at not in others]
     calls = [call for message in later if isinstance(message, Assistant) for call in message.calls]
-    rewritten = [call for call in calls if call.id not in fold.turn.ids and agrees(fold.turn, (call,))]
+    rewritten = [call for call in calls if may_be_rewritten(fold.turn, call)]
     return any(call.id in ids for call in calls) or any(same_call(own, call) for call in rewritten for own in waiting)
 
 

@@ -281,6 +281,14 @@ def agrees(turn: Turn, calls: Sequence[ToolCall]) -> bool:
     return all(call.id in turn.ids or _is_nobodys(call, shapes) for call in calls)
 
 
+def may_be_rewritten(turn: Turn, call: ToolCall) -> bool:
+    """Can this be a call of the turn, under an id of the client's own? One whose id looks like those that the turn was
+    given with, and is none of them, is another's."""
+    if call.id in turn.ids or is_ours(call.id):
+        return False
+    return _shape(call.id) not in {*map(_shape, turn.ids)}
+
+
 def _is_nobodys(call: ToolCall, shapes: set[tuple[str, bool, bool]]) -> bool:
     if _DECODED.fullmatch(call.id):
         return True
