@@ -9,7 +9,6 @@ counted. HTTP stays outside: the answer goes into an `Outlet`.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +49,7 @@ from unbroken.gateway.turns.serial import (
     leave_unnamed,
     missing_turn,
 )
-from unbroken.gateway.turns.turn import Turn
+from unbroken.gateway.turns.turn import Turn, is_ours
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
 from unbroken.models.in_flight import Sent
@@ -68,8 +67,6 @@ WHOLE_EVERY = 50
 """So many responses that stand on one another, and all that was said is kept once more: a long line is read in few."""
 _CALL = 200
 """Bytes of a call, about."""
-_MADE_HERE = re.compile("call_[A-Za-z0-9]{24}")
-"""As `new_call_id` makes them."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
 
 
@@ -438,10 +435,9 @@ def _check_same(body: str, exchange: Exchange) -> None:
 
 
 def _answers_one_of_ours(messages: Sequence[Message]) -> bool:
-    """Does the last turn consist of one call whose id may be ours? Of a held turn, one call is handed out at a time.
-    OpenAI makes ids of the same shape."""
+    """Has a call of the last turn an id that a gateway made? Then others of that turn may be held."""
     last = next((said for said in reversed(messages) if isinstance(said, Assistant)), None)
-    return last is not None and len(last.calls) == 1 and _MADE_HERE.fullmatch(last.calls[0].id) is not None
+    return last is not None and any(is_ours(call.id) for call in last.calls)
 
 
 def _id_in(head: bytes) -> str:
