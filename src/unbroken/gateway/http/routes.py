@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 from urllib.parse import unquote
 
 from unbroken.errors import InvalidRequest, TooDeep
-from unbroken.messages import Assistant, Json, Request, ToolMessage
+from unbroken.messages import Assistant, Json, Message, Request, ToolMessage
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.http_api import HttpApi, Wanted
 from unbroken.wires.json_pieces import loads_in_pieces
 from unbroken.wires.jsontext import MAX_DEPTH, Damaged, NumberTooLong, loads_faithful, shallow, strict, too_deep
 from unbroken.wires.values import Object, as_text
 
-_LONGEST_ID = 32 << 10
+LONGEST_ID = 32 << 10
 """Characters of a call's id. OpenAI takes 64; proxies that write a signature of Gemini into it need thousands."""
 FORWARDED_HEADERS = ("anthropic-beta", "anthropic-version", "openai-beta")
 """Headers of a client that are meant for the provider of its wire."""
@@ -79,16 +79,19 @@ def read_body(data: bytes, check: Callable[[int], None] | None = None) -> Object
 def read_request(route: Route, body: Object) -> Request:
     """The request in our spelling."""
     request = find_wire(route.wire).decode_request(body)
-    for said in request.messages:
-        if isinstance(said, Assistant):
-            ids = [call.id for call in said.calls]
-        elif isinstance(said, ToolMessage):
-            ids = [result.call_id for result in said.results]
-        else:
-            continue
-        if (longest := max(map(len, ids), default=0)) > _LONGEST_ID:
-            raise InvalidRequest(f"the id of a call has {longest:,} characters: {_LONGEST_ID:,} are allowed")
     return request if route.streams is None else replace(request, stream=route.streams)
+
+
+def check_ids(messages: Iterable[Message], size: int) -> None:
+    """Raises `InvalidRequest` if the id of a call is enormous. `size`: bytes of the request; most are too small."""
+    if size <= LONGEST_ID:
+        return
+    for said in messages:
+        calls = said.calls if isinstance(said, Assistant) else ()
+        results = said.results if isinstance(said, ToolMessage) else ()
+        longest = max([*(len(call.id) for call in calls), *(len(result.call_id) for result in results)], default=0)
+        if longest > LONGEST_ID:
+            raise InvalidRequest(f"the id of a call has {longest:,} characters: {LONGEST_ID:,} are allowed")
 
 
 def check_body(route: Route, body: Object) -> None:
@@ -102,11 +105,12 @@ def check_body(route: Route, body: Object) -> None:
     if not items:
         raise InvalidRequest(f"`{field}` is empty: there is nothing to answer")
     _check_fields(body, _FIELDS, "")
-    _check_fields(body, route.http.fields, "")
+    http = route.http
+    _check_fields(body, http.fields, "")
     for at, message in enumerate(items):
         if not isinstance(message, dict):
             raise InvalidRequest(f"`{field}[{at}]` is not an object")
-        _check_message(route.http, cast("Object", message), f"{field}[{at}]")
+        _check_message(http, cast("Object", message), at)
     for at, tool in enumerate(cast("list[Json]", body.get("tools") or ())):
         if not isinstance(tool, dict):
             raise InvalidRequest(f"`tools[{at}]` is not an object")
@@ -136,27 +140,31 @@ _TYPE_NAMES = {
 }
 
 
-def _check_fields(fields: Mapping[str, Json], types: Mapping[str, tuple[type, ...]], where: str) -> None:
+def _check_fields(
+    fields: Mapping[str, Json], types: Mapping[str, tuple[type, ...]], where: str | Callable[[], str]
+) -> None:
     for name, allowed in types.items():
-        value = fields.get(name)
-        if value is None or type(value) in allowed:
-            continue
-        names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
-        raise InvalidRequest(f"`{where}{name}` is not {' or '.join(names)}")
+        if (value := fields.get(name)) is not None and type(value) not in allowed:
+            names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
+            place = where if isinstance(where, str) else f"{where()}."
+            raise InvalidRequest(f"`{place}{name}` is not {' or '.join(names)}")
 
 
-def _check_message(http: HttpApi, message: Object, where: str) -> None:
-    _check_fields(message, http.message_fields, f"{where}.")
+def _check_message(http: HttpApi, message: Object, number: int) -> None:
+    def where() -> str:
+        return f"{http.messages_field}[{number}]"
+
+    _check_fields(message, http.message_fields, where)
     if mistake := http.mistake_in(message):
-        raise InvalidRequest(f"`{where}` {mistake}")
+        raise InvalidRequest(f"`{where()}` {mistake}")
     parts = message.get(http.parts_field)
     if not isinstance(parts, list):
         return
     for at, part in enumerate(cast("list[Json]", parts)):
         if isinstance(part, dict):
-            _check_fields(cast("Object", part), http.part_fields, f"{where}.{http.parts_field}[{at}].")
+            _check_fields(cast("Object", part), http.part_fields, f"{where()}.{http.parts_field}[{at}].")
         elif not (http.takes_texts and isinstance(part, str)):
-            raise InvalidRequest(f"`{where}.{http.parts_field}[{at}]` is not an object")
+            raise InvalidRequest(f"`{where()}.{http.parts_field}[{at}]` is not an object")
 
 
 def model_of(route: Route, body: Mapping[str, Json]) -> str:

@@ -24,6 +24,7 @@ from unbroken.gateway.http.client_request import ClientRequest, ends_in_result
 from unbroken.gateway.http.large_bodies import off_loop
 from unbroken.gateway.http.routes import (
     check_body,
+    check_ids,
     most_tokens,
     new_id,
     read_request,
@@ -111,6 +112,7 @@ class Responder:
         if incoming.upstream.wire != incoming.wire and (what := incoming.route.http.held_by_provider(incoming.body)):
             raise InvalidRequest(f"`{what}` is held by the provider of {incoming.wire}, and this model is not of it")
         request = read_request(incoming.route, incoming.body)
+        check_ids(request.messages, len(incoming.data))
         outcome.stream = request.stream
         said = request.messages
         parent, depth = as_text(incoming.body.get("previous_response_id")) if incoming.route.http.stores else "", 0

@@ -148,7 +148,8 @@ def leave_unnamed(messages: Sequence[Message], turns: Mapping[int, Turn], found:
     """The turns of a client that takes several calls at once. What such a client was given need not be kept, so a held
     turn that looks the same is its own only if an id says so."""
     left = {at: turn for at, turn in turns.items() if turn.held and not is_named(turn, messages[at])}
-    parts = {at for fold in fold_turns(messages, left) for at in range(fold.start, fold.end)}
+    folds = fold_turns(messages, left) if left else ()
+    parts = {at for fold in folds for at in range(fold.start, fold.end)}
     unclear = {at for at, some in found.turns.items() if at not in turns and any(turn.held for turn in some)}
     found.doubts |= dict.fromkeys(parts, "unmatched")
     found.unnamed = frozenset(parts | unclear)
@@ -348,6 +349,8 @@ def _goes_on_changed(fold: Fold, messages: Sequence[Message], turns: Mapping[int
 def _with_own_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Message]:
     """Results that do not follow their turn find their calls all the same: the repairs put them where they belong. An
     id that a later call has is that call's from there on, and leaves `ids`."""
+    if not ids:
+        return [*messages]
     renamed: list[Message] = []
     for said in messages:
         if isinstance(said, Assistant):

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf
-from operator import itemgetter, ne
+from operator import itemgetter
 from typing import cast
 
 import orjson
@@ -234,6 +234,7 @@ _SHOWN = 200
 _PROVIDERS = ("call_", "chatcmpl-tool-", "fc_", "functions.", "toolu_")
 """How providers begin an id. Clients that make their own do not."""
 _OURS = "call_U"
+_KINDS = re.compile(r"[A-Z]+|[a-z]+|[0-9]+")
 _WORDS = re.compile(r"[a-z]*(?:[A-Z][a-z]+)*\d*")
 _UUID4 = re.compile(
     r"(?<![0-9a-f])[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}(?:-?[0-9a-f]{12})?(?![0-9a-f])"
@@ -263,10 +264,11 @@ def _looks_random(id: str, name: str) -> bool:
     """A UUID of the fourth kind does; so does a run of letters and digits in no order (`q7Zp2mX91aKd`). Words do not
     (`toolCall0`), nor do hexadecimal digits, which may be a digest."""
     longest = max(_RUNS.findall(id.replace(name, "") if name else id), key=len, default="")
-    kinds = "".join("A" if each.isupper() else "a" if each.islower() else "0" for each in longest)
-    changes = sum(map(ne, kinds, kinds[1:]))
     mixed = (
-        len(longest) >= 9 and len({*kinds}) == 3 and 5 * changes >= 2 * len(longest) and not _WORDS.fullmatch(longest)
+        len(longest) >= 9
+        and not (longest.islower() or longest.isupper() or longest.isalpha() or longest.isdigit())
+        and 5 * (len(_KINDS.findall(longest)) - 1) >= 2 * len(longest)
+        and not _WORDS.fullmatch(longest)
     )
     return mixed or _UUID4.search(id) is not None
 

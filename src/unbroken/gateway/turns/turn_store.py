@@ -111,30 +111,35 @@ class TurnStore:
         self, scope: str, calls: Mapping[int, Sequence[ToolCall]], required: bool
     ) -> dict[int, list[str]]:
         """The turns to which an id belongs that was made by chance: one for each message."""
-        ids = {at: [call.id for call in shown if is_random(call.id, call.name)] for at, shown in calls.items()}
-        ours = [call_key(scope, id) for group in ids.values() for id in group if is_ours(id)]
-        theirs = [call_key(scope, id) for group in ids.values() for id in group if not is_ours(id)]
-        lists = await self._listed(ours, required, remember_found=True) if ours else {}
+        keys: dict[int, list[str]] = {}
+        ours: list[str] = []
+        theirs: list[str] = []
+        for at, shown in calls.items():
+            for call in shown:
+                if is_random(call.id, call.name):
+                    key = call_key(scope, call.id)
+                    keys.setdefault(at, []).append(key)
+                    (ours if is_ours(call.id) else theirs).append(key)
+        lists = await self._listed(ours, required, remember_found=True, marked=False) if ours else {}
         if theirs:  # of these somebody else may have got the same meanwhile
-            lists |= await self._listed(theirs, required, remember_found=False)
-        listed = {
-            at: {one.key: None for id in group for one in lists[call_key(scope, id)][0]} for at, group in ids.items()
-        }
+            lists |= await self._listed(theirs, required, remember_found=False, marked=False)
+        listed = {at: {one.key: None for key in group for one in lists[key][0]} for at, group in keys.items()}
         return {at: list(found) for at, found in listed.items() if len(found) == 1}
 
     async def _listed(
-        self, keys: Sequence[str], required: bool, *, remember_found: bool
+        self, keys: Sequence[str], required: bool, *, remember_found: bool, marked: bool = True
     ) -> dict[str, tuple[list[Listed], bool]]:
         """What stands in these lists, and whether that is all: nothing was left out of a full list, and none was lost.
         A list may have grown since it was read, unless its key is an id that no other turn can have (`remember_found`).
         That one was empty is remembered for a while, and used unless `required`: for this client nothing is added, but
-        another replica may list a turn there for somebody who said the same."""
+        another replica may list a turn there for somebody who said the same. `marked`: lists of an emptied store are
+        not complete."""
         use_memory = remember_found or not required
         known, unknown = self._cache.split(keys) if use_memory else ({}, list(dict.fromkeys(keys)))
         lists = cast("dict[str, tuple[list[Listed], bool]]", known)
         if unknown:
-            values, all_there = await self._get(unknown if remember_found else [*unknown, MARK], required)
-            if not remember_found:
+            values, all_there = await self._get([*unknown, MARK] if marked else unknown, required)
+            if marked:
                 mark = values.pop()
                 all_there = all_there and not await self._was_emptied(mark, required)
             for key, data in zip(unknown, values, strict=True):
