@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 
 from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.turns import turn as turns
+from unbroken.gateway.turns.call_ids import is_named, is_random, new_call_id
 from unbroken.gateway.turns.emptied import MARK, EmptiedStore
 from unbroken.gateway.turns.turn import (
     Hold,
     Turn,
     call_key,
     chain,
-    is_named,
-    is_random,
     is_retold,
-    new_call_id,
     read_hold,
     read_turn,
     said_key,

@@ -12,9 +12,10 @@ from unbroken.gateway.http.client_request import ClientRequest
 from unbroken.gateway.relay.client_stream import ClientStream, CompleteResponse, StreamedResponse
 from unbroken.gateway.relay.fast_path import Fetched, continue_from
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.turns.call_ids import is_random, new_call_id
 from unbroken.gateway.turns.retries import Answered
 from unbroken.gateway.turns.serial import Reason
-from unbroken.gateway.turns.turn import Turn, asked_key, chain, context_of, is_random, new_call_id, turn_key
+from unbroken.gateway.turns.turn import Turn, asked_key, chain, context_of, turn_key
 from unbroken.messages import Assistant, Json, Message, Request, ToolCall, Usage
 from unbroken.models.in_flight import Sent
 from unbroken.models.model import Model

@@ -39,6 +39,7 @@ from unbroken.gateway.relay.history_repair import (
     prepare_request,
 )
 from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway.turns.call_ids import is_ours
 from unbroken.gateway.turns.retries import Answered, InFlight, SavedAnswer
 from unbroken.gateway.turns.serial import (
     AskModel,
@@ -50,7 +51,7 @@ from unbroken.gateway.turns.serial import (
     leave_unnamed,
     missing_turn,
 )
-from unbroken.gateway.turns.turn import Turn, is_ours
+from unbroken.gateway.turns.turn import Turn
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
 from unbroken.models.in_flight import Sent

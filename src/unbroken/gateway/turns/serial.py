@@ -32,7 +32,8 @@ from operator import is_not
 from typing import Literal, TypeAlias, cast
 
 from unbroken.gateway.settings import OnToolError
-from unbroken.gateway.turns.turn import Hold, Turn, agrees, is_named, is_retold, may_be_rewritten, same_call, words
+from unbroken.gateway.turns.call_ids import agrees, is_named, may_be_rewritten
+from unbroken.gateway.turns.turn import Hold, Turn, is_retold, same_call, words
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
 
 SPOKEN = "Error: not run: the conversation went on before its turn came"

@@ -18,6 +18,7 @@ from typing import cast
 from unbroken.errors import UserError
 from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.stores.store import NOTHING, EntryTooLarge, Store, StoreUnavailable
+from unbroken.gateway.turns.call_ids import agrees, is_ours, is_random
 from unbroken.gateway.turns.emptied import MARK, EmptiedStore
 from unbroken.gateway.turns.retries import SavedAnswer
 from unbroken.gateway.turns.serial import Found
@@ -26,13 +27,10 @@ from unbroken.gateway.turns.turn import (
     Hold,
     Listed,
     Turn,
-    agrees,
     call_key,
     chains,
     conversation_key,
     hold_key,
-    is_ours,
-    is_random,
     read_hold,
     read_turn,
     read_value,
