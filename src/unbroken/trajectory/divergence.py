@@ -30,7 +30,7 @@ def compare_requests(recorded: RecordedRequest, request: Request, place: int) ->
     """What is other about the request, in words; nothing if it is the same."""
     messages = to_json(request.messages)
     for number, (before, now) in enumerate(zip(recorded.messages, messages, strict=False)):
-        before, now = _as_told(before), _as_told(now)
+        before, now = _as_sent(before), _as_sent(now)
         if not _same(before, now, recorded.masked):
             return _words(f"request {place}, message {number} ({now.get('role')})", before, now)
     if len(recorded.messages) != len(messages):
@@ -67,14 +67,15 @@ def describe_call(call: ToolCall, context: CallContext[Any], recording: Recordin
     return _words(f"turn {context.turn}, call `{call.name}` ({call.id})", like, now)
 
 
-def _as_told(message: Line) -> Line:
-    """Without what no model is told: how a call ended, which recordings of schema 1 do not say."""
+def _as_sent(message: Line) -> Line:
+    """The message without fields that are not sent to a model: the outcome of a call. Recordings of schema 1 have
+    others."""
     results = message.get("results")
     if not isinstance(results, list):
         return message
-    untold = ("outcome", "uncertain")
-    told = [{name: each[name] for name in each if name not in untold} for each in objects(cast("object", results))]
-    return {**message, "results": told}
+    unsent = ("outcome", "uncertain")
+    sent = [{name: each[name] for name in each if name not in unsent} for each in objects(cast("object", results))]
+    return {**message, "results": sent}
 
 
 def _by_name(tools: Iterable[Line]) -> Line:

@@ -32,8 +32,8 @@ _MODEL_NAMES = frozenset({"engine", "engine_id", "route", "router", "preset", "p
 """OpenRouter: `route`, `preset` and `plugins` (its auto router) choose among models."""
 _MODEL_WORDS = frozenset({"adapter", "agent", "agents", "lora", "loras"})
 _MODEL_PARTS = ("model", "deployment", "fallback", "baseurl", "apibase", "apikey")
-"""In whatever name, however its words are put together: `draft_model`, `modelId`, `api-base`, `baseURL`. LiteLLM asks
-another server under the provider's key if it is told to."""
+"""In whatever name, however its words are put together: `draft_model`, `modelId`, `api-base`, `baseURL`. With
+`api_base`, LiteLLM sends the provider's key to another server."""
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _SAID = frozenset(
     {"messages", "input", "contents", "system", "instructions", "systemInstruction", "system_instruction"}
