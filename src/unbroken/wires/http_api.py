@@ -50,8 +50,20 @@ class HttpApi:
     error_paths: ClassVar[tuple[str, ...]] = ()
     """On paths that begin so, errors have the shape of this wire."""
     messages_field: ClassVar[str] = "messages"
-    fields: ClassVar[Mapping[str, tuple[type, ...]]] = {}
-    """The types of fields of a request that are this wire's own."""
+    fields: ClassVar[Mapping[str, tuple[type, ...]]] = {
+        "stream": (bool,),
+        "tools": (list,),
+        "temperature": (int, float),
+        "top_p": (int, float),
+        "max_tokens": (int,),
+        "max_completion_tokens": (int,),
+        "max_output_tokens": (int,),
+        "parallel_tool_calls": (bool,),
+        "stream_options": (dict,),
+        "metadata": (dict,),
+        "previous_response_id": (str,),
+    }
+    """The types of fields of a request."""
     message_fields: ClassVar[Mapping[str, tuple[type, ...]]] = {"role": (str,), "content": (str, list)}
     """The same for each message."""
     parts_field: ClassVar[str] = "content"

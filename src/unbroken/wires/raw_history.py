@@ -11,7 +11,7 @@ from typing import Protocol
 
 from unbroken.messages import Json
 from unbroken.transcript import History
-from unbroken.wires.values import Object, as_dict, as_list, as_text
+from unbroken.wires.values import Object, as_dict, as_list
 
 
 class RawHistory(History[Json], Protocol):
@@ -29,7 +29,8 @@ class RawHistory(History[Json], Protocol):
 
 
 def field(fields: Object, name: str) -> str:
-    return as_text(fields.get(name))
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def one_call_in_each(

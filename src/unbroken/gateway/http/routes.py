@@ -96,40 +96,32 @@ def check_ids(messages: Iterable[Message], size: int) -> None:
 
 def check_body(route: Route, body: Object) -> None:
     """Raises `InvalidRequest` for what no provider of the wire would take."""
-    field = route.http.messages_field
-    said = route.http.messages_of(body)
+    http = route.http
+    field = http.messages_field
+    said = http.messages_of(body)
     if not isinstance(said, list):
         what = "is missing" if field not in body else "is not a list"
         raise InvalidRequest(f"`{field}` {what}: it holds the messages")
-    items = cast("list[Json]", said)
+    items = cast("list[Object]", said)  # if the client is right
     if not items:
         raise InvalidRequest(f"`{field}` is empty: there is nothing to answer")
-    _check_fields(body, _FIELDS, "")
-    http = route.http
-    _check_fields(body, http.fields, "")
+    _check_types(body, http.fields, "")
+    types = http.message_fields
     for at, message in enumerate(items):
-        if not isinstance(message, dict):
+        if type(message) is not dict:
             raise InvalidRequest(f"`{field}[{at}]` is not an object")
-        _check_message(http, cast("Object", message), at)
+        for name, value in message.items():
+            if value is not None and name in types and type(value) not in types[name]:
+                raise _wrong_type(f"{field}[{at}].{name}", types[name])
+        if mistake := http.mistake_in(message):
+            raise InvalidRequest(f"`{field}[{at}]` {mistake}")
+        if isinstance(parts := message.get(http.parts_field), list):
+            _check_parts(http, cast("list[Json]", parts), f"{field}[{at}].{http.parts_field}")
     for at, tool in enumerate(cast("list[Json]", body.get("tools") or ())):
         if not isinstance(tool, dict):
             raise InvalidRequest(f"`tools[{at}]` is not an object")
 
 
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "stream": (bool,),
-    "tools": (list,),
-    "temperature": (int, float),
-    "top_p": (int, float),
-    "max_tokens": (int,),
-    "max_completion_tokens": (int,),
-    "max_output_tokens": (int,),
-    "parallel_tool_calls": (bool,),
-    "stream_options": (dict,),
-    "metadata": (dict,),
-    "previous_response_id": (str,),
-}
-"""Of all wires. What is of another type would be left out without a word."""
 _TYPE_NAMES = {
     bool: "true or false",
     list: "a list",
@@ -140,31 +132,24 @@ _TYPE_NAMES = {
 }
 
 
-def _check_fields(
-    fields: Mapping[str, Json], types: Mapping[str, tuple[type, ...]], where: str | Callable[[], str]
-) -> None:
-    for name, allowed in types.items():
-        if (value := fields.get(name)) is not None and type(value) not in allowed:
-            names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
-            place = where if isinstance(where, str) else f"{where()}."
-            raise InvalidRequest(f"`{place}{name}` is not {' or '.join(names)}")
+def _check_types(fields: Object, types: Mapping[str, tuple[type, ...]], where: str) -> None:
+    """What is of another type would be left out without a word."""
+    for name, value in fields.items():
+        if value is not None and name in types and type(value) not in types[name]:
+            raise _wrong_type(where + name, types[name])
 
 
-def _check_message(http: HttpApi, message: Object, number: int) -> None:
-    def where() -> str:
-        return f"{http.messages_field}[{number}]"
+def _wrong_type(name: str, allowed: tuple[type, ...]) -> InvalidRequest:
+    names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
+    return InvalidRequest(f"`{name}` is not {' or '.join(names)}")
 
-    _check_fields(message, http.message_fields, where)
-    if mistake := http.mistake_in(message):
-        raise InvalidRequest(f"`{where()}` {mistake}")
-    parts = message.get(http.parts_field)
-    if not isinstance(parts, list):
-        return
-    for at, part in enumerate(cast("list[Json]", parts)):
+
+def _check_parts(http: HttpApi, parts: list[Json], where: str) -> None:
+    for at, part in enumerate(parts):
         if isinstance(part, dict):
-            _check_fields(cast("Object", part), http.part_fields, f"{where()}.{http.parts_field}[{at}].")
+            _check_types(cast("Object", part), http.part_fields, f"{where}[{at}].")
         elif not (http.takes_texts and isinstance(part, str)):
-            raise InvalidRequest(f"`{where()}.{http.parts_field}[{at}]` is not an object")
+            raise InvalidRequest(f"`{where}[{at}]` is not an object")
 
 
 def model_of(route: Route, body: Mapping[str, Json]) -> str:

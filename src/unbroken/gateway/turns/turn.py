@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from math import inf
 from operator import itemgetter
@@ -217,7 +218,12 @@ def owned_key(scope: str, id: str) -> str:
 
 
 def _named(scope: str, data: bytes) -> str:
-    return blake2b(data, digest_size=16, key=blake2b(scope.encode(), digest_size=32).digest()).hexdigest()
+    return blake2b(data, digest_size=16, key=_digest_of_scope(scope)).hexdigest()
+
+
+@lru_cache(256)
+def _digest_of_scope(scope: str) -> bytes:
+    return blake2b(scope.encode(), digest_size=32).digest()
 
 
 _TURN, _CONTEXT = 16, 8
@@ -375,6 +381,8 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
         return False
     if one.arguments is None or other.arguments is None:
         return one.raw == other.raw
+    if one.raw and one.raw == other.raw:
+        return True
     return _same(one.arguments, other.arguments) or _spelled(one) == _spelled(other)
 
 

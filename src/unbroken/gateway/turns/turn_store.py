@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 from typing import cast
 
 from unbroken.errors import UserError
@@ -52,9 +51,12 @@ CACHE_BYTES = 2 << 20
 """Bytes, about, of turns that are kept at hand, so that a long history costs no reads."""
 EMPTY = 60.0
 """Seconds for which it is remembered that no turn was listed under a key."""
+MOST_EMPTY = 20_000
+"""Keys of which that is remembered."""
 SPARE = 32 << 20
 """Bytes that are kept in memory while the store cannot be written to."""
 _NOTHING_LISTED: tuple[list[Listed], bool] = ([], True)
+_NOTHING_KNOWN: tuple[list[Listed], bool] = ([], False)
 LONGEST_LINE = 1000
 """Responses that are read to continue by `previous_response_id`; `WHOLE_EVERY` in `responder` keeps it far below."""
 
@@ -67,7 +69,8 @@ class TurnStore:
         self._ttl = ttl
         self._hold_timeout = hold_timeout
         self._now = now
-        self._cache = _TurnCache(CACHE_BYTES, now)
+        self._cache = _TurnCache(CACHE_BYTES)
+        self._empty = _EmptyLists(now)
         self._emptied = EmptiedStore(store, ttl, hold_timeout, now)
         self._spare = MemoryStore(max_bytes=SPARE, max_entry=SPARE // 2, now=now)
         self._has_spares = False
@@ -133,18 +136,30 @@ class TurnStore:
         another replica may list a turn there for somebody who said the same. `marked`: lists of an emptied store are
         not complete."""
         use_memory = remember_found or not required
-        known, unknown = self._cache.split(keys) if use_memory else ({}, list(dict.fromkeys(keys)))
-        lists = cast("dict[str, tuple[list[Listed], bool]]", known)
+        lists: dict[str, tuple[list[Listed], bool]] = {}
+        unknown: Sequence[str] = list(dict.fromkeys(keys))
+        if use_memory:
+            unknown = self._empty.without(unknown)
+            lists = dict.fromkeys(keys, _NOTHING_LISTED)
+        if remember_found and unknown:
+            known, unknown = self._cache.split(unknown)
+            lists |= cast("dict[str, tuple[list[Listed], bool]]", known)
         if unknown:
             values, all_there = await self._get([*unknown, MARK] if marked else unknown, required)
             if marked:
                 mark = values.pop()
                 all_there = all_there and not await self._was_emptied(mark, required)
+            if all_there and use_memory:
+                self._empty.add([key for key, data in zip(unknown, values, strict=True) if not data])
+            nothing = _NOTHING_LISTED if all_there else _NOTHING_KNOWN
             for key, data in zip(unknown, values, strict=True):
-                listed, complete = unpack(data) if data else _NOTHING_LISTED
+                if not data:
+                    lists[key] = nothing
+                    continue
+                listed, complete = unpack(data)
                 lists[key] = listed, complete and all_there
-                if all_there and use_memory and (remember_found or not data):
-                    self._cache.add(key, lists[key], len(data or b""), inf if remember_found else EMPTY)
+                if all_there and remember_found:
+                    self._cache.add(key, lists[key], len(data))
         return lists
 
     async def _was_emptied(self, mark: bytes | None, required: bool) -> bool:
@@ -182,6 +197,7 @@ class TurnStore:
             return False
         for key in lists:
             self._cache.forget(key)
+            self._empty.forget(key)
         self._cache.add(turn.key, turn, len(entries[turn.key]))
         return True
 
@@ -314,35 +330,56 @@ class TurnStore:
 class _TurnCache:
     """The values that were used last, up to so many bytes."""
 
-    def __init__(self, most: int, now: Callable[[], float]) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._now = now
         self._bytes = 0
-        self._values: OrderedDict[str, tuple[int, float, object]] = OrderedDict()
+        self._values: OrderedDict[str, tuple[int, object]] = OrderedDict()
 
     def split(self, keys: Iterable[str]) -> tuple[dict[str, object], list[str]]:
         """What is here of these keys, and the keys of which nothing is."""
         known: dict[str, object] = {}
         unknown: list[str] = []
         for key in dict.fromkeys(keys):
-            _, until, value = self._values.get(key, (0, 0.0, None))
-            if until and (until == inf or until > self._now()):
-                self._values.move_to_end(key)
-                known[key] = value
-            else:
+            if (entry := self._values.get(key)) is None:
                 unknown.append(key)
+            else:
+                self._values.move_to_end(key)
+                known[key] = entry[1]
         return known, unknown
 
     def forget(self, key: str) -> None:
-        self._bytes -= self._values.pop(key, (0, 0.0, None))[0]
+        self._bytes -= self._values.pop(key, (0, None))[0]
 
-    def add(self, key: str, value: object, size: int, seconds: float = inf) -> None:
+    def add(self, key: str, value: object, size: int) -> None:
         size = 5 * size + 400  # as objects they take so much more, with the key and what keeps it
         self.forget(key)
         self._bytes += size
-        self._values[key] = (size, inf if seconds == inf else self._now() + seconds, value)
+        self._values[key] = (size, value)
         while self._bytes > self._most:
             self.forget(next(iter(self._values)))
+
+
+class _EmptyLists:
+    """Keys under which nothing was listed when they were last read, for `EMPTY` seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until: dict[str, float] = {}
+
+    def without(self, keys: Sequence[str]) -> list[str]:
+        """Those of the keys under which something may be listed."""
+        if not self._until:
+            return [*keys]
+        now, until = self._now(), self._until
+        return [key for key in keys if until.get(key, 0.0) <= now]
+
+    def add(self, keys: Sequence[str]) -> None:
+        if len(self._until) > MOST_EMPTY:
+            self._until.clear()
+        self._until |= dict.fromkeys(keys, self._now() + EMPTY)
+
+    def forget(self, key: str) -> None:
+        self._until.pop(key, None)
 
 
 def _thoughts(message: Assistant) -> tuple[str, Native | None]:

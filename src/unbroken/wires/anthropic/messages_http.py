@@ -19,6 +19,7 @@ class MessagesHttp(HttpApi):
     error_paths = ("/v1/messages",)
     response_id = "msg_"
     fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.fields,
         "system": (str, list),
         "tool_choice": (dict,),
         "thinking": (dict,),

@@ -28,6 +28,7 @@ class GeminiHttp(HttpApi):
     messages_field = "contents"
     count_field = "totalTokens"
     fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.fields,
         **dict.fromkeys(("systemInstruction", "system_instruction"), (str, dict)),
         **dict.fromkeys(("generationConfig", "generation_config", "toolConfig", "tool_config"), (dict,)),
     }

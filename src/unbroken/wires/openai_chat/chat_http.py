@@ -19,6 +19,7 @@ class ChatHttp(HttpApi):
     endings = ("/chat/completions",)
     response_id = "chatcmpl-"
     fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.fields,
         "tool_choice": (str, dict),
         "reasoning_effort": (str,),
         "stop": (str, list),

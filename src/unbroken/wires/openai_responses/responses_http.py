@@ -24,6 +24,7 @@ class ResponsesHttp(HttpApi):
     response_id = "resp_"
     stores = True
     fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.fields,
         "instructions": (str,),
         "tool_choice": (str, dict),
         "reasoning": (dict,),
