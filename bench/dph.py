@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from unbroken import Toolbox
 from unbroken.dph import InvalidProgram, check_program, parse_program
+from unbroken.tools.toolbox import Toolbox
 
 TOOLS = Path(__file__).parent.parent / "tests" / "dph" / "tools.py"
 LINES = (10_000, 20_000, 40_000)

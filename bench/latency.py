@@ -12,7 +12,8 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from unbroken import Agent, CallFinished, CallReady, CallStarted, Delta, Model, Request, TextAdded, connect, tool
+from unbroken import Agent, CallFinished, CallReady, CallStarted, Model, Request, TextAdded, connect, tool
+from unbroken.deltas import Delta
 from unbroken.models.script import Answer, Call, Say
 from unbroken.testing import ScriptedServer
 

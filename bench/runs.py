@@ -143,9 +143,9 @@ def openai_loop(client: openai.AsyncOpenAI) -> Runner:
     return looped(ask)
 
 
-def our_agent(url: str, guarded: bool = True) -> Agent:
+def our_agent(url: str, retrying: bool = True) -> Agent:
     model = connect("openai:gpt-5", base_url=url, api_key="x")
-    return Agent(model if guarded else model.model, tools=[tool(get_weather)], instructions=INSTRUCTIONS)
+    return Agent(model if retrying else model.model, tools=[tool(get_weather)], instructions=INSTRUCTIONS)
 
 
 def with_run(agent: Agent) -> Runner:
@@ -182,7 +182,7 @@ async def one_run(pause: float, rounds: int, times: int) -> dict[str, list[float
                 "bare": bare_loop(session, url),
                 "leanest": leanest_loop(session, url),
                 "run": with_run(agent),
-                "unguarded": with_run(our_agent(url, guarded=False)),
+                "without retries": with_run(our_agent(url, retrying=False)),
                 "stream": with_stream(agent),
                 "openai": openai_loop(client),
             }
@@ -210,7 +210,7 @@ def show(spent: dict[str, list[float]], title: str, wanted: bool) -> None:
         ("run", "bare", "at most 1.8"),
         ("stream", "bare", "at most 2.0"),
         ("openai", "run", "at least 7"),
-        ("run", "unguarded", "at most 1.05"),
+        ("run", "without retries", "at most 1.05"),
         ("run", "leanest", ""),
     ):
         print(f"  {one} / {other:9} {ratio(spent, one, other):6.2f}   {want if wanted else ''}".rstrip())

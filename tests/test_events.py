@@ -17,25 +17,20 @@ from unbroken import (
     Agent,
     CallFinished,
     CallStarted,
-    CallWritten,
     Event,
     Limits,
     RequestSent,
-    RoundFinished,
     RunFailed,
     RunFinished,
     RunStarted,
     Schedule,
     ScriptedModel,
     TextAdded,
-    TextFinished,
     ToolCallsDetected,
-    Unauthorized,
     UserError,
-    event_from_json,
-    event_to_json,
 )
-from unbroken.events import KINDS, NAMES
+from unbroken.errors import Unauthorized
+from unbroken.events import KINDS, NAMES, CallWritten, RoundFinished, TextFinished, event_from_json, event_to_json
 from unbroken.messages import OUTCOMES
 from unbroken.testing import Call, Fail, Say, Think, run_virtual
 

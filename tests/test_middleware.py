@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 from scenes import WIRES
 
-from unbroken import Agent, Allow, Event, Guarded, Request, RunFinished, ScriptedModel, TextAdded, ToolResult, tool
+from unbroken import (
+    Agent,
+    Allow,
+    Event,
+    Request,
+    RetryingModel,
+    RunFinished,
+    ScriptedModel,
+    TextAdded,
+    ToolResult,
+    tool,
+)
 from unbroken.deltas import CallReady, Delta, TextDelta
 from unbroken.messages import Assistant, ToolCall
 from unbroken.middleware import Ask, Middleware, RunStart
@@ -69,7 +80,7 @@ def test_what_it_changes_is_what_history_result_events_and_recording_hold(wire: 
     )
     events: list[Event] = []
     path = tmp_path / "run.jsonl"
-    agent = Agent(Guarded(model), [act], middleware=[Stars()], sinks=[events.append], record=path)
+    agent = Agent(RetryingModel(model), [act], middleware=[Stars()], sinks=[events.append], record=path)
     result = run_virtual(agent.run("Go."))
     assert result.text == "the ****** once more"
     assert [m.text for m in result.messages if isinstance(m, Assistant)] == ["the ****** is here", result.text]

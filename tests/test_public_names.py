@@ -13,11 +13,10 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from documented_names import documented_names
 
 import unbroken
-from unbroken import dph, gateway, testing, viewer
 
-ROOMS = (unbroken, testing, gateway, dph, viewer)
 METHODS = (types.FunctionType, classmethod, staticmethod, property, cached_property)
 EMPTY_WORDS = frozenset(
     {"a", "an", "and", "for", "get", "gets", "give", "gives", "is", "its", "of", "the", "this", "to"}
@@ -63,24 +62,21 @@ def test_an_agent_loads_the_http_client_only_with_a_model_that_needs_it() -> Non
 
 def test_every_public_thing_has_words() -> None:
     silent = [
-        name
-        for name in unbroken.__all__
-        if isinstance(value := getattr(unbroken, name), types.FunctionType) and not value.__doc__
+        name for _, name, value in documented_names() if isinstance(value, types.FunctionType) and not value.__doc__
     ]
     assert silent == []
 
 
 def public_methods() -> Iterator[tuple[str, str]]:
     """Of every public class: its methods and properties, by name, with their words; not what others have written."""
-    for room in ROOMS:
-        for kind in (value for name in room.__all__ if isinstance(value := getattr(room, name), type)):
-            for name in dir(kind):
-                home = next((each for each in kind.__mro__ if name in vars(each)), kind)
-                if name.startswith("_") or home.__module__.split(".")[0] != "unbroken":
-                    continue
-                if isinstance(method := vars(home)[name], METHODS):
-                    bound = method if isinstance(method, property) else getattr(kind, name)
-                    yield f"{home.__name__}.{name}", inspect.getdoc(bound) or ""
+    for kind in (value for _, _, value in documented_names() if isinstance(value, type)):
+        for name in dir(kind):
+            home = next((each for each in kind.__mro__ if name in vars(each)), kind)
+            if name.startswith("_") or home.__module__.split(".")[0] != "unbroken":
+                continue
+            if isinstance(method := vars(home)[name], METHODS):
+                bound = method if isinstance(method, property) else getattr(kind, name)
+                yield f"{home.__name__}.{name}", inspect.getdoc(bound) or ""
 
 
 def says_more_than(name: str, doc: str) -> bool:

@@ -18,9 +18,9 @@ from unbroken import (
     Agent,
     CallContext,
     Event,
-    Guarded,
     Limits,
     Result,
+    RetryingModel,
     RunFailed,
     RunView,
     Schedule,
@@ -29,10 +29,10 @@ from unbroken import (
     TextReplaced,
     Usage,
     Wait,
-    read_recording,
     tool,
 )
 from unbroken.testing import Answer, Break, Call, Pause, Say, Think, Uses, run_virtual
+from unbroken.trajectory.recording import read_recording
 
 
 @tool(effect="read")
@@ -45,7 +45,7 @@ async def look(context: CallContext[Any], city: str) -> str:
 
 def watched(*answers: Answer, **settings: Any) -> tuple[Result, list[Event]]:
     events: list[Event] = []
-    agent = Agent(Guarded(ScriptedModel(*answers), jitter=lambda: 0.5), [look], sinks=[events.append], **settings)
+    agent = Agent(RetryingModel(ScriptedModel(*answers), jitter=lambda: 0.5), [look], sinks=[events.append], **settings)
     return run_virtual(agent.run("Go.")), events
 
 

@@ -19,21 +19,18 @@ from unbroken import (
     CallFinished,
     Conversation,
     Event,
-    ReasoningAdded,
-    ReasoningReplaced,
-    RequestRetried,
     RequestSent,
     RunFailed,
     RunFinished,
-    Sentences,
-    Shown,
-    TextFinished,
     TextReplaced,
     ToolCallsDetected,
     UnbrokenError,
-    chain_status,
-    to_json,
 )
+from unbroken.agent.sentences import Sentences
+from unbroken.decoding import Shown
+from unbroken.events import ReasoningAdded, ReasoningReplaced, RequestRetried, TextFinished
+from unbroken.transcript import to_json
+from unbroken.wires.chain import chain_status
 
 EventType: TypeAlias = Literal["content", "reasoning", "tool_call", "tool_return", "retried", "replaced", "error"]
 

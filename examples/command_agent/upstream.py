@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from itertools import cycle, islice
 
 from command_agent.scripted import script
-from unbroken import Guarded, Model, Request, ScriptedModel, User, UserError, connect
+from unbroken import Model, Request, RetryingModel, ScriptedModel, User, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer, Sent
 
 PLAYED = "deepseek:deepseek-chat"
@@ -86,4 +86,4 @@ async def open_model(
     else:
         if base_url:
             raise UserError("--base-url is the address of a model: name it with --model, as in --model openai:my-model")
-        yield Guarded(ScriptedModel(script(pace), name="scripted:wishes", keep=1))
+        yield RetryingModel(ScriptedModel(script(pace), name="scripted:wishes", keep=1))

@@ -16,8 +16,9 @@ from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.library import MOST_HITS, CourseLibrary
 from course_assistant.tours import TOURS, scripted_model
-from unbroken import RunFinished, Usage, UserError, list_recordings, read_recording
+from unbroken import RunFinished, Usage, UserError
 from unbroken.testing import run_virtual
+from unbroken.trajectory.recording import list_recordings, read_recording
 
 A_REQUEST, A_SEARCH = 0.8, 0.2
 EXAMPLES = tuple(TOURS[number] for number in (0, 2, 4))

@@ -15,7 +15,8 @@ from rich.markdown import Markdown
 from rich.markup import escape
 
 from course_assistant.assistant import Answered
-from unbroken import CallFinished, CallStarted, Event, RequestRetried, RequestSent, TextAdded, TextReplaced
+from unbroken import CallFinished, CallStarted, Event, RequestSent, TextAdded, TextReplaced
+from unbroken.events import RequestRetried
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SUBTITLE = re.compile(r":.*?(?= - Lesson \d+$|$)")

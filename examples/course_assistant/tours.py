@@ -12,7 +12,8 @@ from course_assistant.full_text import is_chinese, own_terms, terms
 from course_assistant.instructions import language_of
 from course_assistant.quoting import field, hits, lesson_titles, sentences
 from course_assistant.vectors import plain
-from unbroken import Message, Request, ScriptedModel, ToolMessage, ToolResult, User
+from unbroken import Request, ScriptedModel, ToolMessage, ToolResult, User
+from unbroken.messages import Message
 from unbroken.testing import Answer, Call, Say
 
 Arguments = Mapping[str, str | int]

@@ -19,8 +19,6 @@ from unbroken import (
     Event,
     Image,
     Limits,
-    Media,
-    OneTool,
     Request,
     RunFailed,
     RunFinished,
@@ -33,11 +31,12 @@ from unbroken import (
     ToolMessage,
     ToolResult,
     Transcript,
-    Unauthorized,
     User,
     UserError,
     tool,
 )
+from unbroken.errors import Unauthorized
+from unbroken.messages import Media, OneTool
 from unbroken.testing import Call, Fail, Say, Uses, run_virtual
 
 # Tools as a function of turn and transcript

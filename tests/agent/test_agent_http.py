@@ -17,18 +17,17 @@ from unbroken import (
     CallStarted,
     Conversation,
     Event,
-    HTTPModel,
     Image,
-    Media,
-    ModelNotFound,
     Text,
     TextAdded,
     ToolCallsDetected,
-    Unauthorized,
     User,
     connect,
     tool,
 )
+from unbroken.errors import ModelNotFound, Unauthorized
+from unbroken.messages import Media
+from unbroken.models.http import HTTPModel
 from unbroken.testing import Call, Say, ScriptedServer, Uses
 
 PNG = (

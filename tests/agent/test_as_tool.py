@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 from scenes import Desk, accepted, can_go_on, only, play, play_aloud, texts
 
-from unbroken import (
-    Agent,
-    CallContext,
-    CallProgress,
-    Conversation,
-    Limits,
-    ScriptedModel,
-    Unauthorized,
-    Wait,
-    tool,
-)
+from unbroken import Agent, CallContext, Conversation, Limits, ScriptedModel, Wait, tool
+from unbroken.errors import Unauthorized
+from unbroken.events import CallProgress
 from unbroken.testing import Call, Fail, Pause, Uses, run_virtual
 
 

@@ -21,21 +21,18 @@ from unbroken import (
     CallFinished,
     CallStarted,
     Conversation,
-    Guarded,
     Limits,
-    Message,
-    RequestRetried,
+    RetryingModel,
     RunFailed,
     RunFinished,
     Schedule,
     ScriptedModel,
     TextAdded,
-    TextFinished,
     TextReplaced,
     UnbrokenError,
-    event_to_json,
 )
-from unbroken.messages import Assistant, ToolMessage
+from unbroken.events import RequestRetried, TextFinished, event_to_json
+from unbroken.messages import Assistant, Message, ToolMessage
 from unbroken.testing import Answer, Cut, Step, run_virtual
 
 
@@ -182,7 +179,7 @@ def test_a_broken_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
     async def main() -> None:
         world = World()
         model = ScriptedModel(*script, "Done.", wire=wire, loop_last=True)
-        chat = Conversation(Agent(Guarded(model, jitter=lambda: 0.5), world.tools(), schedule=schedule))
+        chat = Conversation(Agent(RetryingModel(model, jitter=lambda: 0.5), world.tools(), schedule=schedule))
         turn = asyncio.ensure_future(chat.say("Go."))
         await asyncio.wait([turn], timeout=when)
         turn.cancel()

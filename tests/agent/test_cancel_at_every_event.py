@@ -10,7 +10,7 @@ import pytest
 from call_lives import assert_lives
 from scenes import Desk, accepted, can_go_on, on_every_wire
 
-from unbroken import Agent, CallStarted, Conversation, Event, Guarded, Schedule, ScriptedModel, TextAdded
+from unbroken import Agent, CallStarted, Conversation, Event, RetryingModel, Schedule, ScriptedModel, TextAdded
 from unbroken.errors import RateLimited
 from unbroken.messages import Assistant
 from unbroken.testing import Answer, Break, Call, Cut, End, Fail, Pause, Say, Step, Think, run_virtual
@@ -31,7 +31,7 @@ STORY: list[Answer] = [
 def make(wire: str, schedule: Schedule, desk: Desk) -> tuple[Conversation, ScriptedModel]:
     model = ScriptedModel(*STORY, "Yes.", wire=wire, loop_last=True)
     tools = [desk.tool("look", seconds=0.3, effect="read"), desk.tool("act", seconds=0.3)]
-    return Conversation(Agent(Guarded(model, jitter=lambda: 0.0), tools, schedule=schedule)), model
+    return Conversation(Agent(RetryingModel(model, jitter=lambda: 0.0), tools, schedule=schedule)), model
 
 
 def count_events(wire: str, schedule: Schedule) -> int:

@@ -15,33 +15,29 @@ from unbroken import (
     CallStarted,
     ChainBroken,
     Conversation,
-    Guarded,
     Limits,
-    Message,
-    RequestRetried,
+    RetryingModel,
     RunFinished,
     ScriptedModel,
     Transcript,
     User,
     UserError,
     Wait,
-    chain_status,
-    event_from_json,
-    event_to_json,
-    from_json,
-    validate_tool_chain,
 )
 from unbroken.errors import RateLimited
-from unbroken.messages import Assistant, ToolCall, ToolMessage, ToolResult
+from unbroken.events import RequestRetried, event_from_json, event_to_json
+from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult
 from unbroken.testing import Answer, Break, Call, End, Fail, Say, Think, Uses, run_virtual
+from unbroken.transcript import from_json
+from unbroken.wires.chain import chain_status, validate_tool_chain
 
 ENGLISH = "Please continue the tool calls to the end and give the final answer."
 CHINESE = "请继续完成工具调用链并给出最终回复。"
 
 
-def guarded(*answers: Answer, **settings: Any) -> tuple[Guarded[ScriptedModel], ScriptedModel]:
+def guarded(*answers: Answer, **settings: Any) -> tuple[RetryingModel[ScriptedModel], ScriptedModel]:
     model = ScriptedModel(*answers, **settings)
-    return Guarded(model, jitter=lambda: 0.0), model
+    return RetryingModel(model, jitter=lambda: 0.0), model
 
 
 def last_said(model: ScriptedModel) -> list[str]:

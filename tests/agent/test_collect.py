@@ -14,23 +14,21 @@ from unbroken import (
     Deny,
     Event,
     Limits,
-    ReasoningAdded,
     RunFailed,
     Schedule,
     ScriptedModel,
     TextAdded,
-    Unavailable,
     Usage,
     Wait,
     client_tool,
-    event_from_json,
-    event_to_json,
-    todo_write,
     tool,
 )
 from unbroken.agent.collect import Collected, collect
+from unbroken.errors import Unavailable
+from unbroken.events import ReasoningAdded, event_from_json, event_to_json
 from unbroken.models.script import Call, Cut, Fail, Pause, Say, Think, Uses
 from unbroken.testing import run_virtual
+from unbroken.tools.todo import todo_write
 
 
 @tool(effect="read")

@@ -18,17 +18,17 @@ from unbroken import (
     CallContext,
     ChainBroken,
     Conversation,
-    Message,
     ScriptedModel,
     TextAdded,
     Transcript,
-    Unauthorized,
     User,
     UserError,
     Wait,
     client_tool,
     tool,
 )
+from unbroken.errors import Unauthorized
+from unbroken.messages import Message
 from unbroken.testing import Break, Call, Fail, Pause, Say, run_virtual
 
 

@@ -18,16 +18,13 @@ from unbroken import (
     Agent,
     Allow,
     CallContext,
-    Caller,
     CallFinished,
     CallStarted,
     Conversation,
     Deny,
     Edit,
     Event,
-    InvalidTool,
     Limits,
-    Message,
     Result,
     Schedule,
     ScriptedModel,
@@ -40,9 +37,11 @@ from unbroken import (
     client_tool,
     tool,
 )
-from unbroken.messages import Assistant
+from unbroken.errors import InvalidTool
+from unbroken.messages import Assistant, Message
 from unbroken.middleware import Middleware, RunStart
 from unbroken.testing import Call, Pause, Raw, Say, run_virtual
+from unbroken.tools.caller import Caller
 from unbroken.tools.threads import SIZE
 
 

@@ -12,7 +12,6 @@ from scenes import Desk, accepted, can_go_on, on_every_wire, only, play, play_al
 from unbroken import (
     Agent,
     Allow,
-    LimitReached,
     Limits,
     Prices,
     Recorder,
@@ -23,6 +22,7 @@ from unbroken import (
     UserError,
     Wait,
 )
+from unbroken.events import LimitReached
 from unbroken.testing import Call, Pause, Say, Uses, run_virtual
 
 

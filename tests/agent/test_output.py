@@ -10,8 +10,10 @@ import pytest
 from pydantic import BaseModel
 from scenes import Desk, accepted, can_go_on, on_every_wire, play, texts, under_every_schedule
 
-from unbroken import Agent, AnswerInvalid, Conversation, Limits, OneTool, Schedule, ScriptedModel, UserError
+from unbroken import Agent, Conversation, Limits, Schedule, ScriptedModel, UserError
 from unbroken.agent.output import ANSWER
+from unbroken.errors import AnswerInvalid
+from unbroken.messages import OneTool
 from unbroken.testing import Call, Say, run_virtual
 
 

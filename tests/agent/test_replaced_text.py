@@ -20,17 +20,15 @@ from unbroken import (
     Agent,
     Assistant,
     CallFinished,
-    Collected,
     Event,
-    Guarded,
-    Message,
     Result,
+    RetryingModel,
     ScriptedModel,
     ToolMessage,
-    event_from_json,
-    sentences,
     tool,
 )
+from unbroken.agent.collect import Collected
+from unbroken.agent.sentences import sentences
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import ui_messages
 from unbroken.cli.live import INSTEAD, LiveScreen
@@ -38,8 +36,8 @@ from unbroken.cli.repaint import Page, rows_above
 from unbroken.cli.terminal_text import retrying
 from unbroken.cli.timeline import Timeline, Watch
 from unbroken.errors import ProviderError, RateLimited
-from unbroken.events import RequestRetried
-from unbroken.messages import ToolCall
+from unbroken.events import RequestRetried, event_from_json
+from unbroken.messages import Message, ToolCall
 from unbroken.models.script import Answer, Break, Call, Fail, Say, Think
 from unbroken.testing import Cut, ScriptedServer, run_virtual, serve
 
@@ -59,7 +57,7 @@ async def put(at: int) -> str:
 
 def played(*script: Answer) -> tuple[Result, list[Event]]:
     events: list[Event] = []
-    agent = Agent(Guarded(ScriptedModel(*script)), [look, put], sinks=[events.append])
+    agent = Agent(RetryingModel(ScriptedModel(*script)), [look, put], sinks=[events.append])
     return run_virtual(agent.run("Look.")), events
 
 
@@ -544,7 +542,7 @@ def test_a_call_that_is_taken_over_is_one_line_of_the_picture() -> None:
         [Call("look", at=1, seconds=2, id="other"), Call("put", at=3, id="call_r0c1")],
         "Done.",
     )
-    run_virtual(Agent(Guarded(model), [look, put], middleware=[watch]).run("Look."))
+    run_virtual(Agent(RetryingModel(model), [look, put], middleware=[watch]).run("Look."))
     lost, kept, put_there = watch.turns(watch.view.ended or 0.0)[0].calls
     assert lost.arguments is not None
     assert (json.loads(lost.arguments.text)["at"], lost.error) == (2, True)
@@ -563,7 +561,7 @@ def test_a_call_that_is_taken_over_is_one_line_of_the_picture() -> None:
 def test_a_wait_for_another_try_is_no_time_in_which_the_model_is_heard() -> None:
     watch = Watch()
     limited = Fail(RateLimited("slow down", status=429, retry_after=2.0))
-    model = Guarded(ScriptedModel(limited, [Say("Done.", chunks=5, over=1.0)]))
+    model = RetryingModel(ScriptedModel(limited, [Say("Done.", chunks=5, over=1.0)]))
     run_virtual(Agent(model, middleware=[watch]).run("Hi"))
     answer = Timeline(watch).lines(80)[1].plain
     assert re.fullmatch(r"answer +─╳ {20,}─+ *", answer)

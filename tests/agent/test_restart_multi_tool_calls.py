@@ -14,42 +14,43 @@ from scenes import Desk, accepted, on_every_wire, only, play, play_aloud, result
 from unbroken import (
     Agent,
     Allow,
-    CallAdopted,
     CallContext,
-    CallDropped,
     CallFinished,
-    CallProgress,
-    CallsIgnored,
     CallStarted,
-    CallWritten,
     Conversation,
-    Guarded,
     Limits,
-    ReasoningAdded,
-    ReasoningReplaced,
     Request,
-    RequestRetried,
-    RoundFinished,
+    RetryingModel,
     Schedule,
     ScriptedModel,
     TextAdded,
-    TextFinished,
     TextReplaced,
     Tool,
     ToolCall,
-    ToolSpec,
     Wait,
     tool,
 )
 from unbroken.agent.output import ANSWER
 from unbroken.errors import TimedOut, Unavailable
-from unbroken.messages import Assistant
+from unbroken.events import (
+    CallAdopted,
+    CallDropped,
+    CallProgress,
+    CallsIgnored,
+    CallWritten,
+    ReasoningAdded,
+    ReasoningReplaced,
+    RequestRetried,
+    RoundFinished,
+    TextFinished,
+)
+from unbroken.messages import Assistant, ToolSpec
 from unbroken.testing import Answer, Break, Call, Cut, End, Fail, Pause, Say, Step, Think, Uses, run_virtual
 
 
-def guarded(*answers: Answer, **settings: Any) -> tuple[Guarded[ScriptedModel], ScriptedModel]:
+def guarded(*answers: Answer, **settings: Any) -> tuple[RetryingModel[ScriptedModel], ScriptedModel]:
     model = ScriptedModel(*answers, **settings)
-    return Guarded(model, jitter=lambda: 0.0), model
+    return RetryingModel(model, jitter=lambda: 0.0), model
 
 
 def finished(events: Any) -> list[tuple[str, str]]:
@@ -121,7 +122,7 @@ def test_what_a_second_broken_answer_said_was_never_shown() -> None:
     """It is asked for whole, gets no first byte, and streams again: quietly."""
     late = Fail(TimedOut("nothing came"))
     model, asked = guarded([Say("One"), Break()], [late], [Say("Two, and more"), Break()], "One and two.")
-    model = Guarded(asked, attempts=4, jitter=lambda: 0.0)
+    model = RetryingModel(asked, attempts=4, jitter=lambda: 0.0)
     result, events = play_aloud(Agent(model))
     assert [request.stream for request in asked.requests] == [True, False, True, False]
     assert [(type(e).__name__, e.text) for e in events if isinstance(e, (TextAdded, TextReplaced))] == [
@@ -207,7 +208,7 @@ def test_a_sync_read_in_a_thread_goes_on_too() -> None:
         asked_again.set()
         return [Call("look", id="new")]
 
-    model = Guarded(ScriptedModel([Call("look", id="old"), Pause(0.01), Break()], second, "Done."))
+    model = RetryingModel(ScriptedModel([Call("look", id="old"), Pause(0.01), Break()], second, "Done."))
     result = asyncio.run(Agent(model, [look]).run("Go."))
     assert (ran, results_in(result.messages)) == (["look"], [("new", "seen")])
 
@@ -413,7 +414,7 @@ def test_a_run_that_is_cancelled_in_its_second_answer_keeps_what_was_shown_and_w
             "Done.",
         )
         look = desk.tool("look", "seen", seconds=seconds, effect="read")
-        chat = Conversation(Agent(Guarded(model, jitter=lambda: 0.0), [look]))
+        chat = Conversation(Agent(RetryingModel(model, jitter=lambda: 0.0), [look]))
         events: list[Any] = []
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(10.0):
@@ -478,7 +479,7 @@ def test_a_read_of_the_first_of_three_answers_is_taken_over_by_the_third() -> No
         [Call("look", note="b"), Call("look", note="a")],
         "Done.",
     )
-    model = Guarded(asked, attempts=4, jitter=lambda: 0.0)
+    model = RetryingModel(asked, attempts=4, jitter=lambda: 0.0)
     look = desk.tool("look", saw, seconds=9.0, effect="read")
     result, events = play_aloud(Agent(model, [look]))
     assert texts(result) == ["saw b", "saw a"]
@@ -598,7 +599,7 @@ def test_an_answer_that_another_model_gives_takes_over_what_the_first_began() ->
     first = ScriptedModel([Think("Hm."), Call("look")], broken, BUSY, "Done.", wire="anthropic-messages", name="a:one")
     second = ScriptedModel([Think("So."), Call("look", note="a")], wire="gemini", name="b:two")
     agent = Agent(
-        Guarded(first, 2, fallback=[second], jitter=lambda: 0.0),
+        RetryingModel(first, 2, fallback=[second], jitter=lambda: 0.0),
         [desk.tool("look", "seen", seconds=5.0, effect="read")],
     )
     result, events = play_aloud(agent)

@@ -11,24 +11,23 @@ from hypothesis import strategies as st
 from strategies import costly
 
 from unbroken import (
-    WIRES,
     Agent,
     Assistant,
     Conversation,
     Limits,
-    Message,
     Schedule,
     ScriptedModel,
     Tool,
     ToolMessage,
     Transcript,
     UnbrokenError,
-    event_to_json,
     tool,
 )
-from unbroken.messages import Json
+from unbroken.events import event_to_json
+from unbroken.messages import Json, Message
 from unbroken.models.script import Answer, Break, Call, Cut, Say, Step, Think
 from unbroken.testing import check_request, run_virtual
+from unbroken.wires import WIRES
 
 DURATIONS = st.sampled_from([0.0, 0.05, 0.1, 0.3, 1.0])
 PATHS = st.sampled_from(["a", "b", "c"])

@@ -11,20 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken import (
-    Agent,
-    Assistant,
-    CallFinished,
-    Event,
-    RunFailed,
-    ScriptedModel,
-    Sentences,
-    TextAdded,
-    TextFinished,
-    Unavailable,
-    tool,
-)
-from unbroken.agent.sentences import Splitter, sentences
+from unbroken import Agent, Assistant, CallFinished, Event, RunFailed, ScriptedModel, TextAdded, tool
+from unbroken.agent.sentences import Sentences, Splitter, sentences
+from unbroken.errors import Unavailable
+from unbroken.events import TextFinished
 from unbroken.models.script import Call, Fail, Pause, Say
 from unbroken.testing import run_virtual
 

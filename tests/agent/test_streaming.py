@@ -16,14 +16,14 @@ from unbroken import (
     Event,
     RunFailed,
     RunFinished,
-    RunStream,
     Schedule,
     ScriptedModel,
     TextAdded,
-    TextFinished,
-    Unauthorized,
     UserError,
 )
+from unbroken.agent import RunStream
+from unbroken.errors import Unauthorized
+from unbroken.events import TextFinished
 from unbroken.testing import Call, Fail, Pause, Say, Think, run_virtual
 
 

@@ -25,7 +25,6 @@ from unbroken import (
     CallStarted,
     Deny,
     Event,
-    Media,
     RequestSent,
     RunStarted,
     ScriptedModel,
@@ -35,7 +34,6 @@ from unbroken import (
     ToolMessage,
     ToolResult,
     Transcript,
-    Unavailable,
     User,
     UserError,
     Wait,
@@ -45,6 +43,8 @@ from unbroken import (
 from unbroken.agent.output import ANSWER
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, WITHDRAWN, ui_messages
+from unbroken.errors import Unavailable
+from unbroken.messages import Media
 from unbroken.models.script import Call, Cut, Fail, Pause, Say, Think
 from unbroken.testing import run_virtual
 

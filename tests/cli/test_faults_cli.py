@@ -15,10 +15,10 @@ from urllib.error import HTTPError
 import pytest
 from terminals import in_pipe
 
-from unbroken import Request, User, decode, find_wire
+from unbroken import Request, User, decode
 from unbroken.testing import FAULTS
 from unbroken.testing.faulty import TOOLS
-from unbroken.wires import WIRES
+from unbroken.wires import WIRES, find_wire
 
 ASKED = Request((User.of("What is the weather?"),), tools=TOOLS, model="any", stream=False)
 

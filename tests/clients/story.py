@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unbroken import Assistant, Message, Request, System, ToolMessage, User
+from unbroken import Assistant, Request, System, ToolMessage, User
+from unbroken.messages import Message
 from unbroken.models.script import Answer
 from unbroken.testing import Call, Say, Think, Uses
 

@@ -19,7 +19,9 @@ from course_assistant.assistant import CourseAssistant
 from course_assistant.library import CourseLibrary
 from course_assistant.tours import scripted_model
 from course_assistant.web.server import create_app, serving
-from unbroken import Delta, Guarded, Model, Request, ScriptedModel, Unavailable
+from unbroken import Model, Request, RetryingModel, ScriptedModel
+from unbroken.deltas import Delta
+from unbroken.errors import Unavailable
 from unbroken.testing import Break, Call, Fail, Say
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
@@ -158,7 +160,7 @@ def test_an_answer_that_broke_off_is_shown_once_in_its_second_wording() -> None:
         assert "asked again" in " ".join(await texts(tab, ".steps .event"))
 
     model = ScriptedModel(SEARCH, [Say("I think that"), Break()], "MCP is a protocol.")
-    in_browser(Guarded(model), act)
+    in_browser(RetryingModel(model), act)
 
 
 def test_escape_stops_a_question_and_its_run() -> None:

@@ -10,8 +10,9 @@ import pytest
 from samples import SAMPLES
 from streams import calls_chunk, chat, chunk, feed, piece, sse
 
-from unbroken import Decoder, NotAResponse, StreamError, TooDeep, TooLarge, UnknownWire, UserError, decode
+from unbroken import Decoder, UserError, decode
 from unbroken.deltas import TextDelta
+from unbroken.errors import NotAResponse, StreamError, TooDeep, TooLarge, UnknownWire
 from unbroken.wires import WIRES
 from unbroken.wires.sse import Framer
 

@@ -8,20 +8,8 @@ from typing import Any
 import pytest
 from streams import calls_chunk, calls_of, chat, chunk, feed, piece, sse
 
-from unbroken import (
-    Assistant,
-    CallOpened,
-    CallReady,
-    CallSpoiled,
-    CallWithdrawn,
-    Decoder,
-    Ended,
-    Request,
-    Response,
-    ToolCall,
-    User,
-    decode,
-)
+from unbroken import Assistant, CallReady, Decoder, Ended, Request, Response, ToolCall, User, decode
+from unbroken.deltas import CallOpened, CallSpoiled, CallWithdrawn
 
 
 def ready(body: bytes) -> list[tuple[int, str]]:

@@ -9,7 +9,8 @@ import pytest
 from corpus import ABSENT, RECORDINGS, WIRES, Recording
 from streams import feed
 
-from unbroken import CallReady, Response, decode, guess_wire
+from unbroken import CallReady, Response, decode
+from unbroken.decoding import guess_wire
 
 pytestmark = pytest.mark.skipif(not RECORDINGS, reason=ABSENT)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken import Shown
-from unbroken.decoding import StillToSay
+from unbroken.decoding import Shown, StillToSay
 
 
 def shown(*pieces: str) -> Shown:

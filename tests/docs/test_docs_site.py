@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from documented_names import documented_names
 
 import unbroken
 from unbroken import dph, gateway, testing, viewer
@@ -72,6 +73,12 @@ def test_every_public_name_is_in_the_reference_once(room: ModuleType) -> None:
     elsewhere = set[str]() if room is unbroken else set(unbroken.__all__)
     wanted = sorted(set(room.__all__) - elsewhere)
     assert sorted(name for where, name in told if where == room.__name__) == wanted
+
+
+def test_every_entry_of_the_reference_is_there_once() -> None:
+    entries = [(module, name) for module, name, value in documented_names() if value is not None]
+    assert len(entries) > 180  # they were found at all
+    assert sorted(set(entries)) == sorted(entries)
 
 
 def test_the_loop_is_shown_from_its_source() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from unbroken import Allow, ScriptedModel, Toolbox, Unauthorized, UserError, connect, read_recording, tool
+from unbroken import Allow, ScriptedModel, UserError, connect, tool
 from unbroken.dph import (
     BlockStarted,
     InvalidProgram,
@@ -24,8 +24,11 @@ from unbroken.dph import (
 )
 from unbroken.dph.syntax import Assignment, Block
 from unbroken.dph.values import measure
+from unbroken.errors import Unauthorized
 from unbroken.models.script import Line
 from unbroken.testing import Call, Fail, Say, Uses, run_virtual, serve
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.recording import read_recording
 
 
 def run(program: str | Path, *answers: Line, tools: list[Any] | None = None, **variables: Any) -> ProgramResult:

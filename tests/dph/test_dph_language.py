@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken import Toolbox, UserError
+from unbroken import UserError
 from unbroken.dph import InvalidProgram, Problem, Source, check_program, flags, load_program, parse_program, read_source
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.filling import fill
@@ -19,6 +19,7 @@ from unbroken.dph.functions import FUNCTIONS
 from unbroken.dph.scope import Scope
 from unbroken.dph.syntax import Assignment, Block, CallStatement, If, Word
 from unbroken.dph.values import Answer
+from unbroken.tools.toolbox import Toolbox
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 ENDS_A_STATEMENT = re.compile(r"(?:^|\s)(?:->|>>)[ \t]*" + NAME + r"[ \t]*(?:/end/[ \t]*)?$")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from unbroken import CallStarted, OneTool, Request, ScriptedModel, System, Toolbox, User, UserError
+from unbroken import CallStarted, Request, ScriptedModel, System, User, UserError
 from unbroken.dph import (
     InBlock,
     InvalidProgram,
@@ -25,7 +25,9 @@ from unbroken.dph import (
     load_program,
     run_program,
 )
+from unbroken.messages import OneTool
 from unbroken.testing import Call, Pause, Say, Step, Think, run_virtual
+from unbroken.tools.toolbox import Toolbox
 
 FOLDER = Path(__file__).parent / "programs"
 TOOLS = Path(__file__).parent / "tools.py"

@@ -17,25 +17,19 @@ import pytest
 
 from unbroken import (
     Allow,
-    Approval,
     CallContext,
     CallFinished,
-    CallProgress,
-    CallsIgnored,
     CallStarted,
     ChainBroken,
     Deny,
     Edit,
     MCPServer,
-    RoundFinished,
     ScriptedModel,
     TextAdded,
     ToolCall,
     Wait,
     client_tool,
     connect,
-    list_recordings,
-    read_recording,
     tool,
 )
 from unbroken.dph import (
@@ -51,7 +45,10 @@ from unbroken.dph import (
     run_program,
     run_program_sync,
 )
+from unbroken.events import CallProgress, CallsIgnored, RoundFinished
 from unbroken.testing import Break, Call, Fail, Pause, Say, run_virtual, serve
+from unbroken.tools.approval import Approval
+from unbroken.trajectory.recording import list_recordings, read_recording
 
 Kind = TypeVar("Kind", BlockStarted, BlockFinished, InBlock)
 MCP_PROGRAM = [sys.executable, str(Path(__file__).parents[1].joinpath("support", "mcp_server_by_hand.py"))]

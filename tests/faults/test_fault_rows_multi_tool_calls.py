@@ -13,15 +13,10 @@ from scenes import PROVIDERS, SIZES, WIRES, Desk, accepted, in_pieces, on, play,
 from streams import calls_chunk, chat, chunk, piece, sse
 from wire_bytes import block, function_call, tool_use
 
-from unbroken import (
-    Agent,
-    Schedule,
-    ScriptedModel,
-    connect,
-    find_wire,
-)
+from unbroken import Agent, Schedule, ScriptedModel, connect
 from unbroken.models.script import Line
 from unbroken.testing import Call, Say, ScriptedServer
+from unbroken.wires import find_wire
 
 STREAMED = [pytest.param(True, id="streamed"), pytest.param(False, id="whole")]
 

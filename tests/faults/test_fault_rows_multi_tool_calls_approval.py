@@ -24,8 +24,6 @@ from scenes import (
 from unbroken import (
     Agent,
     Allow,
-    Approval,
-    ApprovalAsked,
     CallContext,
     CallStarted,
     Conversation,
@@ -41,7 +39,9 @@ from unbroken import (
     client_tool,
     tool,
 )
+from unbroken.events import ApprovalAsked
 from unbroken.testing import Call, Pause, run_virtual
+from unbroken.tools.approval import Approval
 
 PLACE: dict[str, Any] = {"type": "object", "properties": {"accuracy": {"type": "integer"}}}
 

@@ -23,20 +23,10 @@ from scenes import (
 )
 from wire_bytes import block, tool_use
 
-from unbroken import (
-    Agent,
-    Allow,
-    Approval,
-    CallsIgnored,
-    CallStarted,
-    Conversation,
-    Schedule,
-    ScriptedModel,
-    Tool,
-    ToolCall,
-    tool,
-)
+from unbroken import Agent, Allow, CallStarted, Conversation, Schedule, ScriptedModel, Tool, ToolCall, tool
+from unbroken.events import CallsIgnored
 from unbroken.testing import Call, Pause, Raw, Say, Think, run_virtual
+from unbroken.tools.approval import Approval
 
 
 def file_tools(files: dict[str, str], keyed: bool) -> list[Tool]:

@@ -11,17 +11,8 @@ from scenes import SIZES, WIRES, Desk, accepted, can_go_on, on, only, play, play
 from streams import calls_chunk, chat, chunk, piece, sse
 from wire_bytes import function_call, tool_use
 
-from unbroken import (
-    Agent,
-    CallFinished,
-    CallStarted,
-    ChainBroken,
-    Event,
-    RunFailed,
-    Schedule,
-    ScriptedModel,
-    TextFinished,
-)
+from unbroken import Agent, CallFinished, CallStarted, ChainBroken, Event, RunFailed, Schedule, ScriptedModel
+from unbroken.events import TextFinished
 from unbroken.testing import Break, Call, Cut, Raw, Say, Think
 
 A = '{"n": 1}'

@@ -19,14 +19,8 @@ from scenes import (
     under_every_schedule,
 )
 
-from unbroken import (
-    Agent,
-    LimitReached,
-    Limits,
-    Prices,
-    Schedule,
-    ScriptedModel,
-)
+from unbroken import Agent, Limits, Prices, Schedule, ScriptedModel
+from unbroken.events import LimitReached
 from unbroken.testing import Call, Pause, Say, Uses
 
 # Row 24: the limit is reached

@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from unbroken import Assistant, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+from unbroken import Assistant, Request, ToolCall, ToolMessage, ToolResult, User
 from unbroken.deltas import CallReady, Ended, TextDelta, UsageReported
 from unbroken.gateway.upstreams.demo_arguments import demo_arguments
 from unbroken.gateway.upstreams.demo_model import DemoModel
-from unbroken.messages import Choice, Message, OneTool
+from unbroken.messages import Choice, Message, OneTool, ToolSpec
 
 
 def tool(name: str, **properties: Any) -> ToolSpec:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken import VirtualClock
+from unbroken.clock import VirtualClock
 from unbroken.gateway.http.admission import KeyLimits, OverLimit
 from unbroken.gateway.keys import GatewayKey
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from unbroken import UserError, VirtualClock
+from unbroken import UserError
+from unbroken.clock import VirtualClock
 from unbroken.gateway.keys import GatewayKey, KeyRing, create_key, list_keys, revoke_key
 
 ANN = GatewayKey("ann", aliases=("gpt-5", "fast"), requests_per_minute=60, in_flight=4)

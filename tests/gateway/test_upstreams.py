@@ -12,7 +12,7 @@ from unbroken.errors import MissingKey, UserError
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.gateway.upstreams.upstream import open_upstreams
 from unbroken.messages import User
-from unbroken.models.guarded import Guarded
+from unbroken.models.retrying import RetryingModel
 from unbroken.testing import ScriptedServer
 from unbroken.wires import WIRES
 
@@ -186,6 +186,6 @@ def test_a_key_file_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> No
 
 def test_a_provider_is_guarded_and_a_function_is_left_as_it_is(module: str) -> None:
     opened = open_upstreams([UpstreamSettings("a", "ollama:x"), UpstreamSettings("b", f"python:{module}:a_model")])
-    assert isinstance(opened["a"].model, Guarded)
-    assert not isinstance(opened["b"].model, Guarded)
+    assert isinstance(opened["a"].model, RetryingModel)
+    assert not isinstance(opened["b"].model, RetryingModel)
     assert (opened["a"].wire, opened["b"].wire) == ("openai-chat", "")

@@ -14,18 +14,18 @@ from streams import chunk, piece, sse
 from unbroken import (
     Agent,
     Event,
-    Guarded,
-    HTTPModel,
     Request,
+    RetryingModel,
     RunFinished,
     TextAdded,
     User,
     UserError,
     connect,
-    event_to_json,
     tool,
 )
 from unbroken.deltas import CallReady, Delta, Ended, Restarted, TextDelta
+from unbroken.events import event_to_json
+from unbroken.models.http import HTTPModel
 from unbroken.models.model import Model
 from unbroken.testing import Break, Raw, ScriptedServer, serve
 from unbroken.tools.execution import Batch
@@ -57,7 +57,7 @@ def server() -> Iterator[ScriptedServer]:
         yield server
 
 
-def model_of(server: ScriptedServer) -> Guarded[HTTPModel]:
+def model_of(server: ScriptedServer) -> RetryingModel[HTTPModel]:
     return connect("openai:demo", base_url=server.base_url(), api_key="k")
 
 
@@ -88,7 +88,7 @@ def test_a_model_that_yields_single_deltas_is_told_to_yield_batches() -> None:
         async def stream(self, request: Request) -> AsyncIterator[Delta]:
             yield TextDelta("a")
 
-    for model in (Single(), Guarded(Single())):  # type: ignore[type-var] - that is the mistake
+    for model in (Single(), RetryingModel(Single())):  # type: ignore[type-var] - that is the mistake
         with pytest.raises(UserError, match=r"model `single` yields a TextDelta.*yield \[delta\]"):
             asyncio.run(Agent(model).run("Go."))  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ def test_a_call_that_was_ready_in_the_read_that_broke_is_dropped_by_its_id() -> 
     call = chunk({"tool_calls": [piece(0, "c", "weather", '{"city": "Rome"}', type="function")]})
     cut = Raw(sse(chunk({"content": "Let me look."}), call, done=False))
 
-    async def main(model: Guarded[HTTPModel]) -> list[Delta]:
+    async def main(model: RetryingModel[HTTPModel]) -> list[Delta]:
         return await deltas_of(model)
 
     with serve([cut, Break()], TEXT, loop_last=True) as server:

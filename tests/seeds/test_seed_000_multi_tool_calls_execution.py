@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in
 
-from unbroken import Agent, CallFinished, CallsIgnored, RoundFinished, Schedule, ScriptedModel, ToolLate, to_json, tool
+from unbroken import Agent, CallFinished, Schedule, ScriptedModel, tool
+from unbroken.events import CallsIgnored, RoundFinished, ToolLate
 from unbroken.models.script import Line
 from unbroken.testing import Call
+from unbroken.transcript import to_json
 
 ALL_FAILED = "All tool calls failed. Please check the error messages and try again."
 

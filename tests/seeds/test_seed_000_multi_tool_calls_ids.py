@@ -13,7 +13,6 @@ from unbroken import (
     Agent,
     Assistant,
     Conversation,
-    Message,
     Result,
     Schedule,
     ScriptedModel,
@@ -22,6 +21,7 @@ from unbroken import (
     ToolResult,
     User,
 )
+from unbroken.messages import Message
 from unbroken.models.script import Line
 from unbroken.testing import Call, run_virtual
 

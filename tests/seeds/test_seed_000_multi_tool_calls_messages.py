@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from scenes import WIRES, Desk, accepted, calls_in, play, results_in, roles
 
-from unbroken import Agent, Assistant, Schedule, ScriptedModel, ToolMessage, from_json, to_json
+from unbroken import Agent, Assistant, Schedule, ScriptedModel, ToolMessage
 from unbroken.models.script import Line
 from unbroken.testing import Call, Say
+from unbroken.transcript import from_json, to_json
 
 WEATHER = Call("get_weather", city="Beijing", id="call_1")
 NEWS = Call("get_news", topic="tech", id="call_2")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in, roles
 
-from unbroken import Agent, LimitReached, Limits, RequestSent, ScriptedModel
+from unbroken import Agent, Limits, RequestSent, ScriptedModel
+from unbroken.events import LimitReached
 from unbroken.testing import Call
 
 TWO_ROUNDS = Limits(rounds=2)

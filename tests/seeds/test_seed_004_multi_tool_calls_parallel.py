@@ -7,18 +7,10 @@ from typing import Any
 import pytest
 from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in
 
-from unbroken import (
-    Agent,
-    CallFinished,
-    CallStarted,
-    Event,
-    Schedule,
-    ScriptedModel,
-    TextFinished,
-    TodoUpdated,
-    todo_write,
-)
+from unbroken import Agent, CallFinished, CallStarted, Event, Schedule, ScriptedModel
+from unbroken.events import TextFinished, TodoUpdated
 from unbroken.testing import Call, Say
+from unbroken.tools.todo import todo_write
 
 TOGETHER = [Schedule.PARALLEL, Schedule.EAGER]
 

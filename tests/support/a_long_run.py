@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unbroken import Agent, Guarded, Result, ScriptedModel, tool
+from unbroken import Agent, Result, RetryingModel, ScriptedModel, tool
 from unbroken.events import Sink
 from unbroken.middleware import Middleware
 from unbroken.models.script import Break, Call, Pause, Say, Uses
@@ -53,7 +53,7 @@ async def book(what: str) -> str:
 TOOLS = [weather, events_on, map_of, book]
 
 
-def model() -> Guarded[ScriptedModel]:
+def model() -> RetryingModel[ScriptedModel]:
     """The second answer breaks off after its first call, which runs by then, and comes again whole."""
     second = (
         Call("events_on", day="Sunday"),
@@ -74,7 +74,7 @@ def model() -> Guarded[ScriptedModel]:
         [Call("book", what="a swim"), Call("book", what="whales"), Uses(300, 40)],
         [Say("Swim in the morning, whales at noon; both are booked.", over=0.5), Uses(400, 50)],
     )
-    return Guarded(scripted, first_wait=0.0, jitter=lambda: 0.0)
+    return RetryingModel(scripted, first_wait=0.0, jitter=lambda: 0.0)
 
 
 def agent(**options: Any) -> Agent:

@@ -14,14 +14,12 @@ from scenes import WIRES
 from unbroken import (
     Agent,
     Allow,
-    Approval,
     CallContext,
     Deny,
     Event,
-    Guarded,
     Limits,
-    Message,
     Result,
+    RetryingModel,
     Schedule,
     ScriptedModel,
     Tool,
@@ -30,7 +28,9 @@ from unbroken import (
     tool,
 )
 from unbroken.errors import RateLimited, Unavailable
+from unbroken.messages import Message
 from unbroken.testing import Answer, Break, Call, Cut, End, ErrorInside, Fail, Say, Step, Think
+from unbroken.tools.approval import Approval
 
 READS = ("look", "read_file", "ask_first")
 KEYED = ("read_file", "write_file")
@@ -182,7 +182,7 @@ async def play(script: list[Answer], schedule: Schedule, wire: str, **settings: 
     world, events = World(), list[Event]()
     model = ScriptedModel(*script, wire=wire, loop_last=True)
     agent = Agent(
-        Guarded(model, jitter=lambda: 0.5),
+        RetryingModel(model, jitter=lambda: 0.5),
         world.tools(),
         schedule=schedule,
         on_approval=decide,

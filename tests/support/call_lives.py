@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from unbroken import (
-    CallAdopted,
-    CallDropped,
-    CallEvent,
-    CallFinished,
-    CallStarted,
-    CallWritten,
-    Event,
-    RunFinished,
-    ToolCallsDetected,
-)
+from unbroken import CallFinished, CallStarted, Event, RunFinished, ToolCallsDetected
+from unbroken.events import CallAdopted, CallDropped, CallEvent, CallWritten
 
 
 def assert_lives(events: Sequence[Event], died: bool = False) -> None:

@@ -13,25 +13,13 @@ from typing import Any, TypeVar
 import pytest
 from call_lives import assert_lives
 
-from unbroken import (
-    Agent,
-    Event,
-    Message,
-    Request,
-    Result,
-    Schedule,
-    ScriptedModel,
-    Tool,
-    ToolSpec,
-    Transcript,
-    User,
-    find_wire,
-)
+from unbroken import Agent, Event, Request, Result, Schedule, ScriptedModel, Tool, Transcript, User
 from unbroken.clock import current_clock
-from unbroken.messages import Assistant, Json, ToolCall, ToolMessage
+from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolSpec
 from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
 from unbroken.tools.schema import Signature
 from unbroken.wires import WIRES as _WIRES
+from unbroken.wires import find_wire
 
 WIRES = tuple(_WIRES)
 PROVIDERS = {

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from unbroken import Assistant, Media, Message, System, Text, ToolCall, ToolMessage, ToolResult, User
-from unbroken.messages import Part
+from unbroken import Assistant, System, Text, ToolCall, ToolMessage, ToolResult, User
+from unbroken.messages import Media, Message, Part
 
 _USUAL = settings.get_profile("ci").max_examples
 _NOW = settings().max_examples

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from unbroken import Decoder, Delta, Response
+from unbroken import Decoder, Response
+from unbroken.deltas import Delta
 
 
 def sse(*events: Any, done: bool = True) -> bytes:

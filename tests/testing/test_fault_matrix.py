@@ -21,7 +21,7 @@ from terminals import in_pipe
 from unbroken.cli.faults_run import run_command
 from unbroken.errors import UserError
 from unbroken.messages import Request, ToolMessage
-from unbroken.models.guarded import Guarded
+from unbroken.models.retrying import RetryingModel
 from unbroken.models.script import Call, Say, Step
 from unbroken.testing import FAULTS, FaultyServer, find_fault
 from unbroken.testing.crowd import Crowd, Job
@@ -107,7 +107,7 @@ def test_a_second_answer_of_another_shape_is_taken_as_it_is(second: list[Step], 
     async def main() -> None:
         server = FaultyServer(tell, fault="error_at_the_end", differs=differs, on_sent=unheard)
         async with server:
-            run = await run_scenario(Guarded(open_model(wire, server.base_url(wire)), first_wait=0.01))
+            run = await run_scenario(RetryingModel(open_model(wire, server.base_url(wire)), first_wait=0.01))
             run.requests, run.sent = server.requests, server.sent
             await until_over(run)
         assert run.outcome == outcome

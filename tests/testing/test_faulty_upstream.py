@@ -25,7 +25,6 @@ from unbroken import (
     ToolCall,
     ToolMessage,
     ToolResult,
-    ToolSpec,
     User,
     UserError,
     connect,
@@ -34,8 +33,9 @@ from unbroken import (
 from unbroken.decoding.prose.dialects import DIALECTS
 from unbroken.deltas import Ended
 from unbroken.errors import ContextTooLong, ProviderError
+from unbroken.messages import ToolSpec
 from unbroken.models.error_responses import Asked, read_failure
-from unbroken.models.guarded import Guarded
+from unbroken.models.retrying import RetryingModel
 from unbroken.models.script import Line, Step
 from unbroken.testing import FAULTS, Call, Fault, FaultyServer, Say, find_fault, serve_faulty, story
 from unbroken.testing.faults import close, context_too_long, drip, garbage, reset, stall, status
@@ -500,7 +500,7 @@ def test_a_server_that_could_break_nothing_is_refused(options: dict[str, Any], t
 
 def test_a_single_answer_of_the_fixture_needs_no_list(faulty_upstream: FaultyUpstream) -> None:
     server = faulty_upstream("status_503", answers="Hello.", times=2)
-    model = Guarded(open_model("openai-chat", server.base_url()), first_wait=0.001)
+    model = RetryingModel(open_model("openai-chat", server.base_url()), first_wait=0.001)
     assert Agent(model).run_sync("Hi.").text == "Hello."
     assert server.broken == {0: "status_503", 1: "status_503"}
 

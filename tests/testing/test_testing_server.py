@@ -15,12 +15,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from unbroken import Assistant, Request, Response, ToolCall, ToolSpec, User, decode, find_wire
+from unbroken import Assistant, Request, Response, ToolCall, User, decode
 from unbroken.errors import RateLimited, Unreachable, UserError
+from unbroken.messages import ToolSpec
 from unbroken.models.script import Line
 from unbroken.testing import Break, Call, ErrorInside, Fail, Pause, Say, ScriptedServer, Think, Uses, run_virtual, serve
 from unbroken.testing.reply import Stray
-from unbroken.wires import WIRES
+from unbroken.wires import WIRES, find_wire
 
 ASKED = Request((User.of("What is the weather?"),), tools=(ToolSpec("get_weather"),), model="demo")
 STREAMED = [pytest.param(True, id="streamed"), pytest.param(False, id="whole")]

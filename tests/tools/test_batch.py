@@ -13,7 +13,6 @@ from scenes import Desk, accepted, can_go_on, only, play, play_aloud, results_in
 from unbroken import (
     Agent,
     Allow,
-    ApprovalAsked,
     CallContext,
     CallFinished,
     CallStarted,
@@ -26,6 +25,7 @@ from unbroken import (
     ToolCall,
     tool,
 )
+from unbroken.events import ApprovalAsked
 from unbroken.testing import Call, run_virtual
 
 # Approvals

@@ -13,11 +13,7 @@ from scenes import Desk, accepted, can_go_on, only, play, play_aloud, texts
 from unbroken import (
     Agent,
     CallContext,
-    Caller,
-    CallProgress,
     Conversation,
-    InvalidTool,
-    Media,
     ScriptedModel,
     Tool,
     ToolCall,
@@ -26,8 +22,12 @@ from unbroken import (
     tool,
 )
 from unbroken.clock import current_clock
+from unbroken.errors import InvalidTool
+from unbroken.events import CallProgress
+from unbroken.messages import Media
 from unbroken.middleware import Middleware
 from unbroken.testing import Call, run_virtual
+from unbroken.tools.caller import Caller
 
 
 class Panic(BaseException):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from scenes import accepted, only, texts
 
-from unbroken import Agent, CallProgress, Event, Result, ScriptedModel, Tool, ToolOutput, tool
+from unbroken import Agent, Event, Result, ScriptedModel, Tool, ToolOutput, tool
+from unbroken.events import CallProgress
 from unbroken.testing import Call, run_virtual
 from unbroken.tools.lazy import ITEMS
 

@@ -18,11 +18,9 @@ from strategies import costly
 from unbroken import (
     Agent,
     Allow,
-    Approval,
     Deny,
-    Guarded,
-    InvalidTool,
     Result,
+    RetryingModel,
     Schedule,
     ScriptedModel,
     Tool,
@@ -31,9 +29,11 @@ from unbroken import (
     client_tool,
     tool,
 )
+from unbroken.errors import InvalidTool
 from unbroken.messages import Json
 from unbroken.models.script import Break, Call, Step
 from unbroken.testing import run_virtual
+from unbroken.tools.approval import Approval
 
 PATH: dict[str, Any] = {"key": itemgetter("path")}
 READ: dict[str, Any] = {"effect": "read"}
@@ -253,7 +253,7 @@ def test_a_read_of_a_broken_answer_is_adopted_and_the_write_behind_it_waits_for_
         [Call("look"), Call("act", after=0.5), Break()], [Call("look"), Call("act"), Call("look", n=2)], "Done."
     )
     tools = [desk.tool("look", seconds=2.0, effect="read"), desk.tool("act", seconds=1.0)]
-    play(Agent(Guarded(from_break, first_wait=0.0), tools))
+    play(Agent(RetryingModel(from_break, first_wait=0.0), tools))
     assert desk.spans == [("look", 0.0, 2.0), ("act", 2.0, 3.0), ("look", 3.0, 5.0)]
 
 

@@ -15,17 +15,16 @@ from scenes import accepted, only, texts
 from unbroken import (
     Agent,
     CallContext,
-    CallProgress,
     Event,
     Request,
     Result,
     RunFinished,
     ScriptedModel,
     Tool,
-    ToolLate,
     ToolMessage,
     tool,
 )
+from unbroken.events import CallProgress, ToolLate
 from unbroken.testing import Call
 from unbroken.tools.threads import DEEPEST, SIZE, THREADS, Job, Threads
 

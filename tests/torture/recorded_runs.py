@@ -23,10 +23,11 @@ from child_processes import Child, Tell, load_first
 from torture.checker import Report
 from torture.history import History, Record, read_histories
 from torture.processes import SmallDisk
-from unbroken import Agent, Allow, CallContext, ScriptedModel, Wait, read_recording, tool
+from unbroken import Agent, Allow, CallContext, ScriptedModel, Wait, tool
 from unbroken.errors import UnbrokenError
 from unbroken.messages import Assistant, Request, ToolMessage
 from unbroken.models.script import Answer, Call, Say
+from unbroken.trajectory.recording import read_recording
 from unbroken.transcript import from_json, to_json
 
 load_first(__name__)

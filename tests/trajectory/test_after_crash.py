@@ -13,19 +13,8 @@ from typing import Any
 import pytest
 from killed_runs import UNKNOWN, executions, in_a_child, killed, payer, resumed, script
 
-from unbroken import (
-    Agent,
-    Allow,
-    Deny,
-    Edit,
-    InvalidTool,
-    Metrics,
-    Result,
-    ScriptedModel,
-    ToolResult,
-    Wait,
-    tool,
-)
+from unbroken import Agent, Allow, Deny, Edit, Metrics, Result, ScriptedModel, ToolResult, Wait, tool
+from unbroken.errors import InvalidTool
 from unbroken.events import ApprovalAsked, CallFinished, Event, RunFinished
 from unbroken.messages import Assistant, Request
 from unbroken.models.script import Answer, Call

@@ -19,21 +19,28 @@ from hypothesis import strategies as st
 from unbroken import (
     Agent,
     Allow,
-    CallAdopted,
-    CallDropped,
     CallFinished,
     Event,
-    Guarded,
     Limits,
     Prices,
     Result,
+    RetryingModel,
     Schedule,
     ScriptedModel,
     Wait,
     tool,
 )
 from unbroken.errors import ChainBroken, Unavailable, UserError
-from unbroken.events import CallStarted, RequestRetried, RequestSent, RunFailed, RunFinished, RunStarted
+from unbroken.events import (
+    CallAdopted,
+    CallDropped,
+    CallStarted,
+    RequestRetried,
+    RequestSent,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
 from unbroken.messages import Assistant, Request
 from unbroken.models.script import Answer, Break, Call, Fail, Pause, Say, Uses
 from unbroken.testing import run_virtual
@@ -70,7 +77,9 @@ def heard(script: Sequence[Answer], **options: Any) -> tuple[Result, list[Event]
     events: list[Event] = []
 
     async def main() -> Result:
-        agent = Agent(Guarded(ScriptedModel(*script), first_wait=0.0), [look, delete, fail], sinks=[events.append])
+        agent = Agent(
+            RetryingModel(ScriptedModel(*script), first_wait=0.0), [look, delete, fail], sinks=[events.append]
+        )
         return await agent.run("Go.", **options)
 
     return run_virtual(main), events
@@ -266,7 +275,7 @@ def test_a_query_that_fails_is_counted_with_its_rounds_and_broken_responses() ->
 
     async def main() -> None:
         script: list[Answer] = [[Call("fail", path="a")], [Say("I"), Break()]]
-        model = Guarded(ScriptedModel(*script, loop_last=True), first_wait=0.0)
+        model = RetryingModel(ScriptedModel(*script, loop_last=True), first_wait=0.0)
         with pytest.raises(Exception, match="broke"):
             await Agent(model, [fail], sinks=[events.append]).run("Go.")
 
@@ -375,7 +384,7 @@ def test_a_query_that_failed_and_went_on_counts_once(tmp_path: Path) -> None:
         return set_table.script(request)
 
     async def main() -> Result:
-        agent = Agent(Guarded(ScriptedModel(script), first_wait=0.0), set_table.tools(tmp_path / "done"))
+        agent = Agent(RetryingModel(ScriptedModel(script), first_wait=0.0), set_table.tools(tmp_path / "done"))
         with pytest.raises(ChainBroken):
             await agent.run("Go.", sinks=[Recorder(file)])
         failed = Metrics.of(read_recording(file).events)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from unbroken import Agent, Allow, Deny, Recorder, RecordingFailed, Result, RunTaken, ScriptedModel, Wait, tool
+from unbroken import Agent, Allow, Deny, Recorder, Result, ScriptedModel, Wait, tool
+from unbroken.errors import RecordingFailed, RunTaken
 from unbroken.events import CallFinished, Event, ToolCallsDetected
 from unbroken.messages import Assistant, Request, ToolCall
 from unbroken.models.script import Answer, Call

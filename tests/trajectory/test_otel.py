@@ -28,18 +28,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from unbroken import (
-    Agent,
-    Allow,
-    ChainBroken,
-    Guarded,
-    Limits,
-    RateLimited,
-    ScriptedModel,
-    Unauthorized,
-    Wait,
-    tool,
-)
+from unbroken import Agent, Allow, ChainBroken, Limits, RetryingModel, ScriptedModel, Wait, tool
+from unbroken.errors import RateLimited, Unauthorized
 from unbroken.testing import Break, Call, Fail, Pause, Say, Uses, run_virtual
 from unbroken.trajectory.metrics import Metrics
 from unbroken.trajectory.otel import OpenTelemetry
@@ -427,7 +417,7 @@ def test_a_call_of_a_broken_response_is_not_taken_for_its_namesake() -> None:
         [Call("wait_for", seconds=3)],
         "Done.",
     )
-    play(Agent(Guarded(model), [wait_for], sinks=[watched.sink]))
+    play(Agent(RetryingModel(model), [wait_for], sinks=[watched.sink]))
     dropped, kept = [span for span in watched.spans() if span.name == "execute_tool wait_for"]
     assert (times(dropped), about(dropped)["unbroken.call.dropped"]) == ((0.0, 1.0), True)
     assert about(dropped)["error.type"] == "cancelled"
@@ -444,7 +434,7 @@ def test_an_adopted_call_ended_when_its_tool_did() -> None:
         return "done"
 
     model = ScriptedModel([Call("takes_two"), Pause(1), Break()], [Call("takes_two"), Pause(5)], "Done.")
-    play(Agent(Guarded(model), [takes_two], sinks=[watched.sink]))
+    play(Agent(RetryingModel(model), [takes_two], sinks=[watched.sink]))
     span = watched.span("execute_tool takes_two")
     assert times(span) == (0.0, 2.0)
     assert (about(span)["unbroken.call.number"], about(span)["unbroken.call.adopted"]) == (1, 0)
@@ -455,7 +445,7 @@ def test_an_adopted_call_ended_when_its_tool_did() -> None:
 def test_a_call_that_nobody_wanted_in_the_end_saved_nothing() -> None:
     watched = Watched()
     model = ScriptedModel([Call("look_up", what="a"), Pause(1), Break()], [Pause(1), Say("Never mind.")])
-    play(Agent(Guarded(model), [look_up], sinks=[watched.sink]))
+    play(Agent(RetryingModel(model), [look_up], sinks=[watched.sink]))
     assert times(watched.span("execute_tool look_up")) == (0.0, 0.0)
     assert [key for key in watched.numbers() if key[0] == "unbroken.early.saved"] == []
 
@@ -467,7 +457,7 @@ def test_a_value_that_is_no_json_does_not_end_a_run() -> None:
 def test_a_model_that_answers_in_anothers_place_is_named() -> None:
     watched = Watched()
     first = ScriptedModel([Uses(7, 0), Break()], name="openai:first")
-    model = Guarded(first, attempts=1, fallback=[ScriptedModel(["Hello.", Uses(5, 1)], name="mistral:second")])
+    model = RetryingModel(first, attempts=1, fallback=[ScriptedModel(["Hello.", Uses(5, 1)], name="mistral:second")])
     play(Agent(model, sinks=[watched.sink]))
     told = about(watched.span("chat first"))
     assert (told["gen_ai.provider.name"], told["gen_ai.response.model"]) == ("openai", "second")
@@ -486,7 +476,7 @@ def test_what_was_mended_and_what_was_cut_short_is_noted() -> None:
         "Done.",
     )
     limits = Limits(rounds=1)
-    play(Agent(Guarded(model), [look_up], sinks=[watched.sink], several_calls=False, limits=limits))
+    play(Agent(RetryingModel(model), [look_up], sinks=[watched.sink], several_calls=False, limits=limits))
     assert noted(watched.span("invoke_agent main")) == [
         ("text_replaced", {"turn": 0, "length": 8}),
         ("calls_ignored", {"turn": 0, "names": ("look_up",)}),
@@ -639,7 +629,7 @@ def test_it_says_what_it_is() -> None:
 def test_a_request_that_got_no_answer_is_no_restart() -> None:
     watched = Watched()
     model = ScriptedModel(Fail(RateLimited("slow down")), "Done.")
-    play(Agent(Guarded(model), [look_up], sinks=[watched.sink]))
+    play(Agent(RetryingModel(model), [look_up], sinks=[watched.sink]))
     assert [key for key in watched.numbers() if key[0] == "unbroken.restarts"] == []
 
 
@@ -660,7 +650,7 @@ def test_calls_and_failures_are_counted_as_metrics_count_them() -> None:
         [Call("wait_for", seconds=0.2), Call("wait_for", seconds=0.2)],
         "Done.",
     )
-    play(Agent(Guarded(model), [wait_for], sinks=[watched.sink, metrics]))
+    play(Agent(RetryingModel(model), [wait_for], sinks=[watched.sink, metrics]))
     counted = {key[0]: value for key, value in watched.numbers().items() if key[0] != "unbroken.tool.duration"}
     assert counted["unbroken.tool.calls"] == metrics.tool_calls == 3
     assert counted["unbroken.tool.failures"] == metrics.tool_failures == 1

@@ -27,11 +27,10 @@ from unbroken import (
     Assistant,
     Deny,
     Edit,
-    Guarded,
     Limits,
-    Media,
     ProviderError,
     Result,
+    RetryingModel,
     Schedule,
     ScriptedModel,
     Tool,
@@ -42,7 +41,7 @@ from unbroken import (
 from unbroken.clock import current_clock
 from unbroken.deltas import Delta
 from unbroken.events import CallProgress, CallStarted, Event, RunFailed, RunFinished
-from unbroken.messages import Message, Request, ToolCall, ToolResult, User
+from unbroken.messages import Media, Message, Request, ToolCall, ToolResult, User
 from unbroken.middleware import Middleware, RunStart
 from unbroken.models.model import Model
 from unbroken.models.script import Answer, Break, Call, Cut, Fail, Pause, Say, Step, Think, Uses
@@ -188,7 +187,7 @@ def test_all_of_a_random_run_is_in_its_recording(
     script: list[Answer], schedule: Schedule, wire: str, rounds: int
 ) -> None:
     scripted = ScriptedModel(*script, "Done.", wire=wire, loop_last=True)
-    witness = Witness(Guarded(scripted, first_wait=0.0, jitter=lambda: 0.0))
+    witness = Witness(RetryingModel(scripted, first_wait=0.0, jitter=lambda: 0.0))
     with a_file() as path:
         agent = witness.agent(TOOLS, schedule=schedule, record=path, limits=Limits(rounds=rounds))
         run_virtual(lambda: agent.run("Go."))

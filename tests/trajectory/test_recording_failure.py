@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from terminals import in_pipe
 
-from unbroken import Agent, Recorder, RecordingFailed, RecordingIncomplete, ScriptedModel, UserError, tool
-from unbroken.events import CallFinished, Event, RunFailed, RunStarted
+from unbroken import Agent, Recorder, ScriptedModel, UserError, tool
+from unbroken.errors import RecordingFailed
+from unbroken.events import CallFinished, Event, RecordingIncomplete, RunFailed, RunStarted
 from unbroken.messages import Assistant, Request, ToolMessage
 from unbroken.models.script import Answer, Call
 from unbroken.testing import run_virtual, serve

@@ -22,8 +22,8 @@ from unbroken import (
     Assistant,
     CallContext,
     Deny,
-    Guarded,
     ProviderError,
+    RetryingModel,
     ScriptedModel,
     ToolFailed,
     connect,
@@ -197,7 +197,7 @@ BREAKS: dict[str, tuple[Answer, ...]] = {
 def test_it_is_hidden_where_an_answer_breaks_and_comes_again(script: tuple[Answer, ...], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     heard: list[Event] = []
-    model = Guarded(ScriptedModel(*script), first_wait=0.0, jitter=lambda: 0.0)
+    model = RetryingModel(ScriptedModel(*script), first_wait=0.0, jitter=lambda: 0.0)
     agent = Agent(model, sinks=[heard.append], record=Recorder(path, secrets=[PLAIN]))
     run_virtual(lambda: agent.run("Go."))
     recording = assert_hidden(path, PLAIN)
@@ -348,7 +348,7 @@ def test_the_keys_of_all_that_may_be_asked_are_hidden(tmp_path: Path) -> None:
             url = server.base_url("openai-chat")
             first = connect("openai:demo", base_url="http://127.0.0.1:9/v1", api_key=PLAIN)
             second = connect("openai:demo", base_url=url, api_key=other, query={"key": query})
-            guarded = Guarded(first, 2, fallback=[second], first_wait=0.0)
+            guarded = RetryingModel(first, 2, fallback=[second], first_wait=0.0)
             await Agent(guarded, record=path).run(f"Are they {PLAIN}, {other}, {query}?")
 
     asyncio.run(main())

@@ -24,10 +24,10 @@ from unbroken import (
     ChainBroken,
     Deny,
     Edit,
-    Guarded,
     Limits,
     ProviderError,
     Result,
+    RetryingModel,
     Schedule,
     ScriptedModel,
     UserError,
@@ -174,7 +174,7 @@ def test_any_run_on_virtual_time_replays_to_the_byte(
     script: list[list[Answer]], schedule: Schedule, wire: str, limits: Limits, on_error: Any, several: bool, read: int
 ) -> None:
     answers = [answer for turn in script for answer in turn]
-    model: Any = Guarded(
+    model: Any = RetryingModel(
         ScriptedModel(*answers, "That is all.", wire=wire, loop_last=True), first_wait=0.1, jitter=lambda: 0.0
     )
     if read:
@@ -510,7 +510,7 @@ def test_a_call_that_ended_in_the_instant_in_which_it_was_dropped_gave_what_it_g
     call = Call("slow", {"what": "a", "seconds": 0.7}, pieces=2)
     broken = [Say("Let me see. ", over=0.2), call]
     script = [*broken, Break()], [*broken, Cut("look", '{"what": "a')], "That is all."
-    model = Guarded(ScriptedModel(*script, wire="gemini"), first_wait=0.1, jitter=lambda: 0.0)
+    model = RetryingModel(ScriptedModel(*script, wire="gemini"), first_wait=0.1, jitter=lambda: 0.0)
     first, second = both(model, tmp_path, schedule=Schedule.EAGER)
     assert b"Execution timeout after 0.4s" in first
     assert second == first

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay import MORE, Together, look, slow, write
 
-from unbroken import Agent, Allow, CallContext, ChainBroken, Guarded, Limits, Schedule, ScriptedModel, tool
+from unbroken import Agent, Allow, CallContext, ChainBroken, Limits, RetryingModel, Schedule, ScriptedModel, tool
 from unbroken.deltas import Delta
 from unbroken.messages import Request, ToolCall
 from unbroken.models.model import Model, close
@@ -99,9 +99,9 @@ def record_and_replay(model: Model, folder: Path, **options: Any) -> tuple[bytes
     return first.read_bytes(), second.read_bytes()
 
 
-def broken_then(*attempts: Answer, wire: str = "openai-chat") -> Guarded[ScriptedModel]:
+def broken_then(*attempts: Answer, wire: str = "openai-chat") -> RetryingModel[ScriptedModel]:
     script = ScriptedModel(*attempts, "That is all.", wire=wire, loop_last=True)
-    return Guarded(script, first_wait=0.1, jitter=lambda: 0.0)
+    return RetryingModel(script, first_wait=0.1, jitter=lambda: 0.0)
 
 
 def test_a_stream_that_ends_a_turn_of_the_loop_after_a_tool_was_started_does_so_again(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from killed_runs import in_a_child
 from unbroken import (
     Agent,
     Allow,
-    CallAdopted,
     CallContext,
     Deny,
     Limits,
@@ -29,7 +28,16 @@ from unbroken import (
     tool,
 )
 from unbroken.errors import RunTaken, UserError
-from unbroken.events import CallFinished, CallStarted, CallWritten, Event, RequestSent, RoundFinished, RunFinished
+from unbroken.events import (
+    CallAdopted,
+    CallFinished,
+    CallStarted,
+    CallWritten,
+    Event,
+    RequestSent,
+    RoundFinished,
+    RunFinished,
+)
 from unbroken.messages import Assistant, Request
 from unbroken.models.script import Answer, Call, Pause, Say, Uses
 from unbroken.testing import run_virtual

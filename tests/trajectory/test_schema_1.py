@@ -20,23 +20,19 @@ from scenes import only
 from unbroken import (
     Agent,
     Allow,
-    CallAdopted,
     CallContext,
-    CallDropped,
-    CallEvent,
     CallFinished,
     CallStarted,
-    CallWritten,
     Event,
     Metrics,
     ScriptedModel,
-    TextFinished,
     UserError,
     Wait,
     tool,
 )
 from unbroken.agent.collect import Collected
 from unbroken.agent.recorded_agent import agent_of
+from unbroken.events import CallAdopted, CallDropped, CallEvent, CallWritten, TextFinished
 from unbroken.models.script import Call, Say
 from unbroken.testing import run_virtual
 from unbroken.trajectory.recording import Recording, list_recordings, read_recording

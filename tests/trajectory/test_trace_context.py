@@ -15,7 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 from yarl import URL
 
-from unbroken import Agent, MCPServer, ScriptedModel, Unavailable, User, connect, tool
+from unbroken import Agent, MCPServer, ScriptedModel, User, connect, tool
+from unbroken.errors import Unavailable
 from unbroken.messages import Request
 from unbroken.models.model import Model
 from unbroken.testing import Break, Call, Fail, Say, ScriptedServer

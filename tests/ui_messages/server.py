@@ -14,24 +14,24 @@ from unbroken import (
     Agent,
     Assistant,
     CallContext,
-    Guarded,
-    Message,
     Request,
     Result,
-    RunStream,
+    RetryingModel,
     ScriptedModel,
     System,
     ToolMessage,
-    Unavailable,
     User,
     Wait,
     client_tool,
-    todo_write,
     tool,
 )
+from unbroken.agent import RunStream
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
+from unbroken.errors import Unavailable
+from unbroken.messages import Message
 from unbroken.models.script import Answer, Break, Call, Cut, Fail, Pause, Say, Think
+from unbroken.tools.todo import todo_write
 
 
 @tool(effect="read")
@@ -84,10 +84,10 @@ def say_first(*steps: str | Say | Think | Call | Cut | Fail | Pause) -> Scripted
     return ScriptedModel(answer)
 
 
-def break_first(first: Answer, second: Answer) -> Guarded[ScriptedModel]:
+def break_first(first: Answer, second: Answer) -> RetryingModel[ScriptedModel]:
     """The first answer breaks off, and comes again as the second one; then the history in words."""
     answers = iter([first, second])
-    return Guarded(ScriptedModel(lambda request: next(answers, None) or retell(request)))
+    return RetryingModel(ScriptedModel(lambda request: next(answers, None) or retell(request)))
 
 
 AGENTS = {

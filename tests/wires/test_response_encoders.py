@@ -14,20 +14,17 @@ from strategies import answers, costly
 
 from unbroken import (
     Assistant,
-    CallOpened,
     CallReady,
     Decoder,
-    Delta,
     Ended,
-    ReasoningDelta,
     Response,
     TextDelta,
     ToolCall,
     Usage,
-    UsageReported,
     Verdict,
     decode,
 )
+from unbroken.deltas import CallOpened, Delta, ReasoningDelta, UsageReported
 from unbroken.verdicts import VerdictKind
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.relay import MANY

@@ -13,35 +13,33 @@ from strategies import answers, costly, histories
 
 from unbroken import (
     Assistant,
-    CallArguments,
-    CallOpened,
     CallReady,
-    CallSpoiled,
-    CallWithdrawn,
-    CannotEncode,
     Decoder,
-    Delta,
     Ended,
-    InvalidRequest,
-    Media,
-    Message,
-    OneTool,
-    ReasoningDelta,
     Request,
     Response,
-    Restarted,
     Sampling,
     Text,
     TextDelta,
     ToolCall,
     ToolMessage,
-    ToolSpec,
     Usage,
-    UsageReported,
     User,
     Verdict,
     decode,
 )
+from unbroken.deltas import (
+    CallArguments,
+    CallOpened,
+    CallSpoiled,
+    CallWithdrawn,
+    Delta,
+    ReasoningDelta,
+    Restarted,
+    UsageReported,
+)
+from unbroken.errors import CannotEncode, InvalidRequest
+from unbroken.messages import Media, Message, OneTool, ToolSpec
 from unbroken.verdicts import VerdictKind
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.jsontext import dumps

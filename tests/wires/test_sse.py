@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken import TooDeep, TooLarge
+from unbroken.errors import TooDeep, TooLarge
 from unbroken.wires.jsontext import Damaged, dumps, loads, loads_exact, shallow
 from unbroken.wires.sse import Framer
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import histories
 
-from unbroken import Message, Request, ToolSpec
-from unbroken.messages import Choice, OneTool
+from unbroken import Request
+from unbroken.messages import Choice, Message, OneTool, ToolSpec
 from unbroken.testing import check_request
 from unbroken.testing.strict_requests import check_shape
 from unbroken.wires import WIRES

@@ -10,8 +10,9 @@ from hypothesis import given
 from samples import SAMPLES
 from strategies import answers, costly
 
-from unbroken import WIRES, Assistant, CallReady, Ended, TextDelta, UnknownWire, Verdict, decode
-from unbroken.wires import find_wire
+from unbroken import Assistant, CallReady, Ended, TextDelta, Verdict, decode
+from unbroken.errors import UnknownWire
+from unbroken.wires import WIRES, find_wire
 from unbroken.wires.jsontext import dumps, loads_exact
 from unbroken.wires.writer import ResponseWriter
 

@@ -12,24 +12,19 @@ from streams import calls_of, feed
 
 from unbroken import (
     Assistant,
-    CallArguments,
     CallReady,
-    CallSpoiled,
     Decoder,
     Ended,
-    ReasoningDelta,
     Request,
     Response,
-    ServerCallSeen,
     TextDelta,
     ToolCall,
     Usage,
-    UsageReported,
     User,
     Verdict,
     decode,
 )
-from unbroken.deltas import Delta
+from unbroken.deltas import CallArguments, CallSpoiled, Delta, ReasoningDelta, ServerCallSeen, UsageReported
 from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic import WIRE, MessagesEncoder
 from unbroken.wires.anthropic.messages_content import UNSIGNED

@@ -12,10 +12,6 @@ from hypothesis import strategies as st
 
 from unbroken import (
     Assistant,
-    Media,
-    Message,
-    Native,
-    OneTool,
     Request,
     Sampling,
     System,
@@ -23,12 +19,11 @@ from unbroken import (
     ToolCall,
     ToolMessage,
     ToolResult,
-    ToolSpec,
     User,
     decode,
 )
 from unbroken.errors import CannotEncode
-from unbroken.messages import CacheMark, Choice, Effort
+from unbroken.messages import CacheMark, Choice, Effort, Media, Message, Native, OneTool, ToolSpec
 from unbroken.wires.anthropic import WIRE
 from unbroken.wires.jsontext import dump_arguments
 

@@ -8,21 +8,8 @@ from typing import Any
 
 import pytest
 
-from unbroken import (
-    Assistant,
-    Media,
-    Native,
-    Request,
-    Sampling,
-    Text,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    ToolSpec,
-    User,
-    decode,
-)
-from unbroken.messages import Effort, Message
+from unbroken import Assistant, Request, Sampling, Text, ToolCall, ToolMessage, ToolResult, User, decode
+from unbroken.messages import Effort, Media, Message, Native, ToolSpec
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.anthropic import WIRE
 from unbroken.wires.parts import FOREIGN

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from strategies import costly
 from streams import calls_of, feed, sse
 
-from unbroken import CallArguments, CallReady, Decoder, Response, decode
-from unbroken.deltas import UsageReported
+from unbroken import CallReady, Decoder, Response, decode
+from unbroken.deltas import CallArguments, UsageReported
 from unbroken.messages import (
     Request,
     Usage,

@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 from streams import calls_chunk, chat, chunk, piece, sse
 
-from unbroken import (
-    Assistant,
-    Native,
-    Request,
-    User,
-    decode,
-)
+from unbroken import Assistant, Request, User, decode
+from unbroken.messages import Native
 from unbroken.wires.openai_chat import WIRE
 
 

@@ -11,15 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import JSON
 
-from unbroken import (
-    Assistant,
-    Media,
-    Message,
-    Native,
-    Request,
-    Text,
-    User,
-)
+from unbroken import Assistant, Request, Text, User
+from unbroken.messages import Media, Message, Native
 from unbroken.wires import WIRES
 from unbroken.wires.openai_chat import WIRE
 from unbroken.wires.parts import FOREIGN

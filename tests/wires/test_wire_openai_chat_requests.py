@@ -10,12 +10,7 @@ import pytest
 from unbroken import (
     Assistant,
     CallReady,
-    Delta,
     Ended,
-    Media,
-    Native,
-    OneTool,
-    ReasoningDelta,
     Request,
     Sampling,
     System,
@@ -24,12 +19,12 @@ from unbroken import (
     ToolCall,
     ToolMessage,
     ToolResult,
-    ToolSpec,
     Usage,
-    UsageReported,
     User,
     Verdict,
 )
+from unbroken.deltas import Delta, ReasoningDelta, UsageReported
+from unbroken.messages import Media, Native, OneTool, ToolSpec
 from unbroken.wires.ids import MISTRAL, fit
 from unbroken.wires.openai_chat import WIRE, ChatEncoder
 from unbroken.wires.openai_chat.chat_messages import ID_RULE

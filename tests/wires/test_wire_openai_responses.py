@@ -26,19 +26,8 @@ from responses_events import (
     texts,
 )
 
-from unbroken import (
-    CallReady,
-    Decoder,
-    Delta,
-    Ended,
-    ReasoningDelta,
-    TextDelta,
-    ToolCall,
-    Usage,
-    UsageReported,
-    Verdict,
-    decode,
-)
+from unbroken import CallReady, Decoder, Ended, TextDelta, ToolCall, Usage, Verdict, decode
+from unbroken.deltas import Delta, ReasoningDelta, UsageReported
 from unbroken.wires.openai_responses import WIRE
 
 # Calls

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from responses_events import REASONING, Object, call_item, completed, message_item, read
 
-from unbroken import Assistant, Media, Native, Request, Sampling, System, Text, ToolMessage, ToolResult, ToolSpec, User
+from unbroken import Assistant, Request, Sampling, System, Text, ToolMessage, ToolResult, User
+from unbroken.messages import Media, Native, ToolSpec
 from unbroken.wires.openai_responses import WIRE
 from unbroken.wires.parts import FOREIGN
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 from responses_events import REASONING, Object, about, added, call_item, completed, done, message_item, read, sse
 
-from unbroken import CallArguments, CallOpened, CallReady, CallWithdrawn, Decoder, decode
+from unbroken import CallReady, Decoder, decode
+from unbroken.deltas import CallArguments, CallOpened, CallWithdrawn
 
 SEARCH: Object = call_item('{"queries":["q"]}', name="search_web")
 FOUND: Object = {"type": "search_results", "queries": ["q"], "results": []}

@@ -11,22 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from responses_events import REASONING, Object, call_item, calls, completed, done, message_item, read, texts
 
-from unbroken import (
-    Assistant,
-    Media,
-    Message,
-    Native,
-    OneTool,
-    Request,
-    Sampling,
-    System,
-    Text,
-    ToolMessage,
-    ToolResult,
-    ToolSpec,
-    User,
-    decode,
-)
+from unbroken import Assistant, Request, Sampling, System, Text, ToolMessage, ToolResult, User, decode
+from unbroken.messages import Media, Message, Native, OneTool, ToolSpec
 from unbroken.wires.openai_responses import WIRE
 
 

@@ -12,7 +12,7 @@ from command_client import Client, alone, problems_of, text_of
 from command_agent.scripted import script
 from command_agent.server import Game
 from command_agent.upstream import BadLine, bad_line, faults_named, open_model
-from unbroken import Guarded, ScriptedModel, UserError, connect
+from unbroken import RetryingModel, ScriptedModel, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer
 
 WISH = "build a tower of 3 stone at 1 64 1"
@@ -36,7 +36,7 @@ async def grant_over(server: FaultyServer, fault: Fault) -> list[str]:
         idle=patience,
         first_byte=patience,
     ).model
-    async with alone(Game(Guarded(http, first_wait=0.01))) as client:
+    async with alone(Game(RetryingModel(http, first_wait=0.01))) as client:
         events = await client.wish(WISH)
         problems = problems_of(events)
         if fault.outcome.startswith("typed:"):
@@ -103,7 +103,7 @@ def test_on_a_bad_line_every_response_of_several_wishes_breaks_and_nothing_is_lo
         plan = BadLine([FAULTS[name] for name in names])
         async with FaultyServer(script(), plan=plan) as server:
             model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
-            async with alone(Game(Guarded(model.model, first_wait=0.01))) as client:
+            async with alone(Game(RetryingModel(model.model, first_wait=0.01))) as client:
                 await talk(client)
         assert len(server.broken) >= 6
 
@@ -128,7 +128,7 @@ def test_a_bad_line_that_lasts_keeps_nothing_of_what_went_over_it() -> None:
     async def main() -> None:
         async with bad_line("cut_by_lost_connection", pace=0) as server:
             model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
-            async with alone(Game(Guarded(model.model, first_wait=0.01))) as client:
+            async with alone(Game(RetryingModel(model.model, first_wait=0.01))) as client:
                 for _ in range(3):
                     await client.wish("give me a diamond")
         assert len(server.sent) > 9
@@ -143,7 +143,7 @@ def test_the_script_without_a_server_keeps_nothing_either() -> None:
         async with open_model(pace=0) as shipped:
             assert shipped.name == "scripted:wishes"
         model = ScriptedModel(script(), keep=1)
-        async with alone(Game(Guarded(model))) as client:
+        async with alone(Game(RetryingModel(model))) as client:
             for _ in range(3):
                 await client.wish("give me a diamond")
         assert len(model.requests) == len(model.bodies) == 1

@@ -16,7 +16,8 @@ from command_agent.memory import KEPT, MOST_WISHES
 from command_agent.scripted import script
 from command_agent.server import MOST, Game, serving
 from command_agent.world import Place, Say
-from unbroken import Delta, Request, ScriptedModel, UserError
+from unbroken import Request, ScriptedModel, UserError
+from unbroken.deltas import Delta
 from unbroken.testing import Call, Pause
 from unbroken.testing import Say as Words
 

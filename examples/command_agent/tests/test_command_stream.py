@@ -18,8 +18,9 @@ from command_agent.chat import StreamEvent, stream_chat
 from command_agent.scripted import script
 from command_agent.tools import Here, agent_for
 from command_agent.world import World
-from unbroken import Conversation, Guarded, Model, ScriptedModel, connect, validate_tool_chain
+from unbroken import Conversation, Model, RetryingModel, ScriptedModel, connect
 from unbroken.testing import Break, Call, FaultyServer, Pause, Say, Think, run_virtual
+from unbroken.wires.chain import validate_tool_chain
 
 GIVE = Call("give", item="diamond", id="call_1")
 
@@ -80,7 +81,7 @@ def test_an_incomplete_chain_is_asked_for_again_without_streaming(
     sentences: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = ScriptedModel([Say("One moment. "), GIVE, Break()], [Say("One moment. "), GIVE], "Done.")
-    scene = Scene(Guarded(model))
+    scene = Scene(RetryingModel(model))
     with caplog.at_level(logging.WARNING, "unbroken.chain"):
         events = run_virtual(scene.wish("give me a diamond", sentences))
 
@@ -105,7 +106,7 @@ def test_an_incomplete_chain_is_asked_for_again_without_streaming(
     ],
 )
 def test_a_command_of_a_broken_answer_that_does_not_come_again_is_not_carried_out(command: Call) -> None:
-    scene = Scene(Guarded(ScriptedModel([command, Pause(5), Break()], "Sorry, no.")))
+    scene = Scene(RetryingModel(ScriptedModel([command, Pause(5), Break()], "Sorry, no.")))
     events = run_virtual(scene.wish("give me a diamond"))
     assert (text_of(events), scene.commands) == ("Sorry, no.", [])
     assert problems_of(events) == []
@@ -113,14 +114,14 @@ def test_a_command_of_a_broken_answer_that_does_not_come_again_is_not_carried_ou
 
 def test_a_command_that_comes_again_with_other_arguments_is_carried_out_with_those_alone() -> None:
     two = Call("give", item="diamond", count=2, id="call_1")
-    scene = Scene(Guarded(ScriptedModel([GIVE, Pause(5), Break()], [two], "Done.")))
+    scene = Scene(RetryingModel(ScriptedModel([GIVE, Pause(5), Break()], [two], "Done.")))
     assert problems_of(run_virtual(scene.wish("give me a diamond"))) == []
     assert scene.commands == ["/give player1 diamond 2"]
 
 
 def test_after_the_fall_back_only_what_is_new_is_sent() -> None:
     model = ScriptedModel([Say("I see. It com"), Break()], "I see. It comes. Now.")
-    events = run_virtual(Scene(Guarded(model)).wish("give me a diamond"))
+    events = run_virtual(Scene(RetryingModel(model)).wish("give me a diamond"))
 
     assert contents(events) == ["I see. ", "It comes. ", "Now."]
     assert "replaced" not in kinds(events)
@@ -130,7 +131,7 @@ def test_a_second_answer_in_other_words_stands_in_place_of_the_first() -> None:
     model = ScriptedModel(
         [Think("Hm."), Say("I see. It com"), Break()], [Think("Well."), Say("Certainly. Here it is.")]
     )
-    events = run_virtual(Scene(Guarded(model)).wish("give me a diamond"))
+    events = run_virtual(Scene(RetryingModel(model)).wish("give me a diamond"))
 
     assert text_of(events) == "Certainly. Here it is."
     assert [event.metadata["of"] for event in events if event.event_type == "replaced"] == ["reasoning", "content"]
@@ -150,7 +151,7 @@ def test_a_read_that_ends_while_the_answer_is_written_is_told_behind_its_call() 
 def test_a_read_that_ran_in_a_broken_answer_is_told_once(again: str) -> None:
     looks = [Say("Let me look. "), Call("inventory", id="call_1"), Pause(5), Break()]
     model = ScriptedModel(looks, [Say("Let me look. "), Call("inventory", id=again)], "Nothing.")
-    events = run_virtual(Scene(Guarded(model)).wish("what do I have?"))
+    events = run_virtual(Scene(RetryingModel(model)).wish("what do I have?"))
 
     assert [event.metadata["call_id"] for event in events if event.event_type == "tool_return"] == [again]
     assert problems_of(events) == []
@@ -159,7 +160,7 @@ def test_a_read_that_ran_in_a_broken_answer_is_told_once(again: str) -> None:
 def test_a_read_of_a_broken_answer_that_does_not_come_again_is_not_told() -> None:
     looks = [Call("inventory", id="call_1"), Pause(5), Break()]
     model = ScriptedModel(looks, [Call("what_time", id="call_1")], "It is 07:00.")
-    events = run_virtual(Scene(Guarded(model)).wish("what do I have?"))
+    events = run_virtual(Scene(RetryingModel(model)).wish("what do I have?"))
 
     returns = [event for event in events if event.event_type == "tool_return"]
     assert [(event.metadata["name"], event.content) for event in returns] == [("what_time", "07:00, day")]
@@ -168,14 +169,14 @@ def test_a_read_of_a_broken_answer_that_does_not_come_again_is_not_told() -> Non
 
 def test_a_chain_that_breaks_again_and_again_is_tried_three_times_and_then_told() -> None:
     breaks = [Say("One moment. "), GIVE, Break()]
-    scene = Scene(Guarded(model := ScriptedModel(breaks, breaks, [Say("One moment. "), GIVE], "Done.")))
+    scene = Scene(RetryingModel(model := ScriptedModel(breaks, breaks, [Say("One moment. "), GIVE], "Done.")))
     events = run_virtual(scene.wish("give me a diamond"))
     assert len(model.requests) == 4
     assert events[-1].metadata["attempts"] == 4
     assert scene.commands == ["/give player1 diamond 1"]
     assert problems_of(events) == []
 
-    scene = Scene(Guarded(ScriptedModel([GIVE], breaks, breaks, breaks, "You have it.")))
+    scene = Scene(RetryingModel(ScriptedModel([GIVE], breaks, breaks, breaks, "You have it.")))
     events = run_virtual(scene.wish("give me a diamond"))
     assert kinds(events)[-2:] == ["error", "content"]
     assert problems_of(events) == []
@@ -196,7 +197,7 @@ def test_a_wish_that_a_limit_ends_is_not_complete() -> None:
 
 def test_attempts_are_counted_whether_the_wish_is_answered_or_not() -> None:
     breaks = [Say("One moment. "), GIVE, Break()]
-    events = run_virtual(Scene(Guarded(ScriptedModel(breaks, [GIVE], breaks, "Done."))).wish("give me a diamond"))
+    events = run_virtual(Scene(RetryingModel(ScriptedModel(breaks, [GIVE], breaks, "Done."))).wish("give me a diamond"))
     assert (events[-1].metadata["attempts"], events[-1].metadata["broken"]) == (4, ["lost", "lost"])
 
 

@@ -12,7 +12,8 @@ from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.instructions import instructions
 from course_assistant.library import CourseLibrary
-from unbroken import ScriptedModel, System, TextAdded, ToolMessage, Unavailable
+from unbroken import ScriptedModel, System, TextAdded, ToolMessage
+from unbroken.errors import Unavailable
 from unbroken.testing import Call, Fail, Say, run_virtual
 
 SEARCH = Call("search_course_content", query="What is MCP")

@@ -15,7 +15,9 @@ from course_web import Client, read, served, texts
 
 from course_assistant.assistant import LONGEST_QUESTION
 from course_assistant.web.server import create_app, serving
-from unbroken import Delta, Guarded, Request, ScriptedModel, Unavailable, UserError
+from unbroken import Request, RetryingModel, ScriptedModel, UserError
+from unbroken.deltas import Delta
+from unbroken.errors import Unavailable
 from unbroken.testing import Break, Call, Fail, Say
 
 SEARCH = Call("search_course_content", query="prompt caching", course_name="MCP")
@@ -75,7 +77,7 @@ def test_a_call_is_told_before_it_has_ended(tmp_path: Path) -> None:
 
 def test_an_answer_that_broke_off_and_came_in_other_words_is_replaced(tmp_path: Path) -> None:
     async def main() -> None:
-        model = Guarded(ScriptedModel([Say("MCP is a kind of"), Break()], "It is a protocol."))
+        model = RetryingModel(ScriptedModel([Say("MCP is a kind of"), Break()], "It is a protocol."))
         async with served(model, tmp_path) as client:
             told = await client.ask("What is MCP?")
 

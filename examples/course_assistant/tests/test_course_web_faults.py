@@ -15,7 +15,8 @@ from course_web import Client, Told, served, texts
 from course_assistant.assistant import Answered
 from course_assistant.tours import script, scripted_model
 from course_assistant.web.telling import tell
-from unbroken import CallStarted, Delta, Event, Guarded, Model, Request, ScriptedModel, User, connect
+from unbroken import CallStarted, Event, Model, Request, RetryingModel, ScriptedModel, User, connect
+from unbroken.deltas import Delta
 from unbroken.testing import FAULTS, Call, Fault, FaultyServer
 
 QUESTION = "What is prompt caching?"
@@ -29,7 +30,7 @@ class ByFault:
     name = "by-fault"
 
     def __init__(self, server: FaultyServer) -> None:
-        self._models = {fault.name: Guarded(over(server, fault), first_wait=0.01) for fault in STREAMED}
+        self._models = {fault.name: RetryingModel(over(server, fault), first_wait=0.01) for fault in STREAMED}
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         asked = next(message.text for message in request.messages if isinstance(message, User))

@@ -14,7 +14,8 @@ from course_assistant.assistant import CourseAssistant
 from course_assistant.library import CourseLibrary
 from course_assistant.tours import TOURS, scripted_model
 from course_assistant.web.server import create_app, serving
-from unbroken import Delta, Request, ScriptedModel, ToolMessage, User
+from unbroken import Request, ScriptedModel, ToolMessage, User
+from unbroken.deltas import Delta
 from unbroken.testing import Answer, Call, Say
 
 CHATS = 50

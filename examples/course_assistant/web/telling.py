@@ -18,20 +18,14 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from course_assistant.assistant import Answered
-from unbroken import (
+from unbroken import CallFinished, CallStarted, Event, RequestSent, TextAdded, TextReplaced, UnbrokenError
+from unbroken.events import (
     CallAdopted,
     CallDropped,
-    CallFinished,
-    CallStarted,
-    Event,
     LimitReached,
     RequestRetried,
-    RequestSent,
     RoundFinished,
-    TextAdded,
     TextFinished,
-    TextReplaced,
-    UnbrokenError,
     event_to_json,
 )
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 import typer
 
 from unbroken.logs import LEVELS, VARIABLE
-from unbroken.models.guarded import ATTEMPTS
+from unbroken.models.retrying import ATTEMPTS
 from unbroken.tools.schedule import Schedule
 from unbroken.wires import WIRES
 

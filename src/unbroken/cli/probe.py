@@ -84,13 +84,13 @@ def probe_command(
 
 
 def _connect(provider: str, model: str, base_url: str, wire: str, api_key_env: str, timeout: float) -> HTTPModel:
-    """The bare model: a guard would try again, and hide what is looked for."""
+    """The bare model: one that retries would hide what is looked for."""
     if not timeout > 0:  # NaN is not
         raise UserError(f"--timeout {timeout:g}: give seconds above 0")
     key = os.environ.get(api_key_env, "").strip() if api_key_env else None
     if key == "":
         raise UserError(f"--api-key-env {api_key_env}: that variable is not set; export it, or name another")
-    guarded = connect(
+    connected = connect(
         f"{provider}:{model.strip()}",
         base_url=base_url or None,
         api_key=key,
@@ -100,7 +100,7 @@ def _connect(provider: str, model: str, base_url: str, wire: str, api_key_env: s
         idle=min(30.0, timeout),  # a stream that stalls is a fault; one that is only long is not
         total=timeout,
     )
-    return guarded.model
+    return connected.model
 
 
 def _in_options(answer: Answer) -> Answer:

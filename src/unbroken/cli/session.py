@@ -29,8 +29,8 @@ from unbroken.logs import PlainLines, chosen_level, stderr_handler
 from unbroken.messages import ToolCall
 from unbroken.middleware import Middleware, RunStart
 from unbroken.models.connect import connect
-from unbroken.models.guarded import ATTEMPTS
 from unbroken.models.model import Model
+from unbroken.models.retrying import ATTEMPTS
 from unbroken.tools.approval import Allow, OnApproval
 from unbroken.tools.mcp import MCPServer
 from unbroken.tools.schedule import Schedule

@@ -15,7 +15,6 @@ from unbroken.errors import MissingKey, UserError
 from unbroken.models import secrets
 from unbroken.models.addresses import basic, join, read_base
 from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
-from unbroken.models.guarded import ATTEMPTS, SECONDS, Guarded
 from unbroken.models.model import Model
 from unbroken.models.providers import (
     KEY_HEADERS,
@@ -24,6 +23,7 @@ from unbroken.models.providers import (
     speaking,
 )
 from unbroken.models.raw_log import RawLog
+from unbroken.models.retrying import ATTEMPTS, SECONDS, RetryingModel
 from unbroken.models.settings import ModelSettings, Settings, read_settings
 from unbroken.validation import checked
 from unbroken.wires import find_wire
@@ -51,14 +51,14 @@ def connect(
     recover: bool | None = None,
     raw_log: str | os.PathLike[str] | None = None,
     **settings: Unpack[ModelSettings],
-) -> Guarded[HTTPModel]:
+) -> RetryingModel[HTTPModel]:
     """A model by the name of its provider and its own: `connect("openai:gpt-5")`, `connect("ollama:qwen3:4b")`.
 
     `base_url` asks another server that speaks the provider's wire; `openai:` and `compatible:` then speak openai-chat,
     which such servers do. `wire` picks another of the provider's wires. `api_key` is a key, or a function (plain or
     async) that gives one for each request; without it the provider's variable is read. Time-outs are in seconds, None
     waits for ever. A response that fails or breaks is asked for again: `attempts`, `seconds` and `fallback` (models, or
-    their names) are those of `Guarded`; `attempts=1` asks once. `stream_with_tools=False` asks without streaming
+    their names) are those of `RetryingModel`; `attempts=1` asks once. `stream_with_tools=False` asks without streaming
     whenever tools are offered; `recover` says whether calls that leaked into the text are found (on openai-chat),
     where the provider's row should not decide. `raw_log` is a file to which requests and responses are appended as they
     are, without secrets; `unbroken decode` reads it. `settings` are temperature, top_p, max_tokens, stop, seed,
@@ -99,7 +99,7 @@ def connect(
     log = None if raw_log is None else RawLog(raw_log)
     http = HTTPModel(endpoint, key, stream=stream, timeouts=timeouts, settings=known, raw_log=log)
     others = [connect(other, raw_log=raw_log) if isinstance(other, str) else other for other in fallback]
-    return Guarded(http, attempts, seconds, fallback=others)
+    return RetryingModel(http, attempts, seconds, fallback=others)
 
 
 def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:

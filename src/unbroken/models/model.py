@@ -1,4 +1,4 @@
-"""What a model is to the loop: a request in, deltas out. HTTP, scripts, guards and middleware share this signature."""
+"""What a model is to the loop: a request in, deltas out. HTTP, scripts, retries and middleware share this signature."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from unbroken.messages import Assistant, Request
-from unbroken.models.guarded import Guarded
+from unbroken.models.retrying import RetryingModel
 from unbroken.models.script import Answer, steps_of
 from unbroken.testing.faults import Fault
 from unbroken.testing.faulty import FaultyServer
@@ -77,7 +77,7 @@ class Crowd:
     async def _play(self, job: Job, server: FaultyServer) -> Done:
         begun = len(server.sent)
         http = open_model(job.wire, server.base_url(job.wire), job.stream, job.silence, job.name)
-        run = await run_scenario(Guarded(http, first_wait=FIRST_WAIT))
+        run = await run_scenario(RetryingModel(http, first_wait=FIRST_WAIT))
         own = [sent for sent in server.sent[begun:] if sent.model == job.name]
         run.sent, run.requests = own, [server.requests[sent.number] for sent in own]
         await until_over(run)

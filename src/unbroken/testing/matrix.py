@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 from unbroken.messages import Message, Request
 from unbroken.models.connect import connect
-from unbroken.models.guarded import Guarded
 from unbroken.models.http import HTTPModel
+from unbroken.models.retrying import RetryingModel
 from unbroken.testing.faults import FAULTS, Fault, Mode, Outcome
 from unbroken.testing.faulty import FaultyServer
 from unbroken.testing.reply import Sent
@@ -126,7 +126,7 @@ async def play_case(case: Case) -> Ended:
     async with server:
         silence = SILENCE if stalls else PATIENCE
         http = open_model(case.wire, server.base_url(case.wire), case.mode == "streamed", silence)
-        run = await run_scenario(Guarded(http, first_wait=FIRST_WAIT), LONG_RESULT if too_long else 0)
+        run = await run_scenario(RetryingModel(http, first_wait=FIRST_WAIT), LONG_RESULT if too_long else 0)
         run.requests, run.sent = server.requests, server.sent
         await until_over(run)
         problems = problems_of(run, calls_as_text=fault.row == 16)
@@ -174,7 +174,7 @@ async def go_on(wire: str, messages: Sequence[Message]) -> str:
 
 def open_model(wire: str, base_url: str, stream: bool = True, silence: float = PATIENCE, name: str = "m") -> HTTPModel:
     """The bare model: it tries once."""
-    guarded = connect(
+    connected = connect(
         f"{find_wire(wire).http.provider}:{name}",
         base_url=base_url,
         api_key="not-a-key",
@@ -184,7 +184,7 @@ def open_model(wire: str, base_url: str, stream: bool = True, silence: float = P
         first_byte=silence,
         max_tokens=1000,
     )
-    return guarded.model
+    return connected.model
 
 
 def unheard(sent: Sent) -> None:

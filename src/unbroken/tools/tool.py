@@ -37,7 +37,7 @@ class Tool:
     - `dedupe`: share one execution among identical calls of one message; None means: reads do.
     - `cache`: seconds for which a good result answers the same call again.
     - `retries`: how often a read that raises is tried again.
-    - `repeat`: the same call again and again is meant (polling): the loop guard leaves it alone.
+    - `repeat`: the same call again and again is meant (polling): the check for loops leaves it alone.
     - `approve`: ask before it runs; a function of the bound arguments decides for each call.
     - `after_crash`: what a resumed run does with a call that had started when its process died. `"report"`: its result
       says that the outcome is unknown. `"rerun"`: it runs again, because the tool honours `context.key`. A function

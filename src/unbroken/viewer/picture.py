@@ -86,6 +86,7 @@ class Picture:
 
 
 def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
+    """What the page shows of a recording: its requests and calls over time, its entries, its numbers."""
     clips = clips or Clipper()
     tape = is_tape(recording)
     lanes = Lanes(clips, _began(recording), tape)

@@ -22,12 +22,12 @@ from unbroken.gateway.http.client_request import ClientRequest
 from unbroken.gateway.http.large_bodies import off_loop
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Json, Request
-from unbroken.models.guarded import Guarded
 from unbroken.models.http import HTTPModel
 from unbroken.models.in_flight import Sent
 from unbroken.models.model import Model
 from unbroken.models.raw_bytes import PassingDecoder
 from unbroken.models.response_limit import RESPONSE_LIMIT
+from unbroken.models.retrying import RetryingModel
 from unbroken.wires import find_wire
 from unbroken.wires.values import as_dict, as_text
 
@@ -74,10 +74,10 @@ def continue_from(upstream: Upstream, first: Fetched | Sent) -> Model:
     """The model, whose first try was made already."""
     assert upstream.http is not None
     model, begun = upstream.model, _Begun(upstream.http, first)
-    if not isinstance(model, Guarded):
+    if not isinstance(model, RetryingModel):
         return begun
-    guard = cast("Guarded[Model]", model)
-    return Guarded(begun, guard.attempts, guard.seconds, fallback=guard.fallback)
+    retrying = cast("RetryingModel[Model]", model)
+    return RetryingModel(begun, retrying.attempts, retrying.seconds, fallback=retrying.fallback)
 
 
 class _Begun:

@@ -19,9 +19,9 @@ from unbroken.gateway.settings import UpstreamSettings
 from unbroken.gateway.upstreams.demo_model import DemoModel
 from unbroken.gateway.upstreams.python_model import PythonModel
 from unbroken.models.connect import connect
-from unbroken.models.guarded import Guarded
 from unbroken.models.http import HTTPModel
 from unbroken.models.model import Model
+from unbroken.models.retrying import RetryingModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def try_upstreams(
 
 def _open(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings]) -> Upstream:
     model: Model = _model(row, rows, ())
-    first: Model = cast("Guarded[Model]", model).model if isinstance(model, Guarded) else model
+    first: Model = cast("RetryingModel[Model]", model).model if isinstance(model, RetryingModel) else model
     http = first if isinstance(first, HTTPModel) else None
     origin = http.origin if http is not None else first.name
     return Upstream(
@@ -91,7 +91,7 @@ def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: t
     fallback = [_fallback(name, rows, above) for name in row.fallback]
     if row.model == "demo" or row.model.startswith("python:"):
         model: Model = DemoModel() if row.model == "demo" else _from_python(row.model)
-        return Guarded(model, fallback=fallback) if fallback else model
+        return RetryingModel(model, fallback=fallback) if fallback else model
     model = connect(
         row.model,
         base_url=row.base_url or None,

@@ -49,7 +49,7 @@ class Asked:
     @classmethod
     def of(cls, model: Any) -> Asked:
         named = cls.named(model.name)
-        inner = getattr(model, "model", model)  # of a `Guarded`
+        inner = getattr(model, "model", model)  # of a `RetryingModel`
         url = getattr(getattr(inner, "endpoint", None), "stream_url", None)
         return named if url is None else cls(named.provider, named.model, url.host or "", url.port or 0)
 

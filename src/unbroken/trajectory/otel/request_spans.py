@@ -1,8 +1,8 @@
 """Requests to a model, traced: a `chat` span for each, current while the model works, and its numbers.
 
-Tries that a `Guarded` makes again belong to the one request, as the conventions have it. The span is current only while
-the model is waited for, and not while its deltas are looked at: what an async generator sets it would otherwise leave
-in the context of whoever reads from it.
+Tries that a `RetryingModel` makes again belong to the one request, as the conventions have it. The span is current only
+while the model is waited for, and not while its deltas are looked at: what an async generator sets it would otherwise
+leave in the context of whoever reads from it.
 """
 
 from __future__ import annotations

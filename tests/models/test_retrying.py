@@ -1,5 +1,5 @@
-"""`Guarded`: when another try is made, when it is asked for whole, how long it waits, who is asked next, and what is
-raised in the end. What the loop makes of its deltas has tests of its own."""
+"""`RetryingModel`: when another try is made, when it is asked for whole, how long it waits, who is asked next, and what
+is raised in the end. What the loop makes of its deltas has tests of its own."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from scenes import PROVIDERS, Desk, accepted, on_every_wire, play
 
 from unbroken import (
     Agent,
-    AttemptFailed,
     ChainBroken,
     Conversation,
-    Guarded,
     Request,
-    Restarted,
+    RetryingModel,
     ScriptedModel,
-    ToolSpec,
     User,
     Verdict,
     connect,
 )
-from unbroken.deltas import CallReady, Delta, Ended, TextDelta
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, TextDelta
 from unbroken.errors import (
     ContextTooLong,
     ModelNotFound,
@@ -36,7 +33,7 @@ from unbroken.errors import (
     Unavailable,
     UserError,
 )
-from unbroken.messages import Assistant, Sampling, ToolCall, ToolMessage, ToolResult
+from unbroken.messages import Assistant, Sampling, ToolCall, ToolMessage, ToolResult, ToolSpec
 from unbroken.models.model import Model, closing
 from unbroken.testing import (
     Answer,
@@ -61,9 +58,9 @@ ASKED = Request((User.of("Go."),), tools=(LOOK,))
 BUSY = Fail(Unavailable("busy", status=503))
 
 
-def guard(model: Model, **settings: Any) -> Guarded[Any]:
+def guard(model: Model, **settings: Any) -> RetryingModel[Any]:
     settings.setdefault("jitter", lambda: 0.0)
-    return Guarded(model, **settings)
+    return RetryingModel(model, **settings)
 
 
 async def listen(model: Model, request: Request = ASKED) -> list[Delta]:
@@ -718,13 +715,13 @@ def test_the_conversation_goes_on_after_a_chain_that_broke() -> None:
 )
 def test_odd_settings_are_refused_with_the_way_out(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(settings))):
-        Guarded(ScriptedModel("Hello."), **settings)
+        RetryingModel(ScriptedModel("Hello."), **settings)
 
 
 @pytest.mark.parametrize("fallback", ["openai:demo", ["openai:demo"]], ids=str)
 def test_a_fallback_that_is_no_model_is_refused(fallback: Any) -> None:
     with pytest.raises(UserError, match="fallback"):
-        Guarded(ScriptedModel("Hello."), fallback=fallback)
+        RetryingModel(ScriptedModel("Hello."), fallback=fallback)
 
 
 def test_it_says_what_it_guards() -> None:
@@ -738,10 +735,10 @@ def test_a_guard_inside_of_a_guard_keeps_who_is_asked_without_streaming() -> Non
     async def main() -> list[list[bool]]:
         inner, other = ScriptedModel("a", loop_last=True), ScriptedModel("b", loop_last=True)
         request = Request((User.of("Hi"),), tools=(ToolSpec("look"),))
-        async for _ in Guarded(Guarded(inner, stream_with_tools=False)).stream(request):
+        async for _ in RetryingModel(RetryingModel(inner, stream_with_tools=False)).stream(request):
             pass
         first = ScriptedModel(Fail(RequestRefused("no")), loop_last=True)
-        async for _ in Guarded(first, fallback=[Guarded(other, stream_with_tools=False)]).stream(request):
+        async for _ in RetryingModel(first, fallback=[RetryingModel(other, stream_with_tools=False)]).stream(request):
             pass
         return [[request.stream for request in model.requests] for model in (inner, first, other)]
 
@@ -760,7 +757,7 @@ def test_what_one_provider_signed_is_not_shown_to_another_on_the_same_wire() -> 
         other = ScriptedServer([Think("well"), Call("look", note="b")], "There.")
         async with first, other:
 
-            def model(server: ScriptedServer, **more: Any) -> Guarded[Any]:
+            def model(server: ScriptedServer, **more: Any) -> RetryingModel[Any]:
                 url = server.base_url("anthropic-messages")
                 return connect("anthropic:m", base_url=url, api_key="k", reasoning="low", max_tokens=4000, **more)
 
@@ -789,7 +786,7 @@ def test_who_is_cancelled_by_nobody_here_is_asked_again() -> None:
             yield [TextDelta("lo.")]
 
     async def main() -> str:
-        return (await Agent(Guarded(Odd())).run("Hi")).text
+        return (await Agent(RetryingModel(Odd())).run("Hi")).text
 
     assert run_virtual(main()) == "Hello."
 
@@ -814,11 +811,11 @@ def test_a_stream_that_is_no_generator_is_closed_too() -> None:
             return Stream()
 
     with pytest.raises(ChainBroken):
-        play(Agent(Guarded(Odd(), attempts=2)))
+        play(Agent(RetryingModel(Odd(), attempts=2)))
     assert closed == [True, True]
 
 
-@pytest.mark.parametrize("make", [lambda m: Guarded("openai:x"), lambda m: Guarded(m, seconds="5")])  # type: ignore[misc]
+@pytest.mark.parametrize("make", [lambda m: RetryingModel("openai:x"), lambda m: RetryingModel(m, seconds="5")])  # type: ignore[misc]
 def test_what_is_no_model_or_no_number_is_refused_at_once(make: Any) -> None:
-    with pytest.raises(UserError, match="Guarded"):
+    with pytest.raises(UserError, match="RetryingModel"):
         make(ScriptedModel("Hi."))

@@ -1,4 +1,4 @@
-"""`Guarded`: a model whose answers do not break. It tries again, asks without streaming, goes on with another model.
+"""`RetryingModel`: a model whose answers do not break. It tries again, asks without streaming, goes on with another.
 
 Strategy. As long as nothing was passed on, a try that failed is simply made again. Once something was, the consumer has
 shown text and started calls: it is told `Restarted`, and the whole answer of the next try follows, asked for without
@@ -46,7 +46,7 @@ M_co = TypeVar("M_co", bound=Model, covariant=True)
 
 
 @checked
-class Guarded(Generic[M_co]):
+class RetryingModel(Generic[M_co]):
     """Around any `Model`; `connect` puts it around its own.
 
     `attempts` are made at each model, the first included; none begins more than `seconds` after the first that failed,
@@ -69,11 +69,13 @@ class Guarded(Generic[M_co]):
         jitter: Callable[[], float] = random.random,
     ) -> None:
         if attempts < 1:
-            raise UserError(f"Guarded(attempts={attempts!r}): it is a number from 1, and counts the first try too")
+            raise UserError(
+                f"RetryingModel(attempts={attempts!r}): it is a number from 1, and counts the first try too"
+            )
         if seconds is not None and seconds <= 0:
-            raise UserError(f"Guarded(seconds={seconds!r}): give seconds above 0, or None for no limit")
+            raise UserError(f"RetryingModel(seconds={seconds!r}): give seconds above 0, or None for no limit")
         given = (model, *fallback)
-        # One that is guarded itself brings its models, not a budget of its own.
+        # One that retries itself brings its models, not a budget of its own.
         models = [one for each in given for one in _unguarded(each)]
         self._model = cast("M_co", models[0])
         self.fallback = tuple(models[1:])
@@ -87,11 +89,11 @@ class Guarded(Generic[M_co]):
 
     def __repr__(self) -> str:
         others = f", fallback=[{', '.join(model.name for model in self.fallback)}]" if self.fallback else ""
-        return f"Guarded({self.model!r}, attempts={self.attempts}, seconds={self.seconds}{others})"
+        return f"RetryingModel({self.model!r}, attempts={self.attempts}, seconds={self.seconds}{others})"
 
     @property
     def model(self) -> M_co:
-        """The model that is guarded; asked directly, it tries once."""
+        """The model inside; asked directly, it tries once."""
         return self._model
 
     @property
@@ -206,21 +208,21 @@ def _says_something(deltas: Sequence[Delta]) -> bool:
 class _Story:
     """One answer on its way through several tries: who is asked next, what, and after how long."""
 
-    def __init__(self, guard: Guarded[Any], asked: Request, request: Request, began: float) -> None:
-        self._guard = guard
+    def __init__(self, retrying: RetryingModel[Any], asked: Request, request: Request, began: float) -> None:
+        self._retrying = retrying
         self._asked = asked
         self._began = began
         self._verdicts: list[Verdict] = []
         self._empty = 0
         self._tries = 0
         """At this model."""
-        self._others = list(guard.fallback)
+        self._others = list(retrying.fallback)
         self._pause = 0.0
         """Seconds before the next."""
         self._shortened = False
         self._shown = False
         """Something of a broken response was passed on: from then on it is asked for whole."""
-        self.model: Model = guard.model
+        self.model: Model = retrying.model
         self.request = request
 
     def judge(self, ended: Ended | None, error: Exception | None) -> Verdict:
@@ -272,20 +274,20 @@ class _Story:
         """`streamed`: a whole answer takes long to begin, and this one took too long."""
         if self._shown:
             request = replace(request, stream=streamed and self._asked.stream)
-        self.request = self._guard.fit(request, self.model)
+        self.request = self._retrying.fit(request, self.model)
 
     def _wait(self, verdict: Verdict, error: Exception | None) -> float:
         if isinstance(error, ProviderError) and error.retry_after is not None:
             return error.retry_after
         if verdict.kind not in ("limited", "unavailable", "unreachable", "error") and self._tries == 1:
             return 0.0  # a connection that broke once says nothing about the next
-        return self._guard.backoff(self._tries)
+        return self._retrying.backoff(self._tries)
 
     def _may_try(self, wait: float) -> bool:
-        return self._tries < self._guard.attempts and self._in_time(wait)
+        return self._tries < self._retrying.attempts and self._in_time(wait)
 
     def _in_time(self, wait: float) -> bool:
-        seconds = self._guard.seconds
+        seconds = self._retrying.seconds
         return seconds is None or asyncio.get_running_loop().time() - self._began + wait < seconds
 
     def _give_up(self, verdict: Verdict, error: Exception | None) -> UnbrokenError:
@@ -303,14 +305,14 @@ class _Story:
 
 
 def _unguarded(model: Model) -> tuple[Model, ...]:
-    if not isinstance(model, Guarded):
+    if not isinstance(model, RetryingModel):
         return (model,)
-    guard = cast("Guarded[Model]", model)
-    return guard.model, *guard.fallback
+    retrying = cast("RetryingModel[Model]", model)
+    return retrying.model, *retrying.fallback
 
 
 def _asked_whole(model: Model) -> set[int]:
-    return cast("Guarded[Model]", model)._asked_whole if isinstance(model, Guarded) else set()  # pyright: ignore[reportPrivateUsage] - its own
+    return cast("RetryingModel[Model]", model)._asked_whole if isinstance(model, RetryingModel) else set()  # pyright: ignore[reportPrivateUsage] - its own
 
 
 def _origin(model: Model) -> str:
