@@ -365,6 +365,8 @@ def test_text_alone_makes_no_small_body_large() -> None:
     assert is_large(json.dumps([{"a": "b"}] * 10_000).encode())
     assert is_large(json.dumps(["a"] * 20_000).encode())
     assert not is_large(json.dumps({"text": "é" * 100_000}).encode())
+    assert not is_large(json.dumps([1] * 20_000).encode())
+    assert is_large(json.dumps([1] * 50_000).encode())
 
 
 def test_halves_of_surrogate_pairs_make_a_body_large() -> None:

@@ -69,16 +69,25 @@ async def deltas_of(model: Model) -> list[Delta]:
     return [delta for deltas in await batches_of(model) for delta in deltas]
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "not guarded"])
-def test_what_is_in_one_read_is_given_at_once(guarded: bool) -> None:
+@pytest.mark.parametrize("retries", [True, False], ids=["with retries", "without"])
+def test_what_is_in_one_read_is_given_at_once(retries: bool) -> None:
     with serve(TEXT, loop_last=True) as server:
-        model: Model = model_of(server) if guarded else model_of(server).model
+        model: Model = model_of(server) if retries else model_of(server).model
         found = asyncio.run(batches_of(model))
         assert all(found), "nothing is said by nobody"
         assert len(found) < len(WORDS), "they were sent in one piece"
         flat = [delta for deltas in found for delta in deltas]
         assert [delta.text for delta in flat if isinstance(delta, TextDelta)] == ["It ", "is ", "sunny ", "there. "]
         assert isinstance(flat[-1], Ended)
+
+
+def test_many_tiny_events_are_read_a_few_at_a_time() -> None:
+    """So that others run in between, however many events a server puts into one packet."""
+    event = b'data:{"choices":[{"delta":{"content":"a"}}]}\n\n'
+    with serve(Raw(event * 4000 + sse(chunk({}, "stop")))) as server:
+        found = asyncio.run(batches_of(model_of(server).model))
+    assert sum(map(len, found)) > 4000
+    assert max(map(len, found)) <= 700
 
 
 def test_a_model_that_yields_single_deltas_is_told_to_yield_batches() -> None:

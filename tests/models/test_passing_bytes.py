@@ -44,8 +44,14 @@ def test_only_whole_events_are_given_and_none_is_lost(size: int, end: bytes, apa
 
 def test_apart_each_event_comes_right_after_what_was_read_of_it() -> None:
     deltas = passing(apart=True).feed(b"".join(EVENTS))
-    assert received(deltas) == EVENTS
-    assert [type(delta) for delta in deltas][:3] == [TextDelta, Received, Received]
+    assert received(deltas) == [EVENTS[0], EVENTS[1] + EVENTS[2], *EVENTS[3:]]
+    assert [type(delta) for delta in deltas][:3] == [TextDelta, Received, TextDelta]
+
+
+@pytest.mark.parametrize("alive", [b"data:\n\n", b"data: \r\n\r\n", b": ping\n\n", b"\n\n"])
+def test_events_that_only_keep_a_connection_alive_are_passed_on_together(alive: bytes) -> None:
+    assert received(passing(apart=True).feed(alive * 4000)) == [alive * 4000]
+    assert received(passing(apart=True).feed(alive * 4000 + EVENTS[0])) == [alive * 4000 + EVENTS[0]]
 
 
 def test_half_an_event_waits_for_its_end_and_is_never_passed_on_as_it_is() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Generator
 from contextlib import suppress
@@ -225,3 +226,21 @@ def test_the_command_line_refuses_another_policy(tmp_path: Path) -> None:
         done = in_pipe("run", "Pay.", *model, "--record", str(tmp_path), "--record-failure", "ignore")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--record-failure ignore: it is stop or continue" in done.stderr
+
+
+def test_no_write_starts_after_the_recording_was_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    ran: list[int] = []
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pays."""
+        ran.append(amount)
+        if amount == 1:
+            shutil.rmtree(folder)
+        return "paid"
+
+    agent = Agent(ScriptedModel([Call("pay", amount=1)], [Call("pay", amount=2)], "Done."), [pay], record=folder)
+    with pytest.raises(RecordingFailed, match=r"the file was deleted.*`pay` did not start"):
+        agent.run_sync("Pay.")
+    assert ran == [1]

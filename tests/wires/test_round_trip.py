@@ -268,3 +268,15 @@ def test_a_message_of_no_known_kind_is_refused_in_words(wire: str) -> None:
     odd: Any = User("plain text where parts should stand")  # pyright: ignore[reportArgumentType] - that is the point
     with pytest.raises(CannotEncode, match=f"writing a request for {wire} failed"):
         find_wire(wire).encode_request(Request((odd,), model="m"))
+
+
+@every_wire
+def test_a_number_that_is_larger_than_any_float_is_written_as_the_model_wrote_it(wire: str) -> None:
+    raw = '{"n": 1e400, "m": 1180591620717411303425}'
+    call = ToolCall("call_1", "pay", {"n": float("inf"), "m": 1180591620717411303425}, raw)
+    stream, body = written(wire, [CallReady(call), Ended(Verdict("whole"))])
+    request = dumps(find_wire(wire).encode_request(Request((User.of("Pay."), Assistant("", (call,))))))
+    for data in (stream, body, request):
+        assert b"1e400" in data
+        assert b"1180591620717411303425" in data
+        assert b'null,"m"' not in data

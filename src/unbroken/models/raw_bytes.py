@@ -15,7 +15,10 @@ from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended, Received
 
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_EVENTS = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r)", re.DOTALL)
+_EVENTS = re.compile(
+    rb"(?:(?:data: ?|:[^\r\n]*)?(?:\r\n\r\n|\n\n|\r\r))*+(?:(?!\Z).*?(?:\r\n\r\n|\n\n|\r\r))?", re.DOTALL
+)
+"""One event, with those before it that only keep the connection alive."""
 
 
 class PassingDecoder:
@@ -48,7 +51,7 @@ class PassingDecoder:
                 deltas.append(self._received(events))
             return deltas
         deltas: list[Delta] = []
-        for event in _EVENTS.findall(self._whole_events(chunk)):
+        for event in filter(None, _EVENTS.findall(self._whole_events(chunk))):
             deltas += decoder.feed(event)
             deltas.append(self._received(event))
         return deltas

@@ -7,6 +7,7 @@ waits, and all that follows it, until that is known. If the file cannot be writt
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections import deque
@@ -170,12 +171,14 @@ class Scribe:
         lines, self._lines = self._lines, []
         if self._guarded:
             lines = self._settled(lines)
-        self.urgent = self.urgent and bool(self._lines)
+        was_urgent, self.urgent = self.urgent, self.urgent and bool(self._lines)
         if not lines or self.broken or self._file < 0:
             return
         lines.append(b"")
         data = self._hiding.lines(b"\n".join(cast("list[bytes]", lines)))
         try:
+            if was_urgent and not os.fstat(self._file).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "the file was deleted")
             while data:  # at once, unless the disk is full
                 data = data[os.write(self._file, data) :]
         except OSError as error:

@@ -7,8 +7,12 @@ Not a place for anything that only one wire does.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from math import isinf
 from typing import Any, cast
+
+import orjson
 
 from unbroken.messages import CacheMark, Json, Media, Request, ToolCall, ToolResult, ToolSpec
 from unbroken.wires.jsontext import dump_arguments, shallow, strict
@@ -143,6 +147,25 @@ def outgoing_arguments(call: ToolCall) -> str:
         return "{}"
     raw = call.raw.strip()
     return call.raw if raw.startswith("{") else (dump_arguments(call.arguments) or "{}")
+
+
+_BEYOND_FLOATS = re.compile(r"\d[eE]\+?\d{3}|\d{309}")
+
+
+def outgoing_object(call: ToolCall) -> Json:
+    """The same for wires on which arguments are an object. A number that is larger than any float (`1e400`) is written
+    as the model wrote it."""
+    if _BEYOND_FLOATS.search(call.raw) and _has_infinity(object_from_text(call.raw)):
+        return orjson.Fragment(call.raw)
+    return call.arguments or {}
+
+
+def _has_infinity(value: Json) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_infinity, cast("Object", value).values()))
+    if isinstance(value, list):
+        return any(map(_has_infinity, cast("list[Json]", value)))
+    return isinstance(value, float) and isinf(value)
 
 
 def object_from_text(text: str) -> Object | None:

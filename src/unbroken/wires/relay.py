@@ -64,7 +64,10 @@ class RelayedStream:
             at = event.find(b"data:")
             text = event[at + 5 :]
             if at >= 0 and b"\n" not in text and (not at or event[at - 1] == 10):
-                self._read(text)
+                if len(text) > 8 or text.strip():  # else it only keeps the connection alive
+                    self._read(text)
+            elif at < 0 and event[:1] == b":" and b"\n" not in event:
+                continue  # so does a comment
             elif event:
                 self._read_oddly(event)
 

@@ -28,9 +28,22 @@ log = logging.getLogger("unbroken.gateway")
 Reference: TypeAlias = tuple[str, str]
 """Where it stands in the body, and the name or id."""
 
-_MODEL_NAMES = frozenset({"engine", "engine_id", "route", "router", "preset", "plugins"})
+_MODEL_NAMES = frozenset(
+    {
+        "azure_endpoint",
+        "backend",
+        "engine",
+        "engine_id",
+        "inference_profile",
+        "litellm_params",
+        "plugins",
+        "preset",
+        "route",
+    }
+    | {"router", "upstream"}
+)
 """OpenRouter: `route`, `preset` and `plugins` (its auto router) choose among models."""
-_MODEL_WORDS = frozenset({"adapter", "agent", "agents", "lora", "loras"})
+_MODEL_WORDS = frozenset({"adapter", "adapters", "agent", "agents", "lora", "loras"})
 _MODEL_PARTS = ("model", "deployment", "fallback", "baseurl", "apibase", "apikey")
 """In whatever name, however its words are put together: `draft_model`, `modelId`, `api-base`, `baseURL`. With
 `api_base`, LiteLLM sends the provider's key to another server."""

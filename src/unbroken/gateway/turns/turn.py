@@ -160,7 +160,7 @@ def read_value(data: bytes | None) -> dict[str, Json] | None:
 
 def turn_key(scope: str, chain: bytes, message: Assistant, ids: Sequence[str]) -> str:
     """Its own: two answers that begin alike, after the same words, are two turns."""
-    return "turn:" + _named(scope, dumps([chain.hex(), to_json([message])[0], *ids]))
+    return "turn:" + _named(scope, _bytes_of([chain.hex(), to_json([message])[0], *ids]))
 
 
 def said_key(scope: str, chain: bytes) -> str:
@@ -300,7 +300,7 @@ def link(before: bytes, message: Message, places: Mapping[str, int]) -> bytes:
     known = _KNOWN.get(key)
     if known is None:
         if len(_KNOWN) >= _MOST_KNOWN:
-            del _KNOWN[next(iter(_KNOWN))]  # the oldest
+            _KNOWN.clear()  # one step: large requests are digested on a thread of their own
         known = _KNOWN[key] = _digest(before, message, places)
     return known
 
@@ -364,14 +364,18 @@ def _without_marks(value: Json) -> Json:
 
 def _link(before: bytes, said: list[Json], *, in_pieces: bool = False) -> bytes:
     """`in_pieces`: for texts without objects among them. They may be long, and their bytes are the same."""
+    data = dumps_in_pieces(said) if in_pieces else _bytes_of(said)
+    return blake2b(data, digest_size=16, key=before).digest()
+
+
+def _bytes_of(said: list[Json]) -> bytes:
     try:
-        data = dumps_in_pieces(said) if in_pieces else orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits, half a surrogate pair
         try:
-            data = dumps(said)
-        except CannotEncode:
-            data = repr(said).encode("utf-8", "surrogatepass")
-    return blake2b(data, digest_size=16, key=before).digest()
+            return dumps(said)
+        except CannotEncode:  # and a number that is larger than any float
+            return repr(said).encode("utf-8", "surrogatepass")
 
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:

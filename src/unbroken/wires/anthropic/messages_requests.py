@@ -41,7 +41,15 @@ from unbroken.wires.anthropic.messages_content import (
     says_all,
 )
 from unbroken.wires.ids import IdRule, fit
-from unbroken.wires.parts import cache_mark, call_from_text, own_extra, own_native, says_more, with_extra
+from unbroken.wires.parts import (
+    cache_mark,
+    call_from_text,
+    outgoing_object,
+    own_extra,
+    own_native,
+    says_more,
+    with_extra,
+)
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_number, as_text, dicts
 
 ID_RULE = IdRule(128, "[A-Za-z0-9_-]")
@@ -227,7 +235,7 @@ def _encode_native(message: Assistant, native: Native) -> list[Object]:
 
 
 def encode_call(call: ToolCall) -> Object:
-    arguments = {"input": call.raw} if call.kind == "custom" else (call.arguments or {})
+    arguments = {"input": call.raw} if call.kind == "custom" else outgoing_object(call)
     return {"type": "tool_use", "id": fit(call.id, ID_RULE), "name": call.name, "input": arguments}
 
 

@@ -39,7 +39,7 @@ from unbroken.wires.gemini.gemini_parts import (
     says_something,
 )
 from unbroken.wires.jsontext import dump_arguments
-from unbroken.wires.parts import FOREIGN, call_from_text, own_native
+from unbroken.wires.parts import FOREIGN, call_from_text, outgoing_object, own_native
 from unbroken.wires.values import Object, as_dict, as_text, dicts
 
 
@@ -131,11 +131,11 @@ def _encode_result(result: ToolResult) -> Object:
     return {**value, "parts": parts} if parts else value
 
 
-def encode_arguments(call: ToolCall) -> Object:
+def encode_arguments(call: ToolCall) -> Json:
     """Arguments are an object here: `{}` for a call that was cut, and a field of its own for a custom call's text."""
     if call.kind == "custom":
         return {"input": call.raw}
-    return call.arguments or {}
+    return outgoing_object(call)
 
 
 def decode_contents(contents: Json) -> tuple[Message, ...]:
