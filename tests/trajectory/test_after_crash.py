@@ -16,7 +16,7 @@ from killed_runs import UNKNOWN, executions, in_a_child, killed, payer, resumed,
 from unbroken import Agent, Allow, Deny, Edit, Metrics, Result, ScriptedModel, ToolResult, Wait, tool
 from unbroken.errors import InvalidTool
 from unbroken.events import ApprovalAsked, CallFinished, Event, RunFinished
-from unbroken.messages import Assistant, Request
+from unbroken.messages import Assistant, Request, ToolCall, User
 from unbroken.models.script import Answer, Call
 from unbroken.testing import run_virtual
 from unbroken.tools.context import CallContext
@@ -298,3 +298,33 @@ def test_what_is_none_of_these_is_refused_when_the_tool_is_made(wrong: Any) -> N
         @tool(after_crash=wrong)
         def pay() -> str:  # pyright: ignore[reportUnusedFunction]
             return "never"
+
+
+def test_a_run_that_waits_after_a_crash_replays_to_where_it_waits(tmp_path: Path) -> None:
+    done, record = killed(tmp_path, after_crash="wait")
+    resumed(done, record, after_crash="wait")
+    heard: list[Event] = []
+    for answers in ({}, {"a": Allow()}):
+        result = payer(done, after_crash="wait").replay(record, sinks=[heard.append])
+        assert (result.stop_reason, result.uncertain, result.calls) == ("waiting", ("a",), ())
+        resumed(done, record, answers, after_crash="wait")
+    assert [event.seconds for event in heard if isinstance(event, RunFinished)] == [0.0, 0.0]
+
+
+def test_what_a_call_reported_before_the_crash_is_not_missed_when_it_replays_as_waiting(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+
+    def agent(kills: bool) -> Agent:
+        @tool(after_crash="wait")
+        async def pay(amount: int, context: CallContext[Any]) -> str:
+            context.report("half of it")
+            if kills:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return "paid"
+
+        return Agent(ScriptedModel(script), [pay], record=record)
+
+    history = (User.of("Pay."), Assistant(calls=(ToolCall("a", "pay", {"amount": 5}, '{"amount": 5}'),)))
+    assert in_a_child(lambda: run_virtual(lambda: agent(True).run(history=history))) == signal.SIGKILL
+    assert run_virtual(lambda: agent(False).resume(record)).uncertain == ("a",)
+    assert agent(False).replay(record).uncertain == ("a",)

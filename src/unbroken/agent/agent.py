@@ -253,6 +253,7 @@ class Agent:
             # Where the recorder was is the recording now. The replay itself is recorded only if its `sinks` do it.
             replayed = replace_recorder(self._middleware, playback)
             performance.middleware = (*self._sinks, *as_middleware(options.get("sinks", ())), *replayed)
+            performance.earlier = playback
             return performance
 
         return play_again(playback, prepare)

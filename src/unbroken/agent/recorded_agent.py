@@ -178,6 +178,7 @@ def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:
         retries=saved.get("retries", 0),
         repeat=saved.get("repeat", False),
         approve=approve if saved.get("approve") == "sometimes" else bool(saved.get("approve")),
+        after_crash="wait" if saved.get("after_crash") == "wait" else None,
     )
 
 

@@ -80,8 +80,17 @@ def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: f
     before = recording.ending
     took = in_seconds(before.seconds if isinstance(before, RunFinished) else result.seconds)
     rounds, calls = counted(result.rounds, "round"), counted(len(result.calls), "call")
-    if result.stop_reason == "waiting" and any(recording.of("resumed")):
+    if result.stop_reason == "waiting" and _went_on(recording):
         print_line(f"replayed to where the run waited for somebody: {rounds}, {calls}; what came then is not played")
         return 3
     print_line(f"replayed as it was recorded: {rounds}, {calls}; it took {took} then")
     return SAME
+
+
+def _went_on(recording: Recording) -> bool:
+    """Did anything come after the run first waited? A resume that nobody gave an answer to adds nothing."""
+    lines = iter(recording.lines)
+    for line in lines:
+        if line["line"] == "event" and line["event"] == "run_finished":
+            break
+    return any(line["line"] not in ("resumed", "tools", "event") for line in lines)

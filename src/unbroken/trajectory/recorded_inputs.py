@@ -248,6 +248,8 @@ class Inputs:
     """By turn and id of the call, in the order of their starts."""
     approvals: dict[str, list[Input]] = field(default_factory=dict[str, list[Input]])
     """Decisions by the id of the call, in their order."""
+    waits: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
+    """Calls that were running when their process died and then waited for a person, by turn and id."""
     by_call: dict[int, Execution] = field(default_factory=dict[int, Execution])
     """By the number of the call that started it, and of the call that adopted it."""
 
@@ -262,6 +264,9 @@ class Inputs:
                 self.approvals.setdefault(line["call_id"], []).append(each)
             case "event" if line["event"] == "call_started":
                 self._begin_execution(line)
+            case "event" if line["event"] == "approval_asked" and line.get("uncertain"):
+                self.waits.add((line["turn"], line["call_id"]))
+                self.executions.pop((line["turn"], line["call_id"]), None)  # what its process died in
             case "event" if line["event"] == "call_adopted":
                 running = self.by_call.get(line["adopted"])
                 if running is not None:

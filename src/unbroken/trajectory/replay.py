@@ -22,7 +22,7 @@ from unbroken.messages import Message, Request, ToolCall, ToolResult, User
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Approval, OnApproval
-from unbroken.tools.caller import Caller, failure
+from unbroken.tools.caller import Caller, Prepared, failure
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.divergence import ReplayDiverged, compare_requests, describe_call
 from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Line, read_approval, read_delta, read_error, read_usage
@@ -75,6 +75,7 @@ class Playback(Middleware):
         """Where the recording ended before the run, if it did."""
         inputs = read_tape(recording)
         self._exchanges, self._executions, self._approvals = inputs.exchanges, inputs.executions, inputs.approvals
+        self._waits = inputs.waits
         output: Line = recording.settings.get("output") or {}
         self._live_name: str = output.get("tool", "")
         self._asked = 0
@@ -198,6 +199,24 @@ class Playback(Middleware):
             if left is not None:
                 await self._tape.take_despite_cancel(left)
             raise
+
+    # In place of the part of the run that another process ran (`agent.run.Earlier`)
+
+    def began(self, prepared: Prepared, turn: int) -> bool:
+        """Did this call wait for a person because its process had died while it ran?"""
+        return (turn, prepared.call.id) in self._waits
+
+    def number_of(self, call: ToolCall, turn: int) -> None:
+        """Its calls are counted anew."""
+
+    def had_started(self, number: int) -> bool:
+        return False
+
+    def seconds_of(self, context: CallContext[Any]) -> None:
+        """Its calls are played; none has a result before that."""
+
+    def lost_calls(self) -> tuple[()]:
+        return ()
 
     # In place of the tools
 
