@@ -605,3 +605,59 @@ def test_a_run_that_is_out_of_time_keeps_its_last_recorded_answer(effect: Any, t
     assert first == "worked 1"
     assert second.startswith("worked 2" if effect == "read" else "Error: outcome unknown")
     assert effect == "read" or done.read_text() == "1 2 "
+
+
+def waits_to_pay(record: Path) -> tuple[Agent, Result]:
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    model = ScriptedModel([Call("pay", amount=5, id="p")], "Done.")
+    asking = Agent(model, [pay], on_approval=lambda call: Wait(), record=record)
+    return asking, run_virtual(lambda: asking.run("Pay."))
+
+
+@pytest.mark.parametrize("answers", [[1], "p", 5, None])
+def test_answers_that_are_no_dict_are_refused_as_such(answers: Any, tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    asking, result = waits_to_pay(record)
+    for saved in (record, result):
+        with pytest.raises(UserError, match=r"^resume: the answers are a dict by call id"):
+            run_virtual(lambda: asking.resume(saved, answers))  # noqa: B023
+
+
+def test_a_run_is_not_resumed_by_an_agent_without_the_tools_that_it_waits_for(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    asking, result = waits_to_pay(record)
+    before = record.read_bytes()
+    without = Agent(ScriptedModel("Done."), [])
+    for saved in (record, result, result.to_json()):
+        for answers in ({}, {"p": Allow()}, {"p": Deny()}):
+            with pytest.raises(UserError, match="calls of `pay` wait, and this agent has no such tool"):
+                run_virtual(lambda: without.resume(saved, answers))  # noqa: B023
+    assert record.read_bytes() == before
+    assert run_virtual(lambda: asking.resume(record, {"p": Allow()})).calls[0].result.text == "paid 5"
+
+
+def test_a_call_that_is_answered_with_a_result_needs_no_tool(tmp_path: Path) -> None:
+    _, result = waits_to_pay(tmp_path / "run.jsonl")
+    without = Agent(ScriptedModel("Done."), [])
+    assert run_virtual(lambda: without.resume(result, {"p": "paid by hand"})).text == "Done."
+
+
+@pytest.mark.parametrize("answer", ["allow", "Deny", "deny:too much", 'edit:{"amount": 1}', True])
+def test_a_word_for_a_decision_is_no_result(answer: Any, tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    asking, result = waits_to_pay(record)
+    for saved in (record, result):
+        with pytest.raises(
+            UserError, match=r"for call `p` \(pay\) may mean two things; say Allow\(\), Deny\(\) or Edit"
+        ):
+            run_virtual(lambda: asking.resume(saved, {"p": answer}))  # noqa: B023
+
+
+def test_a_client_may_answer_with_any_word() -> None:
+    choose = client_tool("choose", "The user chooses.", {"type": "object", "properties": {}})
+    asking = Agent(ScriptedModel([Call("choose", id="c")], "Done."), [choose])
+    result = run_virtual(lambda: asking.run("Ask."))
+    assert run_virtual(lambda: asking.resume(result, {"c": "allow"})).calls[0].result.text == "allow"

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.limits import Account, Limits, limits_of
 from unbroken.agent.order_hint import OrderHint
-from unbroken.agent.output import OutputType
+from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.plan import OnAllFailed, OnError, Plan, Trim
 from unbroken.agent.prompt_parts import Prompt, to_user
 from unbroken.agent.prompts import Language, guidance_text, language_of
@@ -45,6 +45,7 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT, ToolFailed, to_parts
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.tool import AfterCrash, Effect, Tool, tool
+from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.continuation import Continuation, combine, find_interruption
 from unbroken.trajectory.facts import COUNTED_IN_RUN
 from unbroken.trajectory.recorder import Recorder, refuse_taken
@@ -330,6 +331,8 @@ class Agent:
     def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
         """The rest of a run that waits, or was cut off, ready to go."""
         check_options("agent.resume", ResumeOptions, options)
+        if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+            raise UserError("resume: the answers are a dict by call id, for example {call.id: Allow()}")
         recording = _recording(saved)
         if recording is not None:
             return self._prepare_from(recording, answers, options)
@@ -358,7 +361,9 @@ class Agent:
         account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
         performance = self._performance(result.run, transcript, account, options)
         performance.decisions = dict(result.decided)
-        for id, decision in _decisions(transcript, answers).items():
+        decisions = _decisions(transcript, answers, self._tools.fixed)
+        _refuse_missing(transcript, decisions, self._tools.fixed)
+        for id, decision in decisions.items():
             performance.decisions[id] = combine(result.decided.get(id), decision)
         performance.before = result
         performance.next_call = result.next_call
@@ -520,9 +525,7 @@ def _transcript(messages: Sequence[Message]) -> Transcript:
     return transcript
 
 
-def _decisions(transcript: Transcript, answers: Answers) -> dict[str, Approval | ToolResult]:
-    if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
-        raise UserError("resume: the answers are a dict by call id, for example {call.id: Allow()}")
+def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None) -> dict[str, Approval | ToolResult]:
     waiting = {call.id: call for call in transcript.open}
     decisions: dict[str, Approval | ToolResult] = {}
     for id, answer in answers.items():
@@ -530,16 +533,37 @@ def _decisions(transcript: Transcript, answers: Answers) -> dict[str, Approval |
         if call is None:
             known = ", ".join(f"`{call.id}` ({call.name})" for call in waiting.values()) or "none"
             raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
-        if isinstance(answer, bool):
+        if isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, toolbox, call.name)):
             raise UserError(
-                f"resume: {answer} for call `{id}` ({call.name}) may mean two things; say Allow() or Deny(), or, for a "
-                f"call that ran at the client, ToolResult.of(call, …)"
+                f"resume: {answer!r} for call `{id}` ({call.name}) may mean two things; say Allow(), Deny() or "
+                f"Edit({{…}}), or, if that is what the call gave, ToolResult.of(call, …)"
             )
         if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
             decisions[id] = answer
         else:
             decisions[id] = ToolResult(id, to_parts(answer), name=call.name)
     return decisions
+
+
+def _is_decision(answer: str, toolbox: Toolbox | None, name: str) -> bool:
+    """Does it read like a decision? For a tool that runs at the client it is a result like any other."""
+    tool = toolbox.get(name) if toolbox is not None else None
+    if tool is not None and tool.function is None:
+        return False
+    word, colon, _ = answer.partition(":")
+    return word.strip().lower() in (("deny", "edit") if colon else ("allow", "deny"))
+
+
+def _refuse_missing(
+    transcript: Transcript, decisions: Mapping[str, Approval | ToolResult], toolbox: Toolbox | None
+) -> None:
+    """Without its tool a call that waits would be answered with an error, and the run could not wait for it again."""
+    if toolbox is None:
+        return
+    unanswered = [call.name for call in transcript.open if not isinstance(decisions.get(call.id), ToolResult)]
+    if missing := [name for name in dict.fromkeys(unanswered) if name not in toolbox and name != ANSWER]:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise UserError(f"resume: calls of {names} wait, and this agent has no such tool; add it to Agent(tools=[…])")
 
 
 def _choice(choice: str | None) -> Choice | None:

@@ -27,7 +27,8 @@ class ToolSet:
         else:
             self._sources = (tools,) if isinstance(tools, Toolbox | Tool | str) else tuple(tools)
         self._servers = tuple(source for source in self._sources if isinstance(source, ToolServer))
-        self._fixed = None if self._choose or self._servers else Toolbox(*self._sources)
+        self.fixed = None if self._choose or self._servers else Toolbox(*self._sources)
+        """The tools, if they are the same in every run and known before it."""
 
     @property
     def has_servers(self) -> bool:
@@ -35,11 +36,11 @@ class ToolSet:
 
     @property
     def offers_tools(self) -> bool:
-        return self._fixed is None or len(self._fixed) > 0
+        return self.fixed is None or len(self.fixed) > 0
 
     def toolbox(self, turn: int, transcript: Transcript) -> Toolbox:
-        if self._fixed is not None:
-            return self._fixed
+        if self.fixed is not None:
+            return self.fixed
         return Toolbox(*(self._sources if self._choose is None else self._choose(turn, transcript)))
 
     @asynccontextmanager
