@@ -121,6 +121,40 @@ def test_a_call_of_unknown_outcome_waits_until_it_is_answered(
     assert shop.resume()[0] == 2  # it has ended
 
 
+def test_a_run_that_waits_after_a_crash_is_replayed_to_where_it_waits(bank: Callable[[str], Bank]) -> None:
+    shop = bank('after_crash="wait"')
+    for _ in range(2):  # a resume without an answer changes nothing
+        shop.resume()
+        done = invoke("replay", shop.file)
+        assert (done.exit_code, "time" in done.stderr, "failed" in done.stderr) == (0, False, False)
+        assert "uncertain: pay(amount=5)" in done.stderr
+    shop.resume("--answer", "p=allow")
+    done = invoke("replay", shop.file)
+    assert (done.exit_code, "played to where the run waited" in done.stderr) == (3, True)
+
+
+def test_a_terminal_and_a_pipe_report_a_call_of_unknown_outcome_in_the_same_words(bank: Callable[[str], Bank]) -> None:
+    shop = bank('after_crash="wait"')
+    lines = (
+        "uncertain: pay(amount=5) may have taken effect before the run stopped",
+        "waiting: pay (id p)",
+        "unbroken: answer with --answer p=allow|deny|edit:{…}|result:TEXT",
+    )
+    _, _, err = shop.resume()
+    assert [line in err.splitlines() for line in lines] == [True, True, True]
+    with serve("Done.") as server, Terminal("resume", shop.file, *shop.at(server)) as terminal:
+        for line in lines:
+            terminal.wait_for(line)
+        assert terminal.end() == 5
+
+
+def test_the_word_of_a_decision_can_be_the_result_of_a_call(bank: Callable[[str], Bank]) -> None:
+    shop = bank('after_crash="wait"')
+    shop.resume()
+    assert shop.resume("--answer", "p=result:allow")[0] == 0
+    assert shop.results()[1] == "allow"
+
+
 def test_events_of_the_continuation_are_json_on_request(bank: Callable[[str], Bank]) -> None:
     code, out, _ = bank("").resume("--json")
     events = [json.loads(line)["event"] for line in out.splitlines()]
@@ -160,6 +194,7 @@ def waiting(file: Path) -> Path:
         (["--answer", "=allow"], "--answer =allow: write CALL_ID=ANSWER"),
         (["--answer", "p=edit:5"], "the arguments are a JSON object"),
         (["--answer", "p=edit:{"], "the arguments are no JSON"),
+        (["--answer", "p=allow", "--answer", "p=deny"], "--answer: p is answered twice"),
         (["--answer", "q=allow"], "no call with the id `q` is waiting; waiting: `p` (pay)"),
     ],
 )

@@ -20,8 +20,19 @@ from rich.text import Text
 
 from unbroken.cli.approval_prompt import approval_text, ask_on_terminal, call_of
 from unbroken.cli.repaint import Page
-from unbroken.cli.terminal_text import clean, closing, escape, in_brackets, one_line, retrying, seconds, visible
+from unbroken.cli.terminal_text import (
+    MAY_HAVE_RUN,
+    clean,
+    closing,
+    escape,
+    in_brackets,
+    one_line,
+    retrying,
+    seconds,
+    visible,
+)
 from unbroken.events import (
+    ApprovalAsked,
     CallAdopted,
     CallDropped,
     CallFinished,
@@ -111,6 +122,9 @@ class LiveScreen:
             case CallDropped():
                 if event.call in self._rows:
                     self._draw()
+            case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
+                called = f"{visible(name)}{in_brackets(arguments, 200)}"
+                self._line(f"[yellow]uncertain:[/] {escape(called)} {MAY_HAVE_RUN}")
             case TodoUpdated(todos=todos):
                 self._todos, self._todos_changed = todos, True
             case CallsIgnored(names=names):
@@ -254,7 +268,7 @@ class LiveScreen:
         self.close()
         for call in event.pending:
             self._line(
-                f"[yellow]waits:[/] {escape(one_line(str(call.get('name'))))} (id {escape(str(call.get('id')))})"
+                f"[yellow]waiting:[/] {escape(one_line(str(call.get('name'))))} (id {escape(str(call.get('id')))})"
             )
             for row in approval_text(call_of(call), self._console.width - 2):
                 self._line(escape(row))

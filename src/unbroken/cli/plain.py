@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import IO
 
 from unbroken.cli.approval_prompt import approval_text, call_of
-from unbroken.cli.terminal_text import clean, closing, in_brackets, one_line, retrying, seconds, visible
+from unbroken.cli.terminal_text import MAY_HAVE_RUN, clean, closing, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
     ApprovalAsked,
     CallDropped,
@@ -75,10 +75,7 @@ class PlainScreen:
                     self._outcome(event), f"{visible(event.name)} {seconds(event.seconds)}: {one_line(event.text)}"
                 )
             case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
-                self._say(
-                    "uncertain",
-                    f"{visible(name)}{in_brackets(arguments, 200)} may have taken effect before the run stopped",
-                )
+                self._say("uncertain", f"{visible(name)}{in_brackets(arguments, 200)} {MAY_HAVE_RUN}")
             case ApprovalAsked(name=name, arguments=arguments):
                 self._say("approval", f"{one_line(name)} needs an approval (--yes approves all calls)")
                 self._show_call(ToolCall("", name, arguments))

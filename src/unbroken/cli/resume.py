@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, cast
 
@@ -13,6 +14,7 @@ from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending, print_line
 from unbroken.cli.session import open_session
 from unbroken.errors import UserError
+from unbroken.messages import Text, ToolResult
 from unbroken.tools.approval import Allow, Deny, Edit
 from unbroken.trajectory.recording import Recording, read_recording
 
@@ -35,13 +37,15 @@ def resume_command(
     ] = "",
 ) -> None:
     with ending(setup):
-        answers = dict(map(_answer, answer or ()))
+        answers = _answers(answer or ())
         recording = read_recording(file)
         for problem in recording.problems:
             print_line(f"{file}: {problem}")
         _check_tools(recording, setup)
         with open_session(replace(setup, model=model or recording.model), recording=recording) as session:
             result = session.thread.play(lambda sink: session.agent.resume(recording, answers, sinks=[sink]))
+        for call in result.pending:
+            print_line(f"answer with --answer {call.id}=allow|deny|edit:{{…}}|result:TEXT")
     raise typer.Exit(code_of_stop(result.stop_reason))
 
 
@@ -54,6 +58,15 @@ resume_command.__doc__ = f"""Continue a recorded run whose process died, that fa
     """
 
 
+def _answers(given: Iterable[str]) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for id, answer in map(_answer, given):
+        if id in answers:
+            raise UserError(f"--answer: {id} is answered twice; give one answer for each call")
+        answers[id] = answer
+    return answers
+
+
 def _answer(given: str) -> tuple[str, Any]:
     id, _, words = given.partition("=")
     kind, colon, rest = words.partition(":")
@@ -62,7 +75,7 @@ def _answer(given: str) -> tuple[str, Any]:
     if id and kind == "deny":
         return id, Deny(rest)
     if id and kind == "result" and colon:
-        return id, rest
+        return id, ToolResult(id, (Text(rest),))
     if id and kind == "edit" and colon:
         return id, Edit(_arguments(given, rest))
     raise UserError(f"--answer {given}: write CALL_ID=ANSWER, where ANSWER is {_ANSWERS}")

@@ -29,6 +29,7 @@ BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5\ufffc⟨")
 SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 MOST_ACCENTS = 3
 """Marks on one letter that are shown as they are: more would cover the rows around it."""
+MAY_HAVE_RUN = "may have taken effect before the run stopped"
 _UNSEEN = {
     code: f"⟨U+{code:04X}⟩"
     for code in (0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
