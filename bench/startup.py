@@ -32,7 +32,7 @@ def user_cpu(arguments: list[str], environment: dict[str, str]) -> float:
 def main() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = {statement: ["-c", statement] for statement in (REFERENCE, *IMPORTS)}
-    started |= {f"unbroken {command}": ["-m", "unbroken.cli", *command.split()] for command in COMMANDS}
+    started |= {f"unbroken {command}": ["-m", "unbroken", *command.split()] for command in COMMANDS}
     times: dict[str, list[float]] = {what: [] for what in started}
     for arguments in started.values():
         user_cpu(arguments, environment)  # writes the byte code

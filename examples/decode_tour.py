@@ -57,7 +57,7 @@ def main() -> None:
         console.print(Rule(f"{number}. {title}", align="left"))
         command = ["decode", "--follow", "--chunk", "48", *options, f"examples/streams/{file}"]
         console.print(f"$ unbroken {' '.join(command)}\n", style="bold", soft_wrap=True)
-        done = subprocess.run([sys.executable, "-m", "unbroken.cli", *command], check=False, cwd=HERE.parent)
+        done = subprocess.run([sys.executable, "-m", "unbroken", *command], check=False, cwd=HERE.parent)
         console.print(f"exit code {done.returncode}. {lesson}\n", style="italic")
     console.print(
         "Try it on a response of your own: [bold].venv/bin/unbroken decode FILE[/] (or - for standard input)."

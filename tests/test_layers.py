@@ -11,6 +11,7 @@ import unbroken
 ROOT = Path(unbroken.__file__).parent
 
 LAYERS = [
+    {"__main__"},
     {"cli"},
     {"gateway", "dph", "testing", "probing"},
     {"agent", "viewer", "logs"},

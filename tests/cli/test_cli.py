@@ -24,7 +24,7 @@ def unbroken(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess
 def in_terminal(*arguments: str) -> str:
     """What a person sees: the same command with a terminal for its output."""
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "unbroken.cli", *arguments]
+    command = [sys.executable, "-m", "unbroken", *arguments]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen(command, stdout=child, stderr=child, env=environment)
     os.close(child)
@@ -49,6 +49,11 @@ def test_the_version_is_printed_without_loading_a_command() -> None:
     )
     printed = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert printed == f"unbroken {__version__}\n[]\n"
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "unbroken", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"unbroken {__version__}\n"
 
 
 def test_one_command_is_loaded_without_the_others() -> None:
@@ -109,7 +114,7 @@ def test_a_leaked_call_is_recovered_for_offered_tools() -> None:
 def test_a_pipe_is_followed_while_it_is_written() -> None:
     body = (STREAMS / "three_calls.sse").read_bytes()
     middle = body.index(b"jing") + 200
-    command = [sys.executable, "-u", "-m", "unbroken.cli", "decode", "--follow", "-"]
+    command = [sys.executable, "-u", "-m", "unbroken", "decode", "--follow", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

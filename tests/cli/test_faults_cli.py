@@ -49,7 +49,7 @@ class Serving:
 
 @contextmanager
 def serving(*arguments: str) -> Generator[Serving]:
-    command = [sys.executable, "-m", "unbroken.cli", "faults", "serve", *arguments]
+    command = [sys.executable, "-m", "unbroken", "faults", "serve", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

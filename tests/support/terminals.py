@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from unbroken.cli.commands import build
 
-COMMAND = [sys.executable, "-m", "unbroken.cli"]
+COMMAND = [sys.executable, "-m", "unbroken"]
 PATIENCE = 30.0
 
 TOOLS = """

@@ -159,7 +159,7 @@ def test_the_command_tells_what_is_wrong_in_one_line(long_run: Path, tmp_path: P
 
 def test_the_page_is_served_until_it_is_interrupted(long_run: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "unbroken.cli", "view", str(long_run), "--no-open"],
+        [sys.executable, "-m", "unbroken", "view", str(long_run), "--no-open"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",

@@ -1,5 +1,0 @@
-"""`python -m unbroken.cli` is `unbroken`."""
-
-from unbroken.cli.main import main
-
-main()
