@@ -60,6 +60,7 @@ OTHER_MODELS: tuple[Object, ...] = (
     {"extra_body": {"headers": {"x-model": "dear"}}},
 )
 HARMLESS: tuple[Object, ...] = (
+    {"user_agent": "my-app/1.0"},
     {"labels": {"model": "x", "agent": "y"}},
     {"chat_template_kwargs": {"model_identity": "You are kind."}},
     {"x_schema": {"properties": {"car_model": {"type": "string"}}}},

@@ -122,6 +122,8 @@ def is_model_field(name: str) -> bool:
     the case of a name, and to them `ſ` is an `s`."""
     words = [word.lower() for word in _WORD.findall(unicodedata.normalize("NFKC", name))]
     joined = "".join(words)
+    if joined == "useragent":
+        return False
     return (
         any(part in joined for part in _MODEL_PARTS)
         or not _MODEL_WORDS.isdisjoint(words)
