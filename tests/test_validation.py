@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -44,6 +45,7 @@ from unbroken.agent import RunStream
 from unbroken.agent.agent import Options, ResumeOptions, TurnOptions
 from unbroken.dph import check_program, load_program, parse_program, read_source, run_program, run_program_sync
 from unbroken.errors import InvalidTool
+from unbroken.messages import ToolCall
 from unbroken.models.http import HTTPModel
 from unbroken.models.settings import ModelSettings, Settings
 from unbroken.option_names import OTHER_NAMES, PLACES
@@ -229,6 +231,10 @@ FOREIGN = [
     ("usage_limits", "limits=Limits(rounds=…)"),
     ("max_turns", "limits=Limits(rounds=…)"),
     ("recursion_limit", "limits=Limits(rounds=…)"),
+    ("rounds", "`limits=Limits(rounds=…)`"),
+    ("seconds", "`limits=Limits(seconds=…)`"),
+    ("timeout", "`limits=Limits(seconds=…)`"),
+    ("max_tool_calls", "`limits=Limits(calls=…)`"),
     ("message_history", "`history`"),
     ("output_type", "`output`"),
     ("result_type", "`output`"),
@@ -254,6 +260,50 @@ def test_the_words_of_other_libraries_are_refused_with_ours(word: str, ours: str
     assert f"`{word}`" in str(refused.value)
     assert ours in str(refused.value)
     assert model.requests == []
+
+
+AN_AGENT: Callable[..., Any] = partial(Agent, MODEL)
+A_CONVERSATION: Callable[..., Any] = partial(Conversation, AGENT)
+
+
+@pytest.mark.parametrize(
+    ("call", "option", "ours"),
+    [
+        (AN_AGENT, "on_failure", "`record=Recorder(DIR, on_failure=…)`"),
+        (AN_AGENT, "record_failure", "`record=Recorder(DIR, on_failure=…)`"),
+        (AN_AGENT, "caller", "`middleware=[…]`"),
+        (AN_AGENT, "parallel", "`schedule`"),
+        (make_tool, "parallel", "`overlap=True`"),
+        (make_tool, "concurrent", "`overlap=True`"),
+        (make_tool, "readonly", '`effect="read"`'),
+        (make_tool, "confirm", "`approve=True`"),
+        (make_tool, "nmae", "`name`"),
+        (connected, "url", "`base_url`"),
+        (connected, "timeot", "`seconds`"),
+        (A_CONVERSATION, "histry", "`messages`"),
+        (A_CONVERSATION, "history", "`messages`"),
+    ],
+)
+def test_an_option_that_is_called_otherwise_here_is_refused_with_its_name(
+    call: Callable[..., Any], option: str, ours: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        call(**{option: 3})
+    assert f"did you mean {ours}?" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (partial(AGENT.replay, "none.jsonl"), "clock, tools, speed, output, deps"),
+        (partial(AGENT.resume_sync, "none.jsonl"), "answers, output, deps"),
+        (play, "prompt, output, deps"),
+        (make_tool, "name, description, strict, effect, timeout"),
+    ],
+)
+def test_the_list_of_accepted_options_is_complete(call: Callable[..., Any], names: str) -> None:
+    with pytest.raises(UserError, match=f"It accepts {names}"):
+        call(zz=3)
 
 
 def ways() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -304,7 +354,9 @@ def test_a_conversation_does_not_take_another_history() -> None:
             lambda: Agent(MODEL, sinks=[3]),  # type: ignore
             "Agent(sinks=…): expected a list of functions or Middleware, got list with int in it",
         ),
-        (lambda: Agent(MODEL, guidance="fr"), "Agent(guidance='fr'): expected True, False, 'en' or 'zh', got str"),  # type: ignore
+        (lambda: Agent(MODEL, guidance="fr"), "Agent(guidance='fr'): expected True, False, 'en' or 'zh'"),  # type: ignore
+        (lambda: Limits(rounds="3"), "Limits(rounds='3'): expected an int or None, got str"),  # type: ignore
+        (lambda: make_tool(timeout="5s"), "@tool(timeout='5s'): expected a number or None, got str"),
         (lambda: Agent(MODEL, on_approval=3), "Agent(on_approval=3): expected a function or None, got int"),  # type: ignore
         (lambda: Image(3), "Image(source=3): expected a string, Path or bytes, got int"),  # type: ignore
         (lambda: Limits(seconds=float("nan")), "Limits(seconds=nan): expected a number or None, got nan"),
@@ -317,6 +369,43 @@ def test_an_error_names_the_option_the_type_it_got_and_what_is_accepted(make: Ca
     with pytest.raises(UserError) as refused:
         make()
     assert str(refused.value).startswith(words)
+
+
+def test_an_error_about_a_misspelled_word_does_not_say_that_it_is_a_string() -> None:
+    wrong: Any = "lots"
+    for make in (lambda: Agent(MODEL, reasoning=wrong), lambda: make_tool(effect=wrong)):
+        with pytest.raises(UserError) as refused:
+            make()
+        assert "got" not in str(refused.value)
+
+
+def test_a_choice_of_a_tool_that_the_agent_does_not_have_is_refused() -> None:
+    look = make_tool(name="look")
+    assert Agent(MODEL, [look], choice="look").run_sync("Hi.").text == "Hello."
+    with pytest.raises(UserError, match=r"Agent\(choice='t2'\): there is no such tool; there are: look; or say 'auto'"):
+        Agent(MODEL, [look], choice="t2")
+    with pytest.raises(UserError, match="there is no such tool; this agent has none"):
+        Agent(MODEL, choice="t2")
+
+
+def test_an_approver_that_cannot_be_called_with_a_call_is_refused() -> None:
+    def nothing() -> Deny:
+        return Deny()
+
+    def too_much(call: ToolCall, context: object) -> Deny:
+        return Deny()
+
+    def enough(call: ToolCall, context: object = None) -> Deny:
+        return Deny()
+
+    given: Any
+    for given in (nothing, too_much):
+        with pytest.raises(
+            UserError, match=rf"Agent\(on_approval={given.__name__}\): it is called with the call alone"
+        ):
+            Agent(MODEL, on_approval=given)
+    for given in (enough, print, int):
+        Agent(MODEL, on_approval=given)
 
 
 def test_a_value_that_may_be_a_secret_is_not_quoted() -> None:

@@ -7,11 +7,13 @@ from difflib import get_close_matches
 
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("user_prompt", "input", "query", "message", "question"),
+    "messages": ("history", "message_history", "chat_history", "previous_messages"),
     "history": ("message_history", "messages", "chat_history", "previous_messages"),
     "output": ("output_type", "result_type", "response_format", "response_model", "text_format", "output_schema"),
     "limits": (
         *("limit", "usage_limits", "max_turns", "recursion_limit", "max_iterations", "max_steps", "max_rounds"),
-        *("max_tool_calls", "request_limit", "tool_calls_limit", "max_execution_time"),
+        *("max_tool_calls", "request_limit", "tool_calls_limit", "max_execution_time", "timeout", "time_limit"),
+        *("rounds", "calls", "tokens", "seconds", "cost"),
     ),
     "rounds": ("max_turns", "recursion_limit", "max_iterations", "max_steps", "max_rounds", "request_limit", "turns"),
     "calls": ("max_tool_calls", "tool_calls_limit"),
@@ -26,14 +28,18 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "several_calls": ("parallel_tool_calls",),
     "tools": ("functions", "toolsets", "mcp_servers", "plugins"),
     "on_approval": ("interrupt_before", "interrupt_on", "human_in_the_loop", "approval_handler"),
-    "approve": ("needs_approval", "requires_approval", "approval"),
+    "approve": ("needs_approval", "requires_approval", "approval", "confirm", "requires_confirmation"),
+    "effect": ("readonly", "read_only", "read_only_hint"),
+    "overlap": ("parallel", "concurrent", "concurrency_safe"),
+    "schedule": ("parallel", "concurrent", "parallel_tools"),
+    "middleware": ("caller", "middlewares", "companions", "guardrails"),
     "trim": ("history_processors", "pre_model_hook", "trimmer", "session_input_callback"),
-    "record": ("trace", "tracing", "record_to"),
+    "record": ("trace", "tracing", "record_to", "on_failure", "record_failure"),
     "name": ("name_override", "agent_name", "tool_name"),
     "description": ("description_override", "tool_description"),
     "retries": ("max_retries", "tool_retries"),
     "attempts": ("max_retries", "retries"),
-    "base_url": ("api_base", "openai_api_base", "endpoint", "host"),
+    "base_url": ("api_base", "openai_api_base", "endpoint", "host", "url"),
     "api_key": ("openai_api_key", "anthropic_api_key", "google_api_key", "key", "token"),
     "headers": ("default_headers", "extra_headers"),
     "query": ("default_query", "extra_query"),
@@ -79,7 +85,16 @@ PLACES: dict[str, str] = {
 }
 """Where an option belongs, for a function that does not have it."""
 
-EXAMPLES = {"limits": "limits=Limits(rounds=…)", "sampling": "sampling=Sampling(…)"}
+EXAMPLES = {
+    "sampling": "sampling=Sampling(…)",
+    "effect": 'effect="read"',
+    "overlap": "overlap=True",
+    "approve": "approve=True",
+    "middleware": "middleware=[…]",
+}
+"""How an option is written that another library has under another name."""
+
+LIMITS = ("rounds", "calls", "tokens", "seconds", "cost")
 
 _OURS: dict[str, list[str]] = {}
 for _ours, _others in OTHER_NAMES.items():
@@ -91,9 +106,23 @@ def suggestion(name: str, accepted: Collection[str]) -> str:
     """What may have been meant by an option that is not accepted; empty if nothing comes to mind."""
     meant = _OURS.get(name, [])
     here = next((ours for ours in meant if ours in accepted), None)
-    if here is None and name not in PLACES:
-        here = next(iter(get_close_matches(name, list(accepted), 1)), None)
     if here is not None:
-        return f"did you mean `{EXAMPLES.get(here, here)}`?"
+        return f"did you mean `{_written(here, name, meant)}`?"
     there = next((PLACES[ours] for ours in (name, *meant) if ours in PLACES), None)
-    return "" if there is None else f"use {there}."
+    if there is not None:
+        return f"use {there}."
+    if near := get_close_matches(name, list(accepted), 1):
+        return f"did you mean `{near[0]}`?"
+    # A misspelled word of another library leads to ours, too.
+    words = [other for other, ours in _OURS.items() if any(each in accepted for each in ours)]
+    near = get_close_matches(name, words, 1, 0.8)
+    return suggestion(near[0], accepted) if near else ""
+
+
+def _written(ours: str, name: str, meant: Collection[str]) -> str:
+    """How our option is written to say what `name` says elsewhere."""
+    if ours == "limits":
+        return f"limits=Limits({next((each for each in (name, *meant) if each in LIMITS), 'rounds')}=…)"
+    if ours == "record" and name in ("on_failure", "record_failure"):
+        return "record=Recorder(DIR, on_failure=…)"
+    return EXAMPLES.get(ours, ours)

@@ -66,15 +66,17 @@ def check_options(
     *,
     unchecked: Collection[str] = (),
     hidden: Collection[str] = (),
+    also: Collection[str] = (),
     error: type[UserError] = UserError,
 ) -> None:
     """Options that travel as a dict: `kind` is their TypedDict, or a dataclass that has them as fields, beside those in
-    `hidden`. Values of `unchecked` ones are checked elsewhere."""
+    `hidden`. Values of `unchecked` ones are checked elsewhere. `also` are parameters of the function that takes the
+    dict: an error lists them too."""
     if options:
         tests = _tests_of(kind)
         for name, value in options.items():
             if name not in tests or name in hidden:
-                raise error(_unknown(owner, name, [each for each in tests if each not in hidden]))
+                raise error(_unknown(owner, name, [*also, *(each for each in tests if each not in hidden)]))
             test = tests[name]
             if test is not None and name not in unchecked and not test(value):
                 raise error(_mistaken(owner, name, value, get_type_hints(kind)[name]))
@@ -253,14 +255,21 @@ def _unknown(owner: str, name: str, accepted: Collection[str], more: str = "") -
 
 
 def _mistaken(owner: str, name: str, value: Any, hint: Any) -> str:
-    """The value is quoted only where it cannot be a secret: a number, or a word in place of one of a few."""
-    quotable = value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and _is_choice(hint))
-    shown = repr(value)[:_SHOWN] if quotable else "…"
-    return f"{owner}({name}={shown}): expected {describe(hint)}, got {_kind_of(value, hint)}"
+    """The value is quoted only where it cannot be a secret: a number, or a word in place of a number or of one of a
+    few."""
+    misspelled = isinstance(value, str) and _is_choice(hint)
+    quotable = value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and _is_numeric(hint))
+    shown = repr(value)[:_SHOWN] if quotable or misspelled else "…"
+    got = "" if misspelled else f", got {_kind_of(value, hint)}"
+    return f"{owner}({name}={shown}): expected {describe(hint)}{got}"
 
 
 def _is_choice(hint: Any) -> bool:
     return any(get_origin(each) is Literal for each in (hint, *get_args(hint)))
+
+
+def _is_numeric(hint: Any) -> bool:
+    return all(each in (int, float, types.NoneType) for each in get_args(hint) or (hint,))
 
 
 def _kind_of(value: Any, hint: Any) -> str:

@@ -3,6 +3,7 @@ runs them (`loop`), and what a run came to is a `Result`."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -169,9 +170,9 @@ class Agent:
         self._on_error: OnError = on_error
         self._on_all_failed: OnAllFailed = on_all_failed
         self._final_answer = final_answer
-        self._on_approval = on_approval
+        self._on_approval = None if on_approval is None else _approver(on_approval)
         self._guidance = bool(guidance)
-        self._choice: Choice | None = _choice(choice)
+        self._choice: Choice | None = _choice(choice, self._tools.fixed)
         self._sampling = sampling or Sampling()
         check_fields("Sampling", self._sampling)
         self._reasoning: Effort | None = reasoning
@@ -236,7 +237,7 @@ class Agent:
         """A recorded run once more, with this agent: its model, and with `tools="recorded"` its tools too, are not
         asked. Raises `ReplayDiverged` where the run goes another way than it went. Options as for `run`; the limits are
         those of the recorded run, if none are given."""
-        check_options("agent.replay", ResumeOptions, options)
+        check_options("agent.replay", ResumeOptions, options, also=("clock", "tools", "speed"))
         recorded = recording if isinstance(recording, Recording) else read_recording(recording)
         with reading(recorded):
             playback = replay(recorded, clock=clock, tools=tools, speed=speed)
@@ -309,7 +310,7 @@ class Agent:
 
     def prepare(self, prompt: Prompt | None, options: Options) -> Performance:
         """A run that is ready to go."""
-        check_options("agent.run", Options, options, unchecked=("history",))
+        check_options("agent.run", Options, options, unchecked=("history",), also=("prompt",))
         if options.get("run_id") == "":
             raise UserError("agent.run(run_id=''): the id is empty; give one, or leave it out to get a random one")
         open_calls = options.get("open_calls", self._open_calls)
@@ -330,7 +331,7 @@ class Agent:
 
     def prepare_resume(self, saved: Saved, answers: Answers, options: ResumeOptions) -> Performance:
         """The rest of a run that waits, or was cut off, ready to go."""
-        check_options("agent.resume", ResumeOptions, options)
+        check_options("agent.resume", ResumeOptions, options, also=("answers",))
         if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             raise UserError("resume: the answers are a dict by call id, for example {call.id: Allow()}")
         recording = _recording(saved)
@@ -566,7 +567,26 @@ def _refuse_missing(
         raise UserError(f"resume: calls of {names} wait, and this agent has no such tool; add it to Agent(tools=[…])")
 
 
-def _choice(choice: str | None) -> Choice | None:
+def _choice(choice: str | None, toolbox: Toolbox | None) -> Choice | None:
     if choice is None or choice == "auto" or choice == "none" or choice == "required":
         return choice
+    if toolbox is not None and choice not in toolbox and choice != ANSWER:
+        known = f"there are: {', '.join(toolbox.names)}" if len(toolbox) else "this agent has none"
+        raise UserError(
+            f"Agent(choice={choice!r}): there is no such tool; {known}; or say 'auto', 'none' or 'required'"
+        )
     return OneTool(choice)
+
+
+def _approver(function: OnApproval) -> OnApproval:
+    """Refuses a function that cannot be called with the call alone."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UserError(
+            f"Agent(on_approval={name}): it is called with the call alone, on_approval(call): {error}"
+        ) from None
+    except ValueError:
+        pass  # it has no signature to look at
+    return function

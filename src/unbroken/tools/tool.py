@@ -129,6 +129,10 @@ def check_after_crash(where: str, policy: object) -> None:
         pass  # it has no signature to look at
 
 
+_NO_PROMISES = ("spec", "function", "signature")
+_OWN_OPTIONS = ("name", "description", "strict")
+
+
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 
@@ -168,7 +172,7 @@ def tool(
     `approve`, `after_crash`).
     """
 
-    check_options("@tool", Tool, promises, hidden=("spec", "function", "signature"), error=InvalidTool)
+    check_options("@tool", Tool, promises, hidden=_NO_PROMISES, also=_OWN_OPTIONS, error=InvalidTool)
 
     def make(function: Callable[..., Any]) -> Tool:
         signature = read_signature(function, name=name, strict=bool(strict))
