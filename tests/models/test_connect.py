@@ -231,7 +231,7 @@ def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"first_byte": "5"}, r"first_byte=…\): expected a number or None, got str"),
+        ({"first_byte": "5"}, r"first_byte='5'\): expected a number or None, got str"),
         ({"connect_timeout": -1}, r"connect_timeout=-1 is no time-out"),
         ({"idle": float("nan")}, r"idle=nan\): expected a number or None, got nan"),
         ({"total": True}, r"total=True\): expected a number or None, got bool"),
@@ -241,7 +241,7 @@ def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
         ({"query": {"a": True}}, r"query=\{'a': …\} of connect has to hold texts, not bool"),
         ({"query": {5: "a"}}, r"query=…\): expected a dict, got dict with int in it"),
         ({"api_key": 5}, r"api_key=5\): expected a string, a function or None, got int"),
-        ({"temperature": "hot"}, r"temperature=…\): expected a number or None, got str"),
+        ({"temperature": "hot"}, r"temperature='hot'\): expected a number or None, got str"),
         ({"max_tokens": 1.5}, r"max_tokens=1\.5\): expected an int or None, got float"),
         ({"stop": ["a", 1]}, r"stop=…\): expected a string, a list of strings or None, got list with int in it"),
         ({"organization": 3}, r"organization=3\): expected a string or None, got int"),
