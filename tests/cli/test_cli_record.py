@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from terminals import Terminal, in_pipe, invoke, write_tools
 
-from unbroken.errors import ProviderError
+from unbroken import Recorder
+from unbroken.errors import ProviderError, UserError
 from unbroken.events import RunFailed, RunFinished, event_from_json
 from unbroken.testing import Call, Fail, Say, ScriptedServer, serve
 from unbroken.trajectory.recording import list_recordings, read_recording
@@ -85,6 +86,17 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_nobody_is_asked(command: t
         assert server.requests == []
     assert (done.exit_code, done.stdout) == (2, "")
     assert re.fullmatch(r"unbroken: recording to \S+runs failed: [^;\n]+; name another place\n", done.stderr)
+
+
+def test_a_file_in_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "tools.py"
+    file.write_text("")
+    for path in (file, file / "run.jsonl"):
+        with pytest.raises(UserError) as refused:
+            Recorder(path)
+        assert str(refused.value) == (
+            f"{file} is a file and no folder: name a folder, or a new file that ends in .jsonl"
+        )
 
 
 def test_one_run_may_have_a_file_of_its_own_name_and_it_is_not_written_over(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_recording_that_ends_too_early_ends_with_3(recorded: Path, tmp_path: P
     assert done.returncode == 3
     assert f"{cut}: line " in done.stderr
     assert "is cut: its process died while it was written" in done.stderr
-    assert "its run was cut off; `agent.resume` goes on" in done.stderr
+    assert "its run was cut off; `agent.resume` or `unbroken resume FILE` continues it" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -212,6 +212,15 @@ def test_an_answer_that_cannot_be_meant_is_refused_and_nothing_runs(
     assert (file.read_bytes(), (tmp_path / "paid").exists()) == (before, False)
 
 
+def test_a_run_of_a_model_of_ones_own_needs_another_model(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text(BANK.format(settings=""))
+    file = waiting(tmp_path / "run.jsonl")
+    done = invoke("resume", str(file), "--tools", str(tmp_path / "bank.py"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    words = f"unbroken: {file} was recorded with `scripted:demo`, which is no provider's: name one with --model\n"
+    assert done.stderr == words
+
+
 def test_a_run_is_not_resumed_without_its_tools(tmp_path: Path) -> None:
     file = waiting(tmp_path / "run.jsonl")
     done = invoke("resume", str(file), "--model", "openai:m")

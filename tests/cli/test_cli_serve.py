@@ -413,3 +413,10 @@ def test_keys_go_where_the_configuration_says() -> None:
     assert sorted(os.listdir()) == ["ours.json", "unbroken.toml"]
     done = in_pipe("keys", "revoke", "bob")
     assert (done.returncode, done.stderr) == (2, "unbroken: there is no key `bob` in ours.json; there are: ann\n")
+
+
+def test_a_key_that_passes_nothing_through_passes_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    done = invoke("keys", "create", "ann", "--pass", "none", "--pass", "GET /v1/files", "--file", str(file))
+    assert "--pass none: it means that nothing is passed through" in str(done.exception)
+    assert not file.exists()

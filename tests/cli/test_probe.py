@@ -566,7 +566,7 @@ def test_on_a_terminal_each_answer_has_its_mark() -> None:
         (["--base-url", "http://127.0.0.1:9/v1"], "cannot be reached at http://127.0.0.1:9/v1/chat/completions"),
         ([], "provider `compatible` has no address of its own: give --base-url"),
         (["--provider", "opnai"], "did you mean `openai`?"),
-        (["--provider", "nope"], "there is no provider `nope`: There are: "),
+        (["--provider", "nope"], "there is no provider `nope`: there are: "),
         (["--api-key-env", "NO_SUCH_VARIABLE"], "that variable is not set"),
         (["--timeout", "0"], "--timeout 0: give seconds above 0"),
         (["--base-url", "http://127.0.0.1:9", "--wire", "openai"], "there is no wire 'openai'"),

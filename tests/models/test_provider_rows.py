@@ -166,7 +166,7 @@ def test_own_rows_are_named_among_those_that_there_are(file: Path) -> None:
             "no key `stream_with_tool`: did you mean `stream_with_tools`?",
         ),
         ("[providers.x.quirks]\nstrict = 0", ": [providers.x.quirks]: `strict` has to be true or false"),
-        ('[providers.x.quirks]\nchoices = ["any"]', "`choices` has to be a list of choices: There are: auto, none, "),
+        ('[providers.x.quirks]\nchoices = ["any"]', "`choices` has to be a list of choices: there are: auto, none, "),
         ("[providers.x.quirks]\nadd = { day = 2026-01-01 }", "`add` holds what JSON cannot say, like a date"),
         ("[providers.x.quirks]\nreasoning = { much = {} }", "`reasoning` has to be a table of efforts: "),
         ("[providers.x.quirks]\ncall_ids = { shortest = 3 }", "`call_ids` needs `longest`, which is not below"),

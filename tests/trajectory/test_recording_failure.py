@@ -99,6 +99,7 @@ def test_on_a_full_disk_no_write_starts_and_the_run_can_be_resumed(
         run_virtual(lambda: shop.agent(record, sinks=[heard.append]).run("Pay.", run_id="r"))
     words = "failed (No space left on device), so `pay` did not start"
     assert str(stopped.value).startswith(f"recording to {record} {words}")
+    assert "or continue with agent.run(history=error.messages), which has them" in str(stopped.value)
     assert shop.paid == [1]
     *_, last = stopped.value.messages
     assert isinstance(last, ToolMessage)
@@ -130,7 +131,9 @@ def test_a_run_whose_file_cannot_be_written_does_not_begin_unless_it_may(on_fail
     (small_disk / "full").write_bytes(bytes(SIZE))
     agent = shop.agent(recorder, sinks=[heard.append])
     if on_failure == "stop":
-        with pytest.raises(RecordingFailed, match="so the run did not start"):
+        with pytest.raises(
+            RecordingFailed, match=r"so the run did not start.*make the place writable and run it again"
+        ):
             run_virtual(lambda: agent.run("Pay."))
         assert shop.paid == []
         assert not any(isinstance(event, RunStarted) for event in heard)
@@ -147,7 +150,7 @@ def test_a_run_is_not_resumed_where_that_cannot_be_written(small_disk: Path) -> 
     fill_up(small_disk / "full")
     for on_failure in ("stop", "continue"):
         recorder = Recorder(small_disk, on_failure=on_failure)
-        with pytest.raises(RecordingFailed, match="so the run did not start"):
+        with pytest.raises(RecordingFailed, match=r"so the run did not start.*make room and resume it again"):
             run_virtual(lambda: shop.agent(recorder).resume(record))  # noqa: B023
     assert shop.paid == [1]
 
@@ -175,7 +178,7 @@ def test_a_file_that_may_not_grow_is_a_full_disk_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["ignore", "", None, True])
 def test_another_policy_is_refused(wrong: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^Recorder\(on_failure=.*\): expected 'stop' or 'continue', got"):
+    with pytest.raises(UserError, match=r"^Recorder\(on_failure=.*\): expected 'stop' or 'continue'"):
         Recorder(tmp_path, on_failure=wrong)
 
 
@@ -226,6 +229,15 @@ def test_the_command_line_refuses_another_policy(tmp_path: Path) -> None:
         done = in_pipe("run", "Pay.", *model, "--record", str(tmp_path), "--record-failure", "ignore")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--record-failure ignore: it is stop or continue" in done.stderr
+
+
+def test_the_command_line_refuses_a_policy_for_a_recording_that_is_not_made() -> None:
+    with serve("Done.") as server:
+        model = ("--model", "openai:m", "--base-url", server.base_url())
+        done = in_pipe("run", "Pay.", *model, "--record-failure", "continue")
+        assert server.requests == []
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--record-failure continue: nothing is recorded; name a folder with --record DIR" in done.stderr
 
 
 def test_no_write_starts_after_the_recording_was_deleted(tmp_path: Path) -> None:

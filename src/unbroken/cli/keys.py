@@ -67,6 +67,10 @@ def create_command(
     for one in alias or ():
         if served and one not in served:
             raise UserError(f"--alias {one}: {FILE} has no such model; there are: {', '.join(served)}")
+    if pass_ and "none" in pass_ and len(pass_) > 1:
+        raise UserError(
+            "--pass none: it means that nothing is passed through; leave it out, or the other --pass options"
+        )
     path = file or configured.keys_file
     secret = create_key(
         path,

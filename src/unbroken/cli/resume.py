@@ -13,8 +13,9 @@ from unbroken.agent.resume_state import reading
 from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending, print_line
 from unbroken.cli.session import open_session
-from unbroken.errors import UserError
+from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import Text, ToolResult
+from unbroken.models.providers import find_provider
 from unbroken.tools.approval import Allow, Deny, Edit
 from unbroken.trajectory.recording import Recording, read_recording
 
@@ -42,6 +43,8 @@ def resume_command(
         for problem in recording.problems:
             print_line(f"{file}: {problem}")
         _check_tools(recording, setup)
+        if not model:
+            _check_model(recording)
         with open_session(replace(setup, model=model or recording.model), recording=recording) as session:
             result = session.thread.play(lambda sink: session.agent.resume(recording, answers, sinks=[sink]))
         for call in result.pending:
@@ -89,6 +92,16 @@ def _arguments(given: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"--answer {given}: the arguments are a JSON object, as in {{}}")
     return cast("dict[str, Any]", value)
+
+
+def _check_model(recording: Recording) -> None:
+    """A program may have recorded it with a model of its own."""
+    try:
+        find_provider(recording.model.partition(":")[0])
+    except UnknownProvider:
+        raise UserError(
+            f"{recording.path} was recorded with `{recording.model}`, which is no provider's: name one with --model"
+        ) from None
 
 
 def _check_tools(recording: Recording, setup: options.Setup) -> None:

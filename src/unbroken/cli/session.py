@@ -168,6 +168,8 @@ class NamingRecorder(Recorder):
 def build_recorder(setup: Setup) -> NamingRecorder | None:
     if setup.record_failure not in ("stop", "continue"):
         raise UserError(f"--record-failure {setup.record_failure}: it is stop or continue")
+    if setup.record_failure == "continue" and not setup.record:
+        raise UserError("--record-failure continue: nothing is recorded; name a folder with --record DIR")
     return NamingRecorder(setup.record, on_failure=setup.record_failure) if setup.record else None
 
 

@@ -108,9 +108,9 @@ def _read(
     for key in values:
         if key not in readers:
             near = get_close_matches(key, [*readers, *others], 1)
-            guess = f"did you mean `{near[0]}`? " if near else ""
+            guess = f"did you mean `{near[0]}`? There are" if near else "there are"
             way_out = "; a provider's key stands in a variable that `keys` names" if "key" in key.lower() else ""
-            raise UserError(f"{place} has no key `{key}`: {guess}There are: {', '.join([*others, *readers])}{way_out}")
+            raise UserError(f"{place} has no key `{key}`: {guess}: {', '.join([*others, *readers])}{way_out}")
     return {key: _value(place, key, readers[key], value) for key, value in values.items()}
 
 
@@ -146,8 +146,8 @@ def _one_of(names: Sequence[str], what: str) -> Reader:
     def read(value: Any) -> str:
         if value not in names:
             near = get_close_matches(value, names, 1) if isinstance(value, str) else []
-            guess = f"did you mean `{near[0]}`? " if near else ""
-            raise _Wrong(f"has to be {what}: {guess}There are: {', '.join(names)}")
+            guess = f"did you mean `{near[0]}`? There are" if near else "there are"
+            raise _Wrong(f"has to be {what}: {guess}: {', '.join(names)}")
         return value
 
     return read

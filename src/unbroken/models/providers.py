@@ -383,10 +383,10 @@ def find_provider(name: str) -> Provider:
     if row is not None:
         return row
     near = get_close_matches(name.lower(), [*own, *_BY_NAME], 3, cutoff=0.65)
-    guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? " if near else ""
+    guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? There are" if near else "there are"
     names = dict.fromkeys(row.name for row in (*own.values(), *ROWS))
     raise UnknownProvider(
-        f"there is no provider `{name}`: {guess}There are: {', '.join(names)}; "
+        f"there is no provider `{name}`: {guess}: {', '.join(names)}; "
         f"any OpenAI-compatible server is openai:MODEL or compatible:MODEL with base_url="
     )
 
@@ -429,10 +429,10 @@ def _made(path: Path, row: Row, known: Mapping[str, Provider]) -> Provider:
     for key, name in (("like", row.like), ("elsewhere", row.fields.get("elsewhere"))):
         if name and name not in known:
             near = get_close_matches(name, known, 1)
-            guess = f"did you mean `{near[0]}`? " if near else ""
+            guess = f"did you mean `{near[0]}`? There are" if near else "there are"
             raise UserError(
-                f"{path}: [providers.{row.name}]: `{key}` names no row that stands before it: {guess}"
-                f"There are: {', '.join(dict.fromkeys(one.name for one in known.values()))}"
+                f"{path}: [providers.{row.name}]: `{key}` names no row that stands before it: {guess}: "
+                f"{', '.join(dict.fromkeys(one.name for one in known.values()))}"
             )
     start = known[row.like or (row.name if row.name in known else "compatible")]
     if "base_url" in row.fields:

@@ -24,7 +24,7 @@ from unbroken.trajectory.file_lock import lock
 from unbroken.trajectory.jsonl_writer import LOG, NOWHERE
 from unbroken.trajectory.recording import SUFFIX, Recording, run_of
 from unbroken.trajectory.redaction import Hiding, secrets_in_environment
-from unbroken.trajectory.run_recorder import OnFailure, RunRecorder, stopped
+from unbroken.trajectory.run_recorder import WRITE_FIRST, OnFailure, RunRecorder, stopped
 from unbroken.validation import checked
 
 
@@ -93,7 +93,7 @@ class Recorder(Middleware):
                     f"locked: {why}"
                 ) from None
             if self.on_failure == "stop":
-                raise stopped(self.path, why, "the run did not start") from None
+                raise stopped(self.path, why, "the run did not start", WRITE_FIRST) from None
             if not self._told:
                 self._told = True
                 LOG.warning("recording to %s failed, and runs go on without: %s", self.path, error.strerror or error)
@@ -103,10 +103,11 @@ class Recorder(Middleware):
         recorder = RunRecorder(path, file, head, self._hiding, self.on_failure, why)
         if recorder.broken and file != NOWHERE and (self.on_failure == "stop" or head.resumed):
             recorder.end()  # without its first line nobody would know that it was resumed
-            if self._continued is None:
-                with suppress(OSError):  # nothing has happened that it could tell of
-                    os.unlink(path)
-            raise stopped(path, recorder.reason, "the run did not start")
+            if self._continued is not None:
+                raise stopped(path, recorder.reason, "the run did not start", "make room and resume it again")
+            with suppress(OSError):  # nothing has happened that it could tell of
+                os.unlink(path)
+            raise stopped(path, recorder.reason, "the run did not start", WRITE_FIRST)
         return recorder
 
     def resume(self, path: Path, run: str, size: int) -> Self:
@@ -229,5 +230,9 @@ def _path(path: str | os.PathLike[str]) -> Path:
 
 
 def _unwritable(path: Path, error: Exception) -> UserError:
+    if isinstance(error, FileExistsError):
+        return UserError(
+            f"{error.filename} is a file and no folder: name a folder, or a new file that ends in {SUFFIX}"
+        )
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return UserError(f"recording to {path} failed: {why}; name another place")

@@ -167,7 +167,7 @@ class Playback(Middleware):
     def _end(self, where: str) -> RecordingEnded:
         ending = self.recording.ending
         why = f"the run failed there ({ending.error})" if isinstance(ending, RunFailed) else "its run was cut off"
-        words = f"{self.recording.path} ends {where}: {why}; `agent.resume` goes on"
+        words = f"{self.recording.path} ends {where}: {why}; `agent.resume` or `unbroken resume FILE` continues it"
         self.ended = self.ended or RecordingEnded(words)
         return self.ended
 

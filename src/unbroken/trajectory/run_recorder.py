@@ -327,7 +327,7 @@ class RunRecorder(Middleware):
         if changes and self._scribe.urgent:  # that it starts must be known, if it is never heard of again
             self._scribe.flush()
         if changes and self._stops and self._scribe.broken:
-            raise stopped(self._scribe.path, self._scribe.reason, f"`{call.name}` did not start")
+            raise stopped(self._scribe.path, self._scribe.reason, f"`{call.name}` did not start", RESUME)
         try:
             result = await call_next(call, context)
         except Exception as error:
@@ -443,10 +443,17 @@ class RunRecorder(Middleware):
         return int((self._elapsed() - self._began) * 1e9 + 0.5) / 1e9
 
 
-def stopped(path: object, why: str, what: str) -> RecordingFailed:
+WRITE_FIRST = "make the place writable and run it again"
+RESUME = (
+    "make room and resume the run, which reports results that did not reach the file as unknown; or continue with "
+    "agent.run(history=error.messages), which has them"
+)
+
+
+def stopped(path: object, why: str, what: str, way_out: str) -> RecordingFailed:
     return RecordingFailed(
-        f"recording to {path} failed ({why}), so {what}: unrecorded, a call could run twice after a crash; make room "
-        f"and resume the run, or record with Recorder(…, on_failure='continue')"
+        f"recording to {path} failed ({why}), so {what}: unrecorded, a call could run twice after a crash; {way_out}; "
+        f"or record with Recorder(…, on_failure='continue')"
     )
 
 
