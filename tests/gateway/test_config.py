@@ -574,3 +574,10 @@ def test_the_scan_follows_any_text_that_is_toml(tables: list[tuple[str, list[str
     for path in leaves(document):
         assert path in found, text
         assert 1 <= found[path] <= len(lines)
+
+
+def test_every_path_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
+    text = MODELS + '[passing]\npaths = ["GET /v1/files", "SMELL /v1/files", "GET files"]\n'
+    told = one_mistake(tmp_path, text)
+    assert "`paths` has 2 entries that cannot be read: " in told
+    assert ("SMELL" in told, "GET files" in told) == (True, True)

@@ -397,7 +397,7 @@ def test_a_body_that_is_too_large_is_refused_unread(wire: str) -> None:
             settings = settings_for(upstream_settings(upstream, wire), max_body=10_000)
             async with serving(settings) as url:
                 client = Client(url, wire)
-                error = assert_error(wire, await client.post(b" " * 10_001), 413, "10,001", "10,000")
+                error = assert_error(wire, await client.post(b" " * 10_001), 413, "10,001", "10,000", "`max_body`")
                 if wire == "anthropic-messages":
                     assert error["type"] == "request_too_large"
 
@@ -407,7 +407,7 @@ def test_a_body_that_is_too_large_is_refused_unread(wire: str) -> None:
 
                 path = PATHS[wire].format(model="m", method="generateContent")
                 async with aiohttp.ClientSession() as session, session.post(url + path, data=dripping()) as answer:
-                    assert answer.status == 413
+                    assert (answer.status, "`max_body`" in await answer.text()) == (413, True)
                 assert upstream.bodies == []
 
     run(story)

@@ -161,7 +161,7 @@ def test_more_values_than_allowed_are_refused_unread() -> None:
             {**question("openai-chat", [said("openai-chat", "x" * LARGE)]), "x": [["a"]] * 5000},
         ):
             reply = await gateway.post("/v1/chat/completions", "", json.dumps(body).encode(), {})
-            assert (reply.status, b"1,000 values" in reply.data) == (413, True), reply.data
+            assert (reply.status, b"1,000 values" in reply.data, b"`max_values`" in reply.data) == (413, True, True)
         await gateway.aclose()
         assert model.threads == []
 
@@ -251,7 +251,7 @@ def test_a_provider_that_never_stops_is_hung_up_on_and_the_client_gets_an_error(
                 async with session.post(path, json=question(wire, [said(wire, "hi")], stream)) as answer:
                     told = await answer.read()
                 assert answer.status == 502 or b"error" in told, told[-300:]
-                assert b"1,048,576 bytes" in told
+                assert (b"1,048,576 bytes" in told, b"`max_response`" in told) == (True, True)
                 assert seen["requests"] == 1
                 assert seen["bytes"] < 64 * LARGE  # what sockets hold, and no more
 

@@ -17,7 +17,9 @@ from gateway_upstreams import FIELDS, Told, Upstream, events, telling
 from unbroken import UserError
 from unbroken.gateway.config import settings_from_options
 from unbroken.gateway.config.reading import read_config
+from unbroken.gateway.http.asgi import Refused
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
+from unbroken.gateway.passthrough.forwarding import permit
 from unbroken.gateway.passthrough.multipart import read_form, write_form
 from unbroken.gateway.passthrough.pass_rules import MODEL_PATHS, read_path, read_rule
 from unbroken.messages import User
@@ -198,6 +200,8 @@ def test_what_the_provider_holds_belongs_to_the_key_that_made_it(wire: str, tmp_
                 data = json.dumps({**question(wire), **more}).replace("\\\\u005f", "\\u005f").encode()
                 status, told = await ann.ask(path, data)
                 assert (status, "this key got nothing called" in str(told)) == (404, True), (more, told)
+                if wire.startswith("openai"):
+                    assert told["error"]["code"] is None  # no model is missing
             assert upstream.asked == []
 
     run(story)
@@ -455,3 +459,15 @@ def test_a_key_s_list_and_its_rights_are_in_the_file_and_a_file_without_them_is_
 def test_a_path_that_servers_read_differently_has_no_segments(raw: bytes) -> None:
     assert read_path(raw) is None
     assert read_path(b"/v1/models/ft%3Agpt:x") == ("v1", "models", "ft:gpt:x")
+
+
+def test_a_key_with_its_own_list_is_refused_with_the_way_to_change_that_list() -> None:
+    scope = {"method": "GET", "path": "/v1/batches", "raw_path": b"/v1/batches", "query_string": b""}
+    for key, way_out in (
+        (GatewayKey("ann", passes=()), "this key has its own list: its operator can revoke it and create it anew"),
+        (GatewayKey("bob"), "its operator can list it, under `paths` in [passing] or with `unbroken keys create"),
+        (None, "its operator can list it, under `paths` in [passing] or with `unbroken keys create"),
+    ):
+        with pytest.raises(Refused) as refused:
+            permit(scope, key, ())
+        assert (refused.value.status, way_out in str(refused.value)) == (403, True)

@@ -234,7 +234,9 @@ class Gateway:
         def check(values: int) -> None:
             if values > most:
                 raise Refused(
-                    413, f"the body holds more than the {most:,} values that are allowed: send fewer messages"
+                    413,
+                    f"the body holds more than the {most:,} values that are allowed (`max_values`): send fewer "
+                    f"messages",
                 )
             state.share.holds(size, values)
 

@@ -24,7 +24,10 @@ class ResponseLimit:
         """Raises `TooLarge` once more than `most` bytes were read. Another try would be too large as well."""
         self._left -= size
         if self._left < 0:
-            words = f"the provider sent more than the {self.most:,} bytes that an answer may have, retries included"
+            words = (
+                f"the provider sent more than the {self.most:,} bytes that an answer may have, retries included "
+                f"(`max_response`)"
+            )
             error = TooLarge(words)
             error.verdicts = (Verdict("too_large", words),)
             raise error

@@ -22,6 +22,9 @@ TOO_LONG = "too_long"
 UNKNOWN_URL = "unknown_url"
 """The kind of a 404 that is about the path, not about a model."""
 
+NOT_FOUND = "not_found"
+"""The kind of a 404 that is about a file or another thing that the provider holds. OpenAI has no code for it."""
+
 
 def status_of(kind: str) -> int:
     """The HTTP status of a failure of that kind (of `Verdict`)."""
@@ -49,5 +52,5 @@ def openai_error(status: int, message: str, kind: str, messages_field: str) -> O
     param = None
     if kind == TOO_LONG:
         type, code, param = "invalid_request_error", "context_length_exceeded", messages_field
-    code = kind if kind == UNKNOWN_URL else code or kind or None
+    code = kind if kind == UNKNOWN_URL else None if kind == NOT_FOUND else code or kind or None
     return {"error": {"message": message, "type": type, "param": param, "code": code}}

@@ -121,10 +121,17 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def pass_rules(value: Any) -> tuple[str, ...]:
-    try:
-        return tuple(str(read_rule(one)) for one in texts(value))
-    except UserError as error:
-        raise Wrong(f"has an entry that cannot be read: {error}") from None
+    rules: list[str] = []
+    wrong: list[str] = []
+    for one in texts(value):
+        try:
+            rules.append(str(read_rule(one)))
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        what = "an entry that cannot be read" if len(wrong) == 1 else f"{len(wrong)} entries that cannot be read"
+        raise Wrong(f"has {what}: {'; '.join(wrong)}")
+    return tuple(rules)
 
 
 def alias(value: Any) -> str:

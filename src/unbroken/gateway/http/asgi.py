@@ -46,7 +46,7 @@ async def read_body(
     """`received` is called with the number of bytes so far, and may raise."""
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
-        raise Refused(413, f"the body has {int(length):,} bytes, {most:,} are allowed")
+        raise Refused(413, f"the body has {int(length):,} bytes, {most:,} are allowed (`max_body`)")
     parts: list[bytes] = []
     size = 0
     try:
@@ -58,7 +58,7 @@ async def read_body(
                 part: bytes = message.get("body", b"")
                 size += len(part)
                 if size > most:
-                    raise Refused(413, f"the body has more than the {most:,} bytes that are allowed")
+                    raise Refused(413, f"the body has more than the {most:,} bytes that are allowed (`max_body`)")
                 received(size)
                 parts.append(part)
                 if not message.get("more_body"):

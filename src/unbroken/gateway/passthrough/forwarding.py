@@ -111,11 +111,11 @@ def permit(scope: Scope, key: GatewayKey | None, rules: Sequence[PassRule]) -> P
     rule = find_rule(rules_of(key, rules), method, segments)
     if rule is None:
         who = "this gateway does not pass" if key is None else "this key may not pass"
-        raise Refused(
-            403,
-            f"{who} {method[:20]} {path[:200]} through to a provider: its operator can list it, under `paths` in "
-            "[passing] or with `unbroken keys create --pass`",
-        )
+        if key is not None and key.passes is not None:
+            way_out = "this key has its own list: its operator can revoke it and create it anew with --pass"
+        else:
+            way_out = "its operator can list it, under `paths` in [passing] or with `unbroken keys create --pass`"
+        raise Refused(403, f"{who} {method[:20]} {path[:200]} through to a provider: {way_out}")
     asked = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     if any(is_model_field(name) for name, _ in asked):
         raise Refused(400, f"{path[:200]}: name the model in the body, not in the query")

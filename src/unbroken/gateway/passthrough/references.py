@@ -20,6 +20,7 @@ from unbroken.gateway.stores import Store, StoreUnavailable
 from unbroken.gateway.turns.turn import owned_key, response_key
 from unbroken.messages import Json
 from unbroken.wires import find_wire
+from unbroken.wires.error_shapes import NOT_FOUND
 from unbroken.wires.jsontext import loads
 from unbroken.wires.values import Object, as_dict, as_list, as_text
 
@@ -248,7 +249,7 @@ class ProviderIds:
                     404,
                     f"`{where}`: this key got nothing called `{id[:100]}` from this gateway, or too long ago; it may "
                     "use what it made itself. `shared_ids = true` in [keys] lets all keys use what the provider holds",
-                    kind="not_found",
+                    kind=NOT_FOUND,
                 )
 
 
