@@ -177,3 +177,20 @@ def test_json_is_json_whatever_the_numbers_are() -> None:
 
 def test_the_version_is_told() -> None:
     assert unbroken("--version").stdout.startswith(b"unbroken 0.1.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "Hi.", "--limit", "3"], "no such option: --limit; `unbroken run --help` lists what there is"),
+        (["serve", "--alais", "x"], "no such option: --alais (Possible options: --alias); `unbroken serve --help`"),
+        (["run"], "missing argument 'PROMPT'; `unbroken run --help`"),
+        (["keys", "create"], "missing argument 'NAME'; `unbroken keys create --help`"),
+        (["run", "Hi.", "--rounds", "x"], "invalid value for '--rounds': "),
+        (["nope"], "no such command 'nope'; `unbroken --help`"),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_the_way_out(arguments: list[str], words: str) -> None:
+    done = unbroken(*arguments)
+    (line,) = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout, line.startswith(f"unbroken: {words}")) == (2, b"", True), line

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unbroken.cli.exits import MISUSED, print_line
 from unbroken.cli.main import print_version
 
 COMMANDS = ["run", "resume", "chat", "replay", "dph", "serve", "keys", "decode", "probe", "faults", "view", "stats"]
@@ -66,12 +68,32 @@ def _load(name: str) -> Any:
     return command
 
 
+_UsageError: Any = typer.BadParameter.__base__
+"""Of all errors in options and arguments. typer has no name of its own for it, and its click may be its own copy."""
+
+
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return _flags_alone(super().get_params(ctx))
 
 
 class _Group(TyperGroup):
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """A wrong option is one line on standard error, as every other error is."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except _UsageError as error:
+            if message := error.format_message():  # none if the help was shown in its place
+                way_out = f"; `{error.ctx.command_path} --help` lists what there is" if error.ctx else ""
+                print_line(f"{message[0].lower()}{message[1:].rstrip('.')}{way_out}")
+            sys.exit(MISUSED)
+        except typer.Abort:
+            print_line("aborted")
+            sys.exit(1)
+        sys.exit(code or 0)
+
     def get_params(self, ctx: Any) -> Any:
         return _flags_alone(super().get_params(ctx))
 
