@@ -499,3 +499,9 @@ def test_an_answer_keeps_what_its_language_needs(tmp_path: Path) -> None:
     words = "\u200fשלום \U0001f468\u200d\U0001f469 می\u200cخواهم"
     with serve(words) as server:
         assert in_pipe("run", "Hi", *at(server)).stdout == f"{words}\n"
+
+
+def test_one_token_is_one_token() -> None:
+    with serve(["Hello.", Uses(1, 1)]) as server:
+        done = invoke("run", "Hi.", "--model", "openai:m", "--base-url", server.base_url())
+    assert " · 1 token in, 1 out · " in done.stderr

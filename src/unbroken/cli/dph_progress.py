@@ -10,7 +10,7 @@ from typing import IO, Protocol
 from rich.console import Console
 from rich.markup import escape
 
-from unbroken.cli.terminal_text import clean, in_brackets, one_line, retrying, seconds, visible
+from unbroken.cli.terminal_text import clean, counted, in_brackets, one_line, retrying, seconds, tokens_used, visible
 from unbroken.dph import (
     BlockFinished,
     BlockRun,
@@ -179,8 +179,8 @@ def closing(result: ProgramResult) -> str:
 
 def spent(requests: int, usage: Usage) -> str:
     about = "about " if usage.estimated else ""
-    tokens = f"{about}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return f"{requests} request{'' if requests == 1 else 's'} · {tokens}"
+    tokens = f"{about}{tokens_used(usage.input_tokens, usage.output_tokens)}"
+    return f"{counted(requests, 'request')} · {tokens}"
 
 
 def _called(block: BlockRun) -> str:

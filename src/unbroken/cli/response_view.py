@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text as RichText
 
-from unbroken.cli.terminal_text import clean, escape
+from unbroken.cli.terminal_text import clean, escape, tokens_used
 from unbroken.decoding import Response
 from unbroken.deltas import (
     CallOpened,
@@ -162,7 +162,7 @@ def _short(text: str) -> str:
 def _closing(response: Response, pretty: bool) -> str:
     said = [f"finish: {response.finish}"] if response.finish is not None else []
     if response.usage:
-        said.append(f"{response.usage.input_tokens:,} tokens in, {response.usage.output_tokens:,} out")
+        said.append(tokens_used(response.usage.input_tokens, response.usage.output_tokens))
     finish = ", ".join(said) or "no finish reason"
     verdict = response.verdict
     if verdict.whole:

@@ -139,7 +139,7 @@ def closing(event: RunFinished) -> str:
     """How a run ended, in one line."""
     usage: dict[str, Any] = event.usage
     about = "about " if usage.get("estimated") else ""
-    tokens = f"{about}{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out"
+    tokens = f"{about}{tokens_used(usage.get('input_tokens', 0), usage.get('output_tokens', 0))}"
     counts = f"{counted(event.rounds, 'round')}, {counted(event.calls, 'call')}"
     return f"{event.stop_reason.replace('_', ' ')} · {counts} · {tokens} · {seconds(event.seconds)}"
 
@@ -154,6 +154,11 @@ def retrying(event: RequestRetried) -> str:
 
 def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def tokens_used(given: int, written: int) -> str:
+    """`1,024 tokens in, 12 out`"""
+    return f"{given:,} token{'' if given == 1 else 's'} in, {written:,} out"
 
 
 def _value(value: Json) -> str:

@@ -128,7 +128,7 @@ def _facts(picture: Picture) -> str:
         f"{totals.duplicates} shared" if totals.duplicates else "",
         _count(totals.restarts, "restart") if totals.restarts else "",
         f"{totals.retries - totals.restarts} asked again" if totals.retries > totals.restarts else "",
-        f"{'about ' if totals.estimated else ''}{totals.input_tokens:,} tokens in, {totals.output_tokens:,} out"
+        f"{'about ' if totals.estimated else ''}{_count(totals.input_tokens, 'token')} in, {totals.output_tokens:,} out"
         if totals.input_tokens or totals.output_tokens
         else "",
         seconds_in_words(picture.seconds),
@@ -175,7 +175,7 @@ def _cut(clip: Clip, most: int) -> str:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _day(time: float) -> str:
