@@ -41,8 +41,8 @@ class Recorder(Middleware):
     """`path` is a folder, where each run gets a file of its own, or the name of a file (`….jsonl`), for one run.
 
     `Agent(record=path)` makes one; give it as middleware if you need its options. Keys that models were connected with,
-    and the values of variables that are named like one (`…_KEY`, `…_TOKEN`, `…_SECRET`, `…_PASSWORD`), are masked, and
-    so is everything in `secrets`.
+    and the values of variables that are named like secrets (docs/recordings.md lists the names), are masked, and so is
+    everything in `secrets`.
 
     If the file cannot be written (a full disk), `on_failure="stop"` lets no tool start that may change something: the
     run ends with `RecordingFailed`. `"continue"` goes on without the recording. Both send `RecordingIncomplete`.
