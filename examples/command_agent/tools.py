@@ -27,7 +27,7 @@ from command_agent.world import (
     World,
     describe_time,
 )
-from unbroken import Agent, CallContext, Model, tool
+from unbroken import Agent, CallContext, Model, Policy, tool
 
 INSTRUCTIONS = """\
 You grant wishes in a small block world by calling its commands. You serve the player {player}; "me" and "I" are them.
@@ -134,4 +134,4 @@ def agent_for(player: str, model: Model) -> Agent:
         blocks=", ".join(BLOCKS),
         items=", ".join(item for item in ITEMS if item not in BLOCKS),
     )
-    return Agent(model, TOOLS, instructions, continue_prompt=CONTINUE)
+    return Agent(model, TOOLS, instructions, policy=Policy(continue_prompt=CONTINUE))

@@ -19,7 +19,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unbroken.agent import Agent, Conversation, Image, Limits, Prices, Result
+    from unbroken.agent import Agent, Conversation, Image, Limits, Policy, Prices, Result
     from unbroken.agent.collect import collect
     from unbroken.decoding import Decoder, Response, decode
     from unbroken.deltas import CallReady, Ended, TextDelta
@@ -77,6 +77,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Conversation",
         "Image",
         "Limits",
+        "Policy",
         "Prices",
         "Result",
     ),
@@ -193,6 +194,7 @@ __all__ = [
     "Middleware",
     "Model",
     "OpenTelemetry",
+    "Policy",
     "Prices",
     "ProviderError",
     "Recorder",

@@ -59,17 +59,24 @@ PLACES: dict[str, str] = {
     "sampling": "Agent(model, sampling=Sampling(…))",
     "schedule": "Agent(model, schedule=…)",
     "reasoning": "Agent(model, reasoning=…)",
-    "choice": "Agent(model, choice=…)",
+    "choice": "Agent(model, policy=Policy(choice=…))",
     "several_calls": "Agent(model, several_calls=…)",
     "on_approval": "Agent(model, on_approval=…)",
     "approve": "@tool(approve=True)",
     "record": "Agent(model, record=…)",
     "name": "Agent(model, name=…)",
     "history": "agent.run(…, history=…); a Conversation keeps its own",
-    "output": "agent.run(…, output=…)",
-    "deps": "agent.run(…, deps=…)",
+    "output": "Agent(model, output=…) or agent.run(…, output=…)",
+    "deps": "Agent(model, deps=…) or agent.run(…, deps=…)",
     "limits": "Agent(model, limits=Limits(…)) or agent.run(…, limits=Limits(…))",
     "trim": "Agent(model, trim=…)",
+    **{
+        name: f"Agent(model, policy=Policy({name}=…))"
+        for name in (
+            *("on_all_failed", "final_answer", "cache", "result_limit", "share_all", "tool_errors", "nudge"),
+            *("continue_prompt", "open_calls"),
+        )
+    },
     "base_url": "connect(name, base_url=…)",
     "api_key": "connect(name, api_key=…)",
     "attempts": "connect(name, attempts=…)",

@@ -19,6 +19,7 @@ from unbroken import (
     Event,
     Image,
     Limits,
+    Policy,
     Request,
     RunFailed,
     RunFinished,
@@ -222,7 +223,7 @@ CHOICES: dict[str, list[Any]] = {
 @on_every_wire
 def test_a_choice_is_for_the_first_request_only(wire: str, named: bool) -> None:
     model = ScriptedModel(Call("look"), Call("look", n=2), "Done.", wire=wire)
-    result = play(Agent(model, Desk().tools("look"), choice="look" if named else "required"))
+    result = play(Agent(model, Desk().tools("look"), policy=Policy(choice="look" if named else "required")))
     expected = OneTool("look") if named else "required"
     assert [request.choice for request in model.requests] == [expected, None, None]
     if wire in CHOICES:

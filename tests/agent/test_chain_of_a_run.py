@@ -16,6 +16,7 @@ from unbroken import (
     ChainBroken,
     Conversation,
     Limits,
+    Policy,
     RetryingModel,
     RunFinished,
     ScriptedModel,
@@ -176,7 +177,7 @@ def test_reasoning_alone_is_no_answer() -> None:
 
 def test_the_words_are_a_setting() -> None:
     model, asked = guarded("", "", "Here.")
-    play(Agent(model, continue_prompt="Well?"))
+    play(Agent(model, policy=Policy(continue_prompt="Well?")))
     assert last_said(asked)[-1] == "Well?"
 
 
@@ -186,7 +187,7 @@ def test_the_words_are_a_setting() -> None:
 def test_with_nudge_a_model_that_only_announces_is_asked_to_go_on() -> None:
     desk = Desk()
     model, asked = guarded("Let me look that up for you.", [Call("look")], "Here.")
-    result = play(Agent(model, desk.tools("look"), nudge=True))
+    result = play(Agent(model, desk.tools("look"), policy=Policy(nudge=True)))
     assert (result.text, desk.names) == ("Here.", ["look"])
     assert last_said(asked)[1] == ENGLISH
     kinds = ["User", "Assistant", "User", "Assistant", "ToolMessage", "Assistant"]
@@ -202,7 +203,7 @@ def test_without_nudge_an_announcement_is_an_answer() -> None:
 
 def test_a_model_that_goes_on_announcing_is_taken_at_its_word_in_the_end() -> None:
     model, asked = guarded("Let me look that up for you.", loop_last=True)
-    result = play(Agent(model, Desk().tools("look"), nudge=True))
+    result = play(Agent(model, Desk().tools("look"), policy=Policy(nudge=True)))
     assert (result.text, len(asked.requests)) == ("Let me look that up for you.", 4)
     accepted(asked, result)
 
@@ -210,7 +211,7 @@ def test_a_model_that_goes_on_announcing_is_taken_at_its_word_in_the_end() -> No
 def test_silence_and_announcements_share_the_three_times() -> None:
     announces = "Let me look that up for you."
     model, asked = guarded(announces, "", "", announces, announces, "never")
-    result = play(Agent(model, Desk().tools("look"), nudge=True))
+    result = play(Agent(model, Desk().tools("look"), policy=Policy(nudge=True)))
     assert (result.text, len(asked.requests)) == (announces, 5)
     # Once for the first announcement, once more for the silence; that one is gone when the next announcement is kept.
     prompts = [sum(isinstance(m, User) and m.text == ENGLISH for m in r.messages) for r in asked.requests]
@@ -221,7 +222,7 @@ def test_silence_and_announcements_share_the_three_times() -> None:
 def test_an_announcement_that_broke_off_is_first_of_all_broken() -> None:
     desk = Desk()
     model, asked = guarded([Say("Let me look that up"), Break()], [Say("Let me look that up"), Call("look")], "Here.")
-    result = play(Agent(model, desk.tools("look"), nudge=True))
+    result = play(Agent(model, desk.tools("look"), policy=Policy(nudge=True)))
     assert (result.text, desk.names) == ("Here.", ["look"])
     assert ENGLISH not in last_said(asked)
 
@@ -246,7 +247,7 @@ def history(*answered: str) -> list[Message]:
 def test_open_calls_are_executed_where_that_is_asked_for(wire: str, prompt: str | None) -> None:
     desk = Desk()
     model, asked = guarded("Done.", wire=wire)
-    agent = Agent(model, desk.tools("look", "act"), open_calls="execute")
+    agent = Agent(model, desk.tools("look", "act"), policy=Policy(open_calls="execute"))
     events: list[Any] = []
     result = run_virtual(agent.run(prompt, history=history(), sinks=[events.append]))
     assert results_in(result.messages) == [("c1", "look done"), ("c2", "act done")]
@@ -286,7 +287,7 @@ def test_open_calls_are_an_error_where_that_is_asked_for() -> None:
 
 def test_an_odd_word_for_it_is_refused() -> None:
     with pytest.raises(UserError, match=r"open_calls='run'.*'execute'"):
-        Agent(ScriptedModel("x"), open_calls="run")  # pyright: ignore[reportArgumentType] - that is the test
+        Agent(ScriptedModel("x"), policy=Policy(open_calls="run"))  # pyright: ignore[reportArgumentType] - that is the test
     with pytest.raises(UserError, match=r"open_calls='run'.*'execute'"):
         play(Agent(ScriptedModel("x")), history=history(), open_calls="run")
 
@@ -302,7 +303,7 @@ def test_a_question_asked_beside_open_calls_that_wait_is_not_lost() -> None:
     desk = Desk()
     model, asked = guarded("Done.")
     tools = [*desk.tools("look"), desk.tool("act", approve=True)]
-    agent = Agent(model, tools, on_approval=lambda call: Wait(), open_calls="execute")
+    agent = Agent(model, tools, on_approval=lambda call: Wait(), policy=Policy(open_calls="execute"))
     waiting = play(agent, "And now?", history=history())
     assert [each.id for each in waiting.pending] == ["c2"]
     for saved in (waiting, waiting.to_json()):
@@ -353,13 +354,13 @@ def test_a_pause_of_the_provider_is_no_break() -> None:
 
 def test_who_announces_in_chinese_is_asked_in_chinese() -> None:
     model = ScriptedModel([Say("让我查一下。")], "晴。")
-    play(Agent(model, Desk().tools("look"), nudge=True))
+    play(Agent(model, Desk().tools("look"), policy=Policy(nudge=True)))
     assert last_said(model)[1] == CHINESE
 
 
 def test_without_tools_nobody_is_asked_to_call_one() -> None:
     model = ScriptedModel("Let me look that up.")
-    assert play(Agent(model, nudge=True)).text == "Let me look that up."
+    assert play(Agent(model, policy=Policy(nudge=True))).text == "Let me look that up."
 
 
 def test_messages_of_a_provider_are_no_history_and_the_way_out_is_named() -> None:

@@ -25,6 +25,7 @@ from unbroken import (
     Edit,
     Event,
     Limits,
+    Policy,
     Result,
     Schedule,
     ScriptedModel,
@@ -303,7 +304,7 @@ def test_not_all_calls_failed_where_one_did_well_before_a_wait() -> None:
 
     async def main() -> None:
         model = ScriptedModel([Call("act", id="a"), Call("asks", id="s")], "Done.")
-        agent = Agent(model, [act, asks], on_all_failed="stop", on_approval=lambda call: Wait())
+        agent = Agent(model, [act, asks], policy=Policy(on_all_failed="stop"), on_approval=lambda call: Wait())
         result = await agent.resume(await agent.run("Go."), {"s": Deny("no")})
         assert (result.text, result.stop_reason) == ("Done.", "answered")
 

@@ -13,6 +13,7 @@ from unbroken import (
     Agent,
     Allow,
     Limits,
+    Policy,
     Prices,
     Recorder,
     Request,
@@ -80,7 +81,7 @@ def test_the_limit_that_is_reached_first_ends_the_run(limits: Limits, stop: str,
 @on_every_wire
 def test_a_limit_of_nothing_is_a_plain_question(wire: str, limits: Limits, stop: str) -> None:
     model = ScriptedModel("Hello.", wire=wire)
-    result = play(Agent(model, Desk().tools("look"), limits=limits, choice="required"))
+    result = play(Agent(model, Desk().tools("look"), limits=limits, policy=Policy(choice="required")))
     assert (result.text, result.stop_reason, result.requests, result.rounds) == ("Hello.", stop, 1, 0)
     assert model.requests[0].final
     accepted(model, result)
@@ -211,7 +212,7 @@ def test_calls_that_share_one_execution_count_each() -> None:
 def test_without_a_final_answer_a_run_ends_with_the_results_of_its_last_calls(wire: str, tmp_path: Path) -> None:
     model = ScriptedModel([Say("I look."), Call("look", n=1)], "More.", wire=wire)
     desk = Desk()
-    agent = Agent(model, desk.tools("look"), limits=Limits(rounds=1), final_answer=False)
+    agent = Agent(model, desk.tools("look"), limits=Limits(rounds=1), policy=Policy(final_answer=False))
     recording = tmp_path / "run.jsonl"
     result = run_virtual(agent.run("Look.", sinks=[Recorder(recording)]))
     assert (result.text, result.stop_reason, result.requests) == ("", "round_limit", 1)
@@ -223,6 +224,6 @@ def test_without_a_final_answer_a_run_ends_with_the_results_of_its_last_calls(wi
 
 def test_without_a_final_answer_failing_tools_are_not_told_in_our_words() -> None:
     model = ScriptedModel([Call("nobody")])
-    agent = Agent(model, limits=Limits(rounds=1), final_answer=False, on_all_failed="stop")
+    agent = Agent(model, limits=Limits(rounds=1), policy=Policy(final_answer=False, on_all_failed="stop"))
     result = run_virtual(agent.run("Try."))
     assert (result.text, result.stop_reason) == ("", "tool_failure")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in
 
-from unbroken import Agent, CallFinished, Schedule, ScriptedModel, tool
+from unbroken import Agent, CallFinished, Policy, Schedule, ScriptedModel, tool
 from unbroken.events import CallsIgnored, RoundFinished, ToolLate
 from unbroken.models.script import Line
 from unbroken.testing import Call
@@ -101,7 +101,7 @@ def test_a_write_runs_once_for_each_call_unless_it_is_shared() -> None:
     play(Agent(ScriptedModel(twice, "Done."), desk.tools("send")))
     assert len(desk.ran) == 2
     shared = Desk()
-    play(Agent(ScriptedModel(twice, "Done."), shared.tools("send"), share_all=True))
+    play(Agent(ScriptedModel(twice, "Done."), shared.tools("send"), policy=Policy(share_all=True)))
     assert len(shared.ran) == 1
 
 
@@ -141,7 +141,7 @@ def test_when_every_call_failed_the_run_may_stop_with_a_plain_sentence(schedule:
     desk = Desk()
     tools = [desk.tool("a", fails="no"), desk.tool("b", fails="no way")]
     model = ScriptedModel([Call("a"), Call("b")])
-    result = play(Agent(model, tools, schedule=schedule, on_all_failed="stop"))
+    result = play(Agent(model, tools, schedule=schedule, policy=Policy(on_all_failed="stop")))
     assert (result.text, result.stop_reason, result.requests) == (ALL_FAILED, "tool_failure", 1)
     assert [item["metadata"] for item in to_json(result.messages)[2]["results"]] == [{"error": True}, {"error": True}]
     accepted(model, result)
@@ -151,7 +151,7 @@ def test_one_good_result_is_enough_to_go_on() -> None:
     """Seed 9.3: only when all failed."""
     desk = Desk()
     model = ScriptedModel([Call("a"), Call("b")], "Done.")
-    result = play(Agent(model, [desk.tool("a", fails="no"), desk.tool("b")], on_all_failed="stop"))
+    result = play(Agent(model, [desk.tool("a", fails="no"), desk.tool("b")], policy=Policy(on_all_failed="stop")))
     assert (result.text, result.stop_reason) == ("Done.", "answered")
 
 

@@ -14,6 +14,7 @@ from unbroken import (
     Agent,
     CallContext,
     Conversation,
+    Policy,
     ScriptedModel,
     Tool,
     ToolCall,
@@ -158,7 +159,7 @@ def test_a_synchronous_tool_may_return_something_to_await() -> None:
 
 def test_a_huge_text_is_cut_in_the_middle_and_says_so() -> None:
     model = ScriptedModel(Call("gives"), "Done.")
-    result = play(Agent(model, [Desk().tool("gives", "a" * 600 + "b" * 600)], result_limit=1000))
+    result = play(Agent(model, [Desk().tool("gives", "a" * 600 + "b" * 600)], policy=Policy(result_limit=1000)))
     (text,) = texts(result)
     assert text.startswith("a" * 500)
     assert text.endswith("b" * 500)

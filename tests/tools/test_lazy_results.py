@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scenes import accepted, only, texts
 
-from unbroken import Agent, Event, Result, ScriptedModel, Tool, ToolOutput, tool
+from unbroken import Agent, Event, Policy, Result, ScriptedModel, Tool, ToolOutput, tool
 from unbroken.events import CallProgress
 from unbroken.testing import Call, run_virtual
 from unbroken.tools.lazy import ITEMS
@@ -140,7 +140,7 @@ def test_an_endless_one_is_read_as_far_as_it_can_be_shown_and_closed() -> None:
             closed.append(True)
 
     model = ScriptedModel(Call("numbers"), "Done.")
-    result = asyncio.run(Agent(model, [numbers], result_limit=10**6).run("Go."))
+    result = asyncio.run(Agent(model, [numbers], policy=Policy(result_limit=10**6)).run("Go."))
     assert texts(result)[0].endswith(f',{ITEMS - 1},"[... only the first {ITEMS:,} were asked for ...]"]')
     assert closed == [True]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scenes import accepted, play, play_aloud, texts
 
-from unbroken import Agent, CallFinished, ScriptedModel, ToolFailed, UserError, tool
+from unbroken import Agent, CallFinished, Policy, ScriptedModel, ToolFailed, UserError, tool
 from unbroken.testing import Call
 from unbroken.tools.caller import without_passwords
 
@@ -39,7 +39,7 @@ def test_passwords_in_addresses_never_reach_the_model(caplog: pytest.LogCaptureF
 def test_in_safe_mode_the_model_reads_the_type_and_the_log_the_text(caplog: pytest.LogCaptureFixture) -> None:
     model = ScriptedModel([Call("query"), Call("pay")], "Done.")
     with caplog.at_level(logging.ERROR, "unbroken.tools"):
-        result, events = play_aloud(Agent(model, [query, pay], tool_errors="safe"))
+        result, events = play_aloud(Agent(model, [query, pay], policy=Policy(tool_errors="safe")))
     first, second = texts(result)
     assert first == "Error: the tool failed (ConnectionError); the details are not shown here"
     assert second == "Error: the card was refused; ask for another one"
@@ -55,14 +55,16 @@ def test_what_decides_about_a_call_is_kept_safe_too(hook: str) -> None:
         raise ValueError("no such table: customers")
 
     look = tool(name="look", key=fails if hook == "key" else None, approve=fails if hook == "approve" else False)
-    result = play(Agent(ScriptedModel(Call("look"), "Done."), [look(lambda: "seen")], tool_errors="safe"))
+    result = play(
+        Agent(ScriptedModel(Call("look"), "Done."), [look(lambda: "seen")], policy=Policy(tool_errors="safe"))
+    )
     assert "ValueError" in texts(result)[0]
     assert "customers" not in texts(result)[0]
 
 
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(UserError, match="tool_errors='silent'"):
-        Agent(ScriptedModel(), tool_errors="silent")  # type: ignore[arg-type]
+        Agent(ScriptedModel(), policy=Policy(tool_errors="silent"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from unbroken import (
     Agent,
+    Policy,
     Allow,
     Assistant,
     Deny,
@@ -297,7 +298,7 @@ def test_a_trimmed_history_is_recorded_as_it_was_sent_and_as_it_is(trim: Any, tm
 def test_a_model_that_is_asked_to_go_on_is_recorded(said: str, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     witness = Witness(ScriptedModel([Call("look", what=1)], said, [Call("look", what=2)], "Done."))
-    run_virtual(lambda: witness.agent(TOOLS, record=path, nudge=True).run("Go."))
+    run_virtual(lambda: witness.agent(TOOLS, record=path, policy=Policy(nudge=True)).run("Go."))
     witness.assert_all_is_in(read_recording(path))
     assert len(witness.requests) == 4
 
@@ -544,7 +545,7 @@ def test_a_stream_that_is_left_is_recorded_to_there(tmp_path: Path) -> None:
 def test_a_structured_answer_is_recorded(tmp_path: Path) -> None:
     witness = Witness(ScriptedModel([Call("final_answer", value=[1, "x"])], [Call("final_answer", value=[1, 2])]))
     agent = witness.agent(record=tmp_path / "run.jsonl")
-    result: list[Result] = []
+    result: list[Result[Any]] = []
 
     async def main() -> None:
         with suppress(Exception):

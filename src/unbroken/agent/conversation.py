@@ -7,13 +7,13 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
-from unbroken.agent.agent import Agent, Answers, ResumeOptions, TurnOptions
+from unbroken.agent.agent import Agent
 from unbroken.agent.background_loop import BACKGROUND
-from unbroken.agent.plan import Trim
+from unbroken.agent.options import Answers, DepsT, ResumeOptions, Trim, TurnOptions
 from unbroken.agent.prompt_parts import Prompt, to_user
-from unbroken.agent.result import Result
+from unbroken.agent.result import OutputT, Result
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.agent.streaming import RunStream
 from unbroken.errors import CannotEncode, UserError
@@ -24,30 +24,32 @@ from unbroken.transcript import Transcript, from_json, repair, to_json
 from unbroken.validation import check_options, checked
 from unbroken.wires.jsontext import dumps
 
+T = TypeVar("T")
+
 SPOKE_INSTEAD = "not executed: the user spoke instead of answering it"
 
 
 @checked
-class Conversation:
+class Conversation(Generic[DepsT, OutputT]):
     """`await chat.say("…")`; `chat.messages` is the history. `trim=` is a function that chooses what of a long history
     is sent; `chat.messages` keeps all of it. `store` and `deps` are what tools find in their `CallContext`; only the
     store is saved with the conversation. `agent` may be set to another between two turns."""
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Agent[DepsT, OutputT],
         messages: Sequence[Message] = (),
         *,
         trim: Trim | None = None,
         store: dict[str, Any] | None = None,
-        deps: Any = None,
+        deps: DepsT | None = None,
     ) -> None:
         self.agent = agent
         self.store: dict[str, Any] = {} if store is None else store
         self._transcript = Transcript(repair(messages)[0])
         self.deps = deps
         self._trim = trim
-        self._waiting: Result | None = None
+        self._waiting: Result[OutputT] | None = None
         self._going = False
 
     @property
@@ -60,36 +62,58 @@ class Conversation:
         """Calls of the last turn that wait for an approval or for the client: `resume` goes on."""
         return self._waiting.pending if self._waiting else ()
 
-    async def say(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions]) -> Result:
+    @overload
+    async def say(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions[DepsT]]) -> Result[OutputT]: ...
+    @overload
+    async def say(
+        self, prompt: Prompt | None = None, *, output: type[T], **options: Unpack[TurnOptions[DepsT]]
+    ) -> Result[T]: ...
+    @overload
+    async def say(
+        self, prompt: Prompt | None = None, *, output: Any, **options: Unpack[TurnOptions[DepsT]]
+    ) -> Result[Any]: ...
+    async def say(
+        self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[TurnOptions[DepsT]]
+    ) -> Result[Any]:
         """One turn. Without a prompt the last one is tried again, say after an error."""
-        return await self._perform(self._next(prompt, options))
+        return await self._perform(self._next(prompt, options, output))
 
-    def stream(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions]) -> RunStream:
+    def stream(
+        self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[TurnOptions[DepsT]]
+    ) -> RunStream[OutputT]:
         """One turn as a stream of events. It begins when the first of them is read."""
         self._refuse_while_going()
-        check_options("Conversation.stream", TurnOptions, options)
+        check_options("Conversation.stream", TurnOptions, options, also=("prompt", "output"))
         asked = None if prompt is None else to_user(prompt)
 
-        async def perform(sink: Sink) -> Result:
-            return await self._perform(self._next(asked, options), sink)
+        async def perform(sink: Sink) -> Result[Any]:
+            return await self._perform(self._next(asked, options, output), sink)
 
         return RunStream(perform, self._answered)
 
-    def say_sync(self, prompt: Prompt | None = None, **options: Unpack[TurnOptions]) -> Result:
+    def say_sync(
+        self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[TurnOptions[DepsT]]
+    ) -> Result[OutputT]:
         """`say` for programs that cannot await."""
-        return BACKGROUND.run(self.say(prompt, **options))
+        return BACKGROUND.run(self.say(prompt, output=output, **options))
 
-    async def resume(self, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
+    async def resume(
+        self, answers: Answers, *, output: Any = None, **options: Unpack[ResumeOptions[DepsT]]
+    ) -> Result[OutputT]:
         """Go on with the turn that is waiting."""
-        return await self._perform(self._rest(answers, options))
+        return await self._perform(self._rest(answers, options, output))
 
-    def resume_sync(self, answers: Answers, **options: Unpack[ResumeOptions]) -> Result:
+    def resume_sync(
+        self, answers: Answers, *, output: Any = None, **options: Unpack[ResumeOptions[DepsT]]
+    ) -> Result[OutputT]:
         """`resume` for programs that cannot await."""
-        return BACKGROUND.run(self.resume(answers, **options))
+        return BACKGROUND.run(self.resume(answers, output=output, **options))
 
-    def stream_resume(self, answers: Answers, **options: Unpack[ResumeOptions]) -> RunStream:
+    def stream_resume(
+        self, answers: Answers, *, output: Any = None, **options: Unpack[ResumeOptions[DepsT]]
+    ) -> RunStream[OutputT]:
         """The same as `resume`, as a stream of events. It is refused at once where no call waits."""
-        performance = self._rest(answers, options)
+        performance = self._rest(answers, options, output)
         return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
 
     def to_json(self) -> dict[str, Json]:
@@ -99,7 +123,9 @@ class Conversation:
         return {"version": 1, "messages": to_json(self.messages), "waiting": waiting, "store": store}
 
     @classmethod
-    def from_json(cls, agent: Agent, saved: Json, *, trim: Trim | None = None, deps: Any = None) -> Conversation:
+    def from_json(
+        cls, agent: Agent[DepsT, OutputT], saved: Json, *, trim: Trim | None = None, deps: Any = None
+    ) -> Self:
         """What `to_json` gave, to go on with; `UserError` for anything else. `trim` and `deps` are not saved: give
         them again."""
         if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
@@ -128,7 +154,9 @@ class Conversation:
             raise UserError(f"the conversation cannot be saved in {path}: {error.strerror or error}") from None
 
     @classmethod
-    def load(cls, agent: Agent, path: str | Path, *, trim: Trim | None = None, deps: Any = None) -> Conversation:
+    def load(
+        cls, agent: Agent[DepsT, OutputT], path: str | Path, *, trim: Trim | None = None, deps: Any = None
+    ) -> Self:
         """What `save` wrote, to go on with; `UserError` if the file cannot be read, or is no conversation."""
         try:
             saved = json.loads(Path(path).read_text("utf-8"))
@@ -136,28 +164,29 @@ class Conversation:
             raise UserError(f"the conversation {str(path)!r} cannot be loaded: {error}") from error
         return cls.from_json(agent, saved, trim=trim, deps=deps)
 
-    def _next(self, prompt: Prompt | None, options: TurnOptions) -> Performance:
+    def _next(self, prompt: Prompt | None, options: TurnOptions[DepsT], output: Any) -> Performance:
         self._refuse_while_going()
-        check_options("Conversation.say", TurnOptions, options)
+        check_options("Conversation.say", TurnOptions, options, also=("prompt", "output"))
         prompt = None if prompt is None else to_user(prompt)  # before anything is changed: it may be refused
         for call in self._transcript.open:
             self._transcript.answer(failure(call, SPOKE_INSTEAD, "not_executed"))
         self._waiting = None
-        return self.agent.prepare(prompt, {**self._own(), **options, "history": self._transcript})
+        return self.agent.prepare(prompt, {**self._own(), **options, "history": self._transcript}, output)
 
-    def _rest(self, answers: Answers, options: ResumeOptions) -> Performance:
+    def _rest(self, answers: Answers, options: ResumeOptions[DepsT], output: Any) -> Performance:
         self._refuse_while_going()
         if self._waiting is None:
             raise UserError("resume: no call of this conversation is waiting; go on with `say`")
-        return self.agent.prepare_resume(self._waiting, answers, {**self._own(), **options})
+        return self.agent.prepare_resume(self._waiting, answers, {**self._own(), **options}, output)
 
     def _answered(self) -> tuple[Message, ...]:
         return self.messages if self._transcript.closed else repair(self.messages)[0]
 
-    def _own(self) -> ResumeOptions:
-        return {"store": self.store, "trim": self._trim, "deps": self.deps}
+    def _own(self) -> ResumeOptions[DepsT]:
+        own: ResumeOptions[DepsT] = {"store": self.store, "trim": self._trim}
+        return own if self.deps is None else {**own, "deps": self.deps}
 
-    async def _perform(self, performance: Performance, *sinks: Sink) -> Result:
+    async def _perform(self, performance: Performance, *sinks: Sink) -> Result[Any]:
         self._refuse_while_going()
         self._going = True
         self._waiting = None
@@ -170,7 +199,7 @@ class Conversation:
             self._waiting = result
         return result
 
-    def _wait(self, waiting: Result) -> None:
+    def _wait(self, waiting: Result[Any]) -> None:
         self._waiting = waiting
         self._transcript = waiting.transcript()
 

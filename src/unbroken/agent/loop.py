@@ -61,9 +61,9 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
         return Ending("", stop, pending=run.pending)
     if run.output:
         return _give_output(run)
-    if not run.plan.final_answer and run.plan.output is None:
+    if not run.plan.policy.final_answer and run.plan.output is None:
         return Ending("", stop)
-    if stop == "tool_failure" and run.plan.on_all_failed == "stop":
+    if stop == "tool_failure" and run.plan.policy.on_all_failed == "stop":
         return _say_ourselves(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)
 
@@ -134,7 +134,7 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     toolbox = run.toolbox()
     message = run.transcript.messages[-1]
     everything = (
-        [prepare(call, toolbox, run.plan.tool_errors) for call in message.calls]
+        [prepare(call, toolbox, run.plan.policy.tool_errors) for call in message.calls]
         if isinstance(message, Assistant)
         else []
     )
@@ -184,7 +184,7 @@ def _plan_round(
     for place, call in enumerate(calls):
         prepared = listener.prepared.get(call.index)
         if prepared is None or prepared.call is not call:
-            prepared = prepare(call, toolbox, run.plan.tool_errors)
+            prepared = prepare(call, toolbox, run.plan.policy.tool_errors)
             prepared.number = listener.number(call)
         answers = run.plan.output is not None and call.name == ANSWER
         if closed and not answers:
@@ -230,7 +230,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
         return "loop"
     if run.plan.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
         return "tool_failure"
-    if run.plan.on_all_failed == "stop" and all(result.error for result in given):
+    if run.plan.policy.on_all_failed == "stop" and all(result.error for result in given):
         return "tool_failure"
     return None
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from unbroken.agent.limits import Limits
+from unbroken.agent.options import OnError, Policy, Trim
 from unbroken.agent.order_hint import OrderHint
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.prompts import Language
 from unbroken.clock import Clock
-from unbroken.messages import Choice, Effort, Json, Message, OneTool, Sampling, System
+from unbroken.messages import Choice, Effort, Json, OneTool, Sampling, System
 from unbroken.middleware import Ask, Middleware, wrap_approver, wrap_caller, wrap_model
 from unbroken.models.model import Model
 from unbroken.tools.approval import OnApproval
-from unbroken.tools.caller import Caller, ResultCache, ToolCaller, ToolErrors
+from unbroken.tools.caller import Caller, ResultCache, ToolCaller
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.toolbox import Toolbox
 from unbroken.transcript import Transcript
 
-OnError: TypeAlias = Literal["continue", "finish"]
-OnAllFailed: TypeAlias = Literal["continue", "stop"]
-Trim: TypeAlias = Callable[[tuple[Message, ...]], Sequence[Message]]
 ToolSource: TypeAlias = Callable[[int, Transcript], Toolbox]
 """The tools of a turn."""
 
@@ -35,27 +33,17 @@ class Plan:
     system: System | None = None
     sampling: Sampling = field(default_factory=Sampling)
     reasoning: Effort | None = None
-    cache_prompt: bool = False
     schedule: Schedule = Schedule.EAGER
     several_calls: bool = True
     on_error: OnError = "continue"
-    on_all_failed: OnAllFailed = "continue"
-    final_answer: bool = True
-    """At a limit, ask for an answer; else the run just ends there."""
     on_approval: OnApproval | None = None
-    share_all: bool = False
-    tool_errors: ToolErrors = "full"
+    policy: Policy = field(default_factory=Policy)
     choice: Choice | None = None
     """Of the first request only: a choice that forces a call would force one for ever."""
     output: OutputType[Any] | None = None
     language: Language = "en"
-    nudge: bool = False
-    """Ask a model to go on that announces a call and makes none."""
-    continue_prompt: str = ""
-    """In these words; else in our own, in the language of the conversation."""
     deps: Any = None
     store: dict[str, Any] = field(default_factory=dict[str, Any])
-    result_limit: int = 50_000
     results: ResultCache = field(default_factory=ResultCache)
     """What tools with `cache` gave."""
     order_hint: OrderHint = field(default_factory=OrderHint)
@@ -80,30 +68,32 @@ class Plan:
         self.middleware, self.ask = (), self.model.stream
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
-        caller: Caller = ToolCaller(toolbox, self.clock, self.results, self.result_limit, self.tool_errors)
+        caller: Caller = ToolCaller(
+            toolbox, self.clock, self.results, self.policy.result_limit, self.policy.tool_errors
+        )
         return wrap_caller(self.middleware, caller) if self.middleware else caller
 
 
 def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
     """How a run is played, as far as it can be written down: enough to play it again."""
-    choice = plan.choice
+    choice, policy = plan.choice, plan.policy
     return {
         "schedule": plan.schedule.value,
         "limits": _limited(limits),
         "several_calls": plan.several_calls,
         "on_error": plan.on_error,
-        "on_all_failed": plan.on_all_failed,
-        "final_answer": plan.final_answer,
-        "share_all": plan.share_all,
-        "tool_errors": plan.tool_errors,
+        "on_all_failed": policy.on_all_failed,
+        "final_answer": policy.final_answer,
+        "share_all": policy.share_all,
+        "tool_errors": policy.tool_errors,
         "choice": choice.name if isinstance(choice, OneTool) else choice,
         "language": plan.language,
-        "nudge": plan.nudge,
-        "continue_prompt": plan.continue_prompt,
-        "result_limit": plan.result_limit,
+        "nudge": policy.nudge,
+        "continue_prompt": policy.continue_prompt,
+        "result_limit": policy.result_limit,
         "sampling": _sampled(plan.sampling),
         "reasoning": plan.reasoning,
-        "cache": plan.cache_prompt,
+        "cache": policy.cache,
         "output": {"tool": ANSWER, "schema": plan.output.schema} if plan.output is not None else None,
     }
 

@@ -9,13 +9,14 @@ they did. With the code at hand, `agent.replay` of the real agent is the better 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 from unbroken.agent.agent import Agent
 from unbroken.agent.limits import limits_of
+from unbroken.agent.options import Policy, Trim
 from unbroken.agent.output import ANSWER, OutputType
-from unbroken.agent.plan import Trim
-from unbroken.agent.resume_state import reading
+from unbroken.agent.resuming import reading
 from unbroken.deltas import Delta
 from unbroken.errors import UserError
 from unbroken.events import ApprovalAsked, CallFinished
@@ -70,21 +71,17 @@ def agent_of(
             limits=limits_of(recording),
             several_calls=settings.get("several_calls", True),
             on_error=settings.get("on_error", "continue"),
-            on_all_failed=settings.get("on_all_failed", "continue"),
-            final_answer=settings.get("final_answer", True),
             on_approval=on_approval,
             guidance=False,
-            choice=settings.get("choice"),
             sampling=read_sampling(settings.get("sampling") or {}),
             reasoning=settings.get("reasoning"),
-            cache=settings.get("cache", False),
-            result_limit=settings.get("result_limit", 50_000),
             trim=_trim(recording) if model is None else None,
-            share_all=settings.get("share_all", False),
-            tool_errors=settings.get("tool_errors", "full"),
-            nudge=settings.get("nudge", False),
-            continue_prompt=settings.get("continue_prompt", ""),
+            policy=Policy(**{name: settings[name] for name in _POLICY if name in settings}),
         )
+
+
+_POLICY = [each.name for each in fields(Policy) if each.name != "open_calls"]
+"""What a recording says of it."""
 
 
 def _system(recording: Recording) -> str:

@@ -178,7 +178,7 @@ class Listener:
         number = self.number(call)
         if self._closed or (index and not run.plan.several_calls):
             return
-        prepared = prepare(call, self._toolbox, run.plan.tool_errors)
+        prepared = prepare(call, self._toolbox, run.plan.policy.tool_errors)
         prepared.number = number
         if run.repetition.verdict(prepared) != "refuse" and (self._allowed is None or index < self._allowed):
             self.prepared[index] = prepared

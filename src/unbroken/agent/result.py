@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeVar
 
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
-from unbroken.frozen import quick
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.trajectory.metrics import Metrics
 from unbroken.transcript import Transcript, from_json, to_json
 from unbroken.verdicts import Verdict
 
+OutputT = TypeVar("OutputT", default=None)
+"""The type of a structured answer."""
 
-@quick
+
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Generic[OutputT]):
     text: str
     stop_reason: StopReason
     messages: tuple[Message, ...] = ()
@@ -33,8 +36,8 @@ class Result:
     usage: Usage = field(default_factory=Usage)
     cost: float = 0.0
     seconds: float = 0.0
-    output: Any = None
-    """The structured answer, if one was asked for."""
+    output: OutputT = cast("OutputT", None)  # noqa: RUF009 - it is None
+    """The answer of the type that was asked for with `output=`; else None."""
     pending: tuple[ToolCall, ...] = ()
     """Calls that wait for an approval or for the client; `agent.resume(result, answers)` goes on."""
     uncertain: tuple[str, ...] = ()
@@ -103,7 +106,7 @@ class Result:
         }
 
     @classmethod
-    def from_json(cls, saved: Json) -> Result:
+    def from_json(cls, saved: Json) -> Result[Any]:
         """What `to_json` gave, as a dict or as its text."""
         try:
             if isinstance(saved, str | bytes):
@@ -153,7 +156,7 @@ class Result:
         return transcript
 
 
-def metrics_of(result: Result) -> Metrics:
+def metrics_of(result: Result[Any]) -> Metrics:
     """Built when it is asked for, from the events that the run has kept."""
     calls = sum(len(message.calls) for message in result.messages if isinstance(message, Assistant))
     returns = sum(len(message.results) for message in result.messages if isinstance(message, ToolMessage))

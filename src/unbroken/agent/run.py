@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.limits import Account, StopReason
+from unbroken.agent.options import Trim
 from unbroken.agent.output import ANSWER
-from unbroken.agent.plan import Plan, Trim
+from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
 from unbroken.agent.repeated_calls import Repetition
 from unbroken.errors import UserError
@@ -229,13 +230,13 @@ class Run:
 
     @property
     def may_nudge(self) -> bool:
-        return self.plan.nudge and self.nudges < NUDGES
+        return self.plan.policy.nudge and self.nudges < NUDGES
 
     def go_on(self, said: str = "") -> str:
         """The words that ask a model to go on, in the language of what it said, or else of what it was asked."""
         plan = self.plan
-        if plan.continue_prompt:
-            return plan.continue_prompt
+        if plan.policy.continue_prompt:
+            return plan.policy.continue_prompt
         asked = next((message.text for message in reversed(self.transcript.messages) if isinstance(message, User)), "")
         return CONTINUE["zh" if plan.language == "zh" else language_of(said or asked)]
 
@@ -324,7 +325,7 @@ class Run:
             parallel,
             final,
             reasoning=plan.reasoning,
-            cache=plan.cache_prompt,
+            cache=plan.policy.cache,
             sampling=plan.sampling,
             taken=taken,
             pieces=False,
@@ -336,13 +337,13 @@ class Run:
         batch = Batch(
             plan.schedule,
             plan.caller_of(toolbox),
-            lambda call: prepare(call, toolbox, plan.tool_errors),
+            lambda call: prepare(call, toolbox, plan.policy.tool_errors),
             self.context,
             observer,
             plan.clock,
             on_approval=on_approval,
             stop_on_failure=plan.on_error == "finish",
-            share_all=plan.share_all,
+            share_all=plan.policy.share_all,
         )
         if self.account.deadline is not None:
             batch.halt_after(max(self.account.deadline - plan.clock.elapsed(), 0.0), TIME_IS_UP, self._report_time_up)

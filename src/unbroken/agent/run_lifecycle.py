@@ -53,7 +53,7 @@ class Performance:
     next_call: int = 0
     """The number of its first call."""
     decisions: Decisions | None = None
-    before: Result | None = None
+    before: Result[Any] | None = None
     """What an earlier part of the run came to."""
     question: User | None = None
     """What is asked once the calls have run in which the history ends."""
@@ -65,7 +65,7 @@ class Performance:
         messages = self.transcript.messages
         return messages if self.transcript.closed else repair(messages)[0]
 
-    async def __call__(self, sinks: Sequence[Sink | Middleware] = ()) -> Result:
+    async def __call__(self, sinks: Sequence[Sink | Middleware] = ()) -> Result[Any]:
         plan = self.plan(self.clock or current_clock())
         emitter = Emitter(self.id, plan.clock, self.next_seq, self.next_call)
         run = Run(
@@ -140,7 +140,7 @@ class Performance:
         return started
 
 
-def _recall(run: Run, before: Result) -> None:
+def _recall(run: Run, before: Result[Any]) -> None:
     run.records.extend(before.calls)
     run.emitter.counted.extend(before.events)
     run.numbers = dict(before.numbers)
@@ -149,7 +149,7 @@ def _recall(run: Run, before: Result) -> None:
     run.question = before.question
 
 
-def _result(run: Run, ending: Ending) -> Result:
+def _result(run: Run, ending: Ending) -> Result[Any]:
     account = run.account
     return Result(
         text=ending.text,
@@ -187,7 +187,7 @@ def _emit_failed(run: Run, error: BaseException, words: str, verdicts: list[dict
     )
 
 
-def _emit_end(run: Run, result: Result) -> None:
+def _emit_end(run: Run, result: Result[Any]) -> None:
     _log_chain(run, logging.INFO if result.fallback_used else logging.DEBUG)
     if not run.emitter.has_listeners:
         return

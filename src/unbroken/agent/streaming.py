@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from unbroken.agent.result import Result
+from unbroken.agent.result import OutputT, Result
 from unbroken.events import Event, Sink
 from unbroken.messages import Message
 
@@ -119,12 +119,12 @@ class Streamed(Generic[Item, Outcome]):
             task.get_loop().call_soon_threadsafe(task.cancel)
 
 
-class RunStream(Streamed[Event, Result]):
+class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
     """`async for event in agent.stream(…)`. Afterwards `result` is there; a run that failed raises its error at the
     end. `messages` is the history so far, every call answered, at any time and after a cancellation too."""
 
     def __init__(
-        self, perform: Callable[[Sink], Awaitable[Result]], messages: Callable[[], tuple[Message, ...]]
+        self, perform: Callable[[Sink], Awaitable[Result[OutputT]]], messages: Callable[[], tuple[Message, ...]]
     ) -> None:
         super().__init__(perform)
         self._messages = messages

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from unbroken.agent.resume_state import reading
+from unbroken.agent.resuming import reading
 from unbroken.cli import options
 from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending, print_line
 from unbroken.cli.session import open_session

@@ -4,12 +4,12 @@ block; the language's own defaults stand here, and nothing of the loop."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from unbroken.agent import Agent, Limits, Result
-from unbroken.agent.agent import Options
+from unbroken.agent.options import Options, Policy
 from unbroken.dph import flags
 from unbroken.dph.arguments import Settings
 from unbroken.dph.environment import Environment, choose_tools, no_such_choice
@@ -27,6 +27,7 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
 
 LOG = logging.getLogger("unbroken.dph")
+NO_CHANGES: Mapping[str, Any] = {}
 QUOTED = 200
 """Characters of an answer that an error quotes."""
 
@@ -64,7 +65,7 @@ async def ask_judge(
     tools = choose_tools(environment.toolbox, settings.tools)
     asking = _Asking(settings, said, block, environment)
     chosen = Toolbox(*(environment.keep(tool) for tool in tools))
-    result = await asking.run(text, chosen, several_calls=False, final_answer=False, limits=Limits(rounds=1))
+    result = await asking.run(text, chosen, None, {"final_answer": False}, several_calls=False, limits=Limits(rounds=1))
     if not result.calls:
         return Asked(result.text, result.messages, result.stop_reason)
     call = result.calls[0]
@@ -94,7 +95,8 @@ class _Asking:
             self._history = result.messages
             # Only the answer is to be put right: nothing is called for it.
             choice = "none" if len(tools) else None
-            result = await self.run(correction(problem, output), tools, output, choice=choice, on_all_failed="continue")
+            policy = {"choice": choice, "on_all_failed": "continue"}
+            result = await self.run(correction(problem, output), tools, output, policy)
             try:
                 value = output.read(result.text)
             except DoesNotFit as again:
@@ -104,7 +106,14 @@ class _Asking:
                 ) from None
         return Asked(value, result.messages, result.stop_reason)
 
-    async def run(self, text: str, tools: Toolbox, output: Output | None = None, **changes: Any) -> Result:
+    async def run(
+        self,
+        text: str,
+        tools: Toolbox,
+        output: Output | None = None,
+        policy: Mapping[str, Any] = NO_CHANGES,
+        **changes: Any,
+    ) -> Result:
         settings, environment = self._settings, self._environment
         if problem := no_such_choice(settings.tool_choice, tools):
             raise UserError(problem)
@@ -115,18 +124,21 @@ class _Asking:
         if several is None:
             several = flags.is_enabled(flags.ENABLE_PARALLEL_TOOL_CALLS)
         rounds = settings.max_rounds
+        usual: dict[str, Any] = {
+            # With one call at a time a single slip would be all: there the model is told, and may do better.
+            "on_all_failed": "continue" if settings.mode == "prompt" else "stop",
+            "choice": settings.tool_choice,
+            "share_all": True,
+        }
         arguments: dict[str, Any] = {
             "name": f"{self._block.kind}[{self._block.name}]",
             "schedule": settings.tool_execution,
             "limits": Limits() if rounds is None else Limits(rounds=rounds),
             "several_calls": several and settings.mode != "prompt",
-            # With one call at a time a single slip would be all: there the model is told, and may do better.
-            "on_all_failed": "continue" if settings.mode == "prompt" else "stop",
             "on_approval": environment.on_approval,
             "guidance": False,  # a program says itself what its model is told
-            "choice": settings.tool_choice,
             "record": environment.recorder,
-            "share_all": True,
+            "policy": Policy(**{**usual, **policy}),
             "middleware": [RunOnce(tools)] if settings.enable_skill_deduplicator else [],
             "clock": environment.clock,
             **changes,

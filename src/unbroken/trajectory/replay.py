@@ -210,12 +210,14 @@ class Playback(Middleware):
         """Its calls are counted anew."""
 
     def had_started(self, number: int) -> bool:
+        """Every call is played from its beginning."""
         return False
 
     def seconds_of(self, context: CallContext[Any]) -> None:
         """Its calls are played; none has a result before that."""
 
     def lost_calls(self) -> tuple[()]:
+        """Nothing is lost in a replay."""
         return ()
 
     # In place of the tools

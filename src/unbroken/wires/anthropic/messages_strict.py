@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 
+from unbroken.wires.jsontext import dumps
 from unbroken.wires.strict import (
     FLAG,
     LIST,
@@ -73,7 +73,7 @@ def check_request(body: Object) -> list[str]:
     last = messages[-1]
     if last.get("role") == "assistant" and as_text(last.get("content")) != as_text(last.get("content")).rstrip():
         problems.append("the last message of the assistant ends in white space")
-    if json.dumps(body).count('"cache_control":') > _MARKS:
+    if dumps(body).count(b'"cache_control":') > _MARKS:
         problems.append(f"cache_control: more than {_MARKS} marks")
     return problems
 

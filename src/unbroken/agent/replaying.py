@@ -1,0 +1,111 @@
+"""A recorded run once more: the agent is asked what it was asked then, and the recording plays the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from unbroken.agent.limits import limits_of
+from unbroken.agent.options import Options, ResumeOptions
+from unbroken.agent.result import Result
+from unbroken.agent.resuming import reading, replace_recorder
+from unbroken.agent.run_lifecycle import Performance
+from unbroken.middleware import as_middleware
+from unbroken.trajectory.divergence import ReplayDiverged
+from unbroken.trajectory.recording import Recording, read_recording
+from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, replay
+from unbroken.validation import check_options
+from unbroken.virtual import Deadlock
+
+if TYPE_CHECKING:
+    from unbroken.agent.agent import Agent
+
+T = TypeVar("T")
+
+
+def replay_run(
+    agent: Agent[Any, Any],
+    recording: str | os.PathLike[str] | Recording,
+    clock: PlayedClock,
+    tools: PlayedTools,
+    speed: float,
+    options: ResumeOptions,
+    output: Any,
+) -> Result[Any]:
+    """The agent is asked what it was asked then, and the recording plays the rest."""
+    check_options("agent.replay", ResumeOptions, options, also=("clock", "tools", "speed", "output"))
+    recorded = recording if isinstance(recording, Recording) else read_recording(recording)
+    with reading(recorded):
+        playback = replay(recorded, clock=clock, tools=tools, speed=speed)
+        messages, question, limits = playback.messages, playback.question, limits_of(recorded)
+
+    def prepare() -> Performance:
+        given: Options = {
+            "limits": limits,
+            **options,
+            "history": messages,
+            "run_id": playback.run,
+            "open_calls": "execute",
+        }
+        performance = agent.prepare(None if question is None else question.parts, given, output)
+        # Where the recorder was is the recording now. The replay itself is recorded only if its `sinks` do it.
+        replayed = replace_recorder(agent.middleware, playback)
+        performance.middleware = (*agent.sinks, *as_middleware(options.get("sinks", ())), *replayed)
+        performance.earlier = playback
+        return performance
+
+    return _play(playback, prepare)
+
+
+def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:
+    """`prepare` makes the run that the playback goes along with. On a loop of its own, which has the recording's
+    time; where a loop runs already, in a thread."""
+
+    async def play() -> Result[Any]:
+        result = await prepare()()
+        if (stopped := playback.diverged or playback.ended) is not None:
+            raise stopped
+        if playback.left:
+            raise ReplayDiverged(
+                f"the run diverges from its recording: it ended, and {playback.left} inputs were still to come"
+            )
+        return result
+
+    def run() -> Result[Any]:
+        with asyncio.Runner(loop_factory=playback.loop) as runner:
+            try:
+                return runner.run(play())
+            except Deadlock:  # lines of the recording are missing
+                path = playback.recording.path
+                raise RecordingEnded(f"{path} does not say how the run went on: lines are missing in it") from None
+
+    return _aside(run) if _in_a_loop() else run()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _aside(work: Callable[[], T]) -> T:
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="unbroken-replay")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

@@ -1,0 +1,350 @@
+"""A run goes on: one that waits, from its saved result or its recording; one whose process died, from its recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from unbroken.agent.limits import Account, limits_of
+from unbroken.agent.options import Answers, ResumeOptions
+from unbroken.agent.output import ANSWER
+from unbroken.agent.result import Result
+from unbroken.agent.run import CallRecord
+from unbroken.agent.run_lifecycle import Performance
+from unbroken.errors import UserError
+from unbroken.events import CallFinished, CallWritten, RunFinished
+from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
+from unbroken.middleware import Middleware, as_middleware
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
+from unbroken.tools.results import to_parts
+from unbroken.tools.toolbox import Toolbox
+from unbroken.trajectory.continuation import Continuation, combine, find_interruption
+from unbroken.trajectory.facts import COUNTED_IN_RUN
+from unbroken.trajectory.lines import Line, read_approval, read_usage, read_verdict
+from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
+from unbroken.trajectory.recording import Recording, read_recording
+from unbroken.transcript import Transcript, from_json
+from unbroken.transcript.saved import read_result
+from unbroken.validation import check_options
+from unbroken.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from unbroken.agent.agent import Agent
+
+Saved: TypeAlias = Result[Any] | Mapping[str, Any] | str | bytes | os.PathLike[str] | Recording
+"""A result, what `to_json` made of it, or a recording."""
+FINISHING = 60.0
+"""Seconds in which a run that is resumed after its time was up may finish the calls of its last answer."""
+
+
+def prepare_resume(
+    agent: Agent[Any, Any], saved: Saved, answers: Answers, options: ResumeOptions, output: Any
+) -> Performance:
+    """The rest of a run that waits, or was cut off, ready to go."""
+    check_options("agent.resume", ResumeOptions, options, also=("answers", "output"))
+    if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
+        raise UserError("resume: the answers are a dict by call id, for example {call.id: Allow()}")
+    recording = _recording(saved)
+    if recording is not None:
+        return _prepare_from(agent, recording, answers, options, output)
+    result = saved if isinstance(saved, Result) else Result.from_json(cast("Json", saved))
+    recording = find_recording(agent.stack(options), result) if result.stop_reason == "waiting" else None
+    if recording is None:
+        return _prepare_waiting(agent, result, answers, options, output)
+    return _prepare_from(agent, recording, answers, options, output, result)
+
+
+def _prepare_from(
+    agent: Agent[Any, Any],
+    recording: Recording,
+    answers: Answers,
+    options: ResumeOptions,
+    output: Any,
+    saved: Result[Any] | None = None,
+) -> Performance:
+    try:
+        with reading(recording):
+            return _prepare_recorded(agent, recording, answers, options, output, saved)
+    except UserError:
+        refuse_taken(recording)  # what was read while somebody else resumes the run may be half of it
+        raise
+
+
+def _prepare_waiting(
+    agent: Agent[Any, Any], result: Result[Any], answers: Answers, options: ResumeOptions, output: Any
+) -> Performance:
+    if result.stop_reason != "waiting":
+        raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; go on with history=")
+    _refuse_untyped(result.structured, output)
+    transcript = result.transcript()
+    limits = options.get("limits") or agent.limits
+    account = Account(limits, result.rounds, result.requests, result.call_count, result.usage, result.seconds)
+    performance = agent.performance(result.run, transcript, account, options, output)
+    performance.decisions = dict(result.decided)
+    decisions = _decisions(transcript, answers, agent.toolset.fixed)
+    _refuse_missing(transcript, decisions, agent.toolset.fixed)
+    for id, decision in decisions.items():
+        performance.decisions[id] = combine(result.decided.get(id), decision)
+    performance.before = result
+    performance.next_call = result.next_call
+    return performance
+
+
+def _prepare_recorded(
+    agent: Agent[Any, Any],
+    recording: Recording,
+    answers: Answers,
+    options: ResumeOptions,
+    output: Any,
+    saved: Result[Any] | None,
+) -> Performance:
+    """It continues where its recording ends, and is recorded there. `saved` is the result of a run that waits, as
+    it was before secrets were masked."""
+    cut = find_interruption(recording)
+    continuation = Continuation(cut, answers)
+    waiting = waiting_result(recording)
+    if waiting is not None:
+        if saved is not None:
+            waiting = unmasked(waiting, saved)
+        asked = {call.id for call in waiting.transcript().open}
+        said = {id: each for id, each in cut.decisions.items() if id in asked}
+        limits = limits_of(recording) if saved is None else agent.limits
+        given: ResumeOptions = {"limits": limits, **options}
+        known = {id: combine(said.get(id), answer) for id, answer in answers.items()}
+        performance = _prepare_waiting(agent, waiting, {**said, **known}, given, output)
+        continuation.continue_with_same_calls()
+        performance.account.seconds = cut.seconds
+    else:
+        if answers:
+            raise UserError(f"{recording.path}: the run does not wait for anybody, so there is nothing to answer")
+        _refuse_untyped(recording.settings.get("output") is not None, output)
+        account = Account(options.get("limits") or limits_of(recording), seconds=cut.seconds)
+        limit = account.limits.seconds
+        if cut.answer and limit is not None and cut.seconds >= limit:  # its last answer belongs to the history
+            account.extra = cut.seconds - limit + FINISHING
+        performance = agent.performance(recording.run, Transcript(cut.messages), account, options, output)
+        performance.question, performance.state = cut.question, cut.state
+        if not performance.transcript.closed:
+            continuation.continue_with_same_calls()
+        performance.records, performance.verdicts = records_of(recording, cut.messages), verdicts_of(recording)
+    sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))
+    performance.middleware = continued(sinks, agent.middleware, recording, continuation)
+    performance.next_seq, performance.goes_on = cut.next_seq, True
+    performance.next_call = cut.next_call
+    performance.events = tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN)
+    performance.earlier = continuation
+    return performance
+
+
+def _refuse_untyped(structured: bool, output: Any) -> None:
+    if structured and output is None:
+        raise UserError("resume: the run was asked for an answer of a type; give it again with output=")
+
+
+def _recording(saved: Saved) -> Recording | None:
+    """A path is told from the text of a saved result by its first character."""
+    if isinstance(saved, Recording):
+        return saved
+    if isinstance(saved, os.PathLike) or (isinstance(saved, str) and not saved.lstrip().startswith(("{", "["))):
+        return read_recording(saved)
+    return None
+
+
+def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None) -> dict[str, Approval | ToolResult]:
+    waiting = {call.id: call for call in transcript.open}
+    decisions: dict[str, Approval | ToolResult] = {}
+    for id, answer in answers.items():
+        call = waiting.get(id)
+        if call is None:
+            known = ", ".join(f"`{call.id}` ({call.name})" for call in waiting.values()) or "none"
+            raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
+        if isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, toolbox, call.name)):
+            raise UserError(
+                f"resume: {answer!r} for call `{id}` ({call.name}) may mean two things; say Allow(), Deny() or "
+                f"Edit({{…}}), or, if that is what the call gave, ToolResult.of(call, …)"
+            )
+        if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
+            decisions[id] = answer
+        else:
+            decisions[id] = ToolResult(id, to_parts(answer), name=call.name)
+    return decisions
+
+
+def _is_decision(answer: str, toolbox: Toolbox | None, name: str) -> bool:
+    """Does it read like a decision? For a tool that runs at the client it is a result like any other."""
+    tool = toolbox.get(name) if toolbox is not None else None
+    if tool is not None and tool.function is None:
+        return False
+    word, colon, _ = answer.partition(":")
+    return word.strip().lower() in (("deny", "edit") if colon else ("allow", "deny"))
+
+
+def _refuse_missing(
+    transcript: Transcript, decisions: Mapping[str, Approval | ToolResult], toolbox: Toolbox | None
+) -> None:
+    """Without its tool a call that waits would be answered with an error, and the run could not wait for it again."""
+    if toolbox is None:
+        return
+    unanswered = [call.name for call in transcript.open if not isinstance(decisions.get(call.id), ToolResult)]
+    if missing := [name for name in dict.fromkeys(unanswered) if name not in toolbox and name != ANSWER]:
+        names = ", ".join(f"`{name}`" for name in missing)
+        raise UserError(f"resume: calls of {names} wait, and this agent has no such tool; add it to Agent(tools=[…])")
+
+
+@contextmanager
+def reading(recording: Recording) -> Generator[None]:
+    """Whatever stands in it that no recorder has written becomes an error of ours. What has no agent is refused."""
+    if "schedule" not in recording.settings:
+        raise UserError(f"{recording.path} has no agent that could go on: it was made by a gateway, or by a test")
+    try:
+        yield
+    except UserError as error:
+        told = str(error)
+        raise (error if str(recording.path) in told else UserError(f"{recording.path}: {told}")) from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{recording.path} is damaged and cannot be played or gone on with ({what})") from error
+
+
+def find_recording(middleware: Iterable[Middleware], result: Result[Any]) -> Recording | None:
+    """The recording of a run whose saved result is resumed. `RunTaken` if the run has moved on since."""
+    files = [file for each in middleware for file in each.recordings_of(result.run)] if result.run else []
+    for file in reversed(files):
+        recording = read_recording(file)
+        with reading(recording):
+            waiting = waiting_result(recording)
+        if waiting is not None and _waits_for(waiting) == _waits_for(result) and not _has_ended(recording):
+            return recording
+    if files:
+        raise already_resumed(files[-1], result.run)
+    return None
+
+
+def continued(
+    sinks: Sequence[Middleware], middleware: Sequence[Middleware], recording: Recording, continuation: Middleware
+) -> tuple[Middleware, ...]:
+    """The recorder appends to the recording. Right behind it, `continuation` gives the run what was recorded of it."""
+    recorder = next((each for each in (*middleware, *sinks) if each.records), None) or Recorder(recording.path.parent)
+    resumed = recorder.resume(recording.path, recording.run, recording.size)
+    listening = [each for each in sinks if not each.records]
+    return (*listening, *replace_recorder(middleware, resumed, continuation))
+
+
+def replace_recorder(middleware: Sequence[Middleware], *instead: Middleware) -> tuple[Middleware, ...]:
+    """With these in the place of the first that records, or outermost if none does."""
+    others = [each for each in middleware if not each.records]
+    place = next((place for place, each in enumerate(middleware) if each.records), 0)
+    return (*others[:place], *instead, *others[place:])
+
+
+def _waits_for(result: Result[Any]) -> tuple[int, set[str]]:
+    return result.requests, {call.id for call in result.pending}
+
+
+def _has_ended(recording: Recording) -> bool:
+    return isinstance(recording.ending, RunFinished) and recording.ending.stop_reason != "waiting"
+
+
+def waiting_result(recording: Recording) -> Result[Any] | None:
+    """The run as it waited for somebody, if it does, or did when it was last heard of; with what came after that."""
+    waited = [event for event in recording.events if isinstance(event, RunFinished) and event.stop_reason == "waiting"]
+    if not waited or any(line["turn"] > waited[-1].turn for line in recording.of("request")):
+        return None
+    ending = waited[-1]
+    messages = from_json(ending.messages)
+    last = messages[-1] if messages else None
+    calls = {call.id: call for call in last.calls} if isinstance(last, Assistant) else {}
+    given = {line["call_id"]: read_result(line["result"]) for line in recording.of("result")}
+    finished = {
+        event.call_id: given.get(event.call_id) or _told(calls[event.call_id], event)
+        for event in recording.events
+        if isinstance(event, CallFinished) and event.call_id in calls and event.turn == ending.turn
+    }
+    seconds = {event.call_id: event.seconds for event in recording.events if isinstance(event, CallFinished)}
+    waiting = {call["id"] for call in ending.pending}
+    states: list[Line] = [line["state"] for line in recording.of("request") if "state" in line]
+    return Result(
+        text=ending.text,
+        stop_reason="waiting",
+        messages=messages,
+        calls=(
+            *records_of(recording, messages),
+            *(CallRecord(calls[id], result, ending.turn, seconds[id]) for id, result in finished.items()),
+        ),
+        rounds=ending.rounds,
+        requests=ending.requests,
+        usage=read_usage(ending.usage) or Usage(),
+        seconds=ending.seconds,
+        pending=tuple(call for call in calls.values() if call.id in waiting),
+        uncertain=tuple(call["id"] for call in ending.pending if call.get("uncertain")),
+        answered=tuple(finished.values()),
+        decided={
+            line["call_id"]: read_approval(line)
+            for line in recording.of("approval")
+            if line["call_id"] in calls and line["decision"] in ("allow", "edit")
+        },
+        structured=recording.settings.get("output") is not None,
+        run=recording.run,
+        call_count=(states[-1]["calls"] if states else 0) + len(calls),
+        attempts=ending.attempts,
+        fallback_used=ending.fallback_used,
+        verdicts=verdicts_of(recording),
+        question=_question(recording),
+        numbers={
+            event.call_id: event.call
+            for event in recording.events
+            if isinstance(event, CallWritten) and event.turn == ending.turn and event.call_id in calls
+        },
+    )
+
+
+def _told(call: ToolCall, event: CallFinished) -> ToolResult:
+    """The result of a call that never ran, as its event reported it."""
+    return replace(ToolResult.of(call, event.text, error=event.error), ended_as=event.outcome)
+
+
+def unmasked(recorded: Result[Any], saved: Result[Any]) -> Result[Any]:
+    """A run that waits, with what its recording knows of it, in the words of its saved result."""
+    given = {result.call_id: result for result in saved.answered}
+    return replace(
+        recorded,
+        messages=saved.messages,
+        pending=saved.pending,
+        answered=tuple(given.get(result.call_id, result) for result in recorded.answered),
+        decided={**recorded.decided, **saved.decided},
+        question=saved.question,
+    )
+
+
+def records_of(recording: Recording, messages: tuple[Message, ...]) -> tuple[CallRecord, ...]:
+    """The calls of the run that have their results in these messages."""
+    ends = {event.call_id: event for event in recording.events if isinstance(event, CallFinished)}
+    found: list[CallRecord] = []
+    before = len(recording.head.get("messages", ()))
+    for asked, told in zip(messages[before:], messages[before + 1 :], strict=False):
+        if isinstance(asked, Assistant) and isinstance(told, ToolMessage):
+            for call, result in zip(asked.calls, told.results, strict=False):
+                end = ends.get(call.id)
+                found.append(CallRecord(call, result, end.turn if end else 0, end.seconds if end else 0.0))
+    return tuple(found)
+
+
+def verdicts_of(recording: Recording) -> tuple[Verdict, ...]:
+    """What was wrong with each answer that was not whole."""
+    return tuple(
+        replace(read_verdict(line["verdict"]), turn=line["turn"])
+        for line in recording.of("delta")
+        if line["delta"] == "attempt_failed" or (line["delta"] == "ended" and line["verdict"]["kind"] != "whole")
+    )
+
+
+def _question(recording: Recording) -> User | None:
+    """What is still to be asked, once calls have run in which the history ended."""
+    saved = recording.head.get("question")
+    if not saved or recording.requests:
+        return None
+    message = from_json([saved])[0]
+    return message if isinstance(message, User) else None
