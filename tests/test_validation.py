@@ -386,9 +386,7 @@ def test_an_error_about_a_misspelled_word_does_not_say_that_it_is_a_string() -> 
 def test_a_choice_of_a_tool_that_the_agent_does_not_have_is_refused() -> None:
     look = make_tool(name="look")
     assert Agent(MODEL, [look], policy=Policy(choice="look")).run_sync("Hi.").text == "Hello."
-    with pytest.raises(
-        UserError, match=r"Policy\(choice='t2'\): there is no such tool; there are: look; or say"
-    ):
+    with pytest.raises(UserError, match=r"Policy\(choice='t2'\): there is no such tool; there are: look; or say"):
         Agent(MODEL, [look], policy=Policy(choice="t2"))
     with pytest.raises(UserError, match="there is no such tool; this agent has none"):
         Agent(MODEL, policy=Policy(choice="t2"))

@@ -8,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scenes import WIRES, Desk, accepted, on_every_wire, only, play, play_aloud, roles, texts
@@ -246,10 +246,13 @@ def _with(**settings: Any) -> Agent:
     return Agent(ScriptedModel("Never."), **settings)
 
 
-@pytest.mark.parametrize("setting", ["on_error", "on_all_failed"])
-def test_a_setting_that_there_is_not_is_refused(setting: str) -> None:
-    with pytest.raises(UserError, match=rf"Agent\({setting}='explode'\): expected 'continue' or '"):
-        _with(**{setting: "explode"})
+def test_a_setting_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UserError, match=r"Agent\(on_error='explode'\): expected 'continue' or '"):
+        _with(on_error="explode")
+    with pytest.raises(UserError, match=r"Policy\(on_all_failed='explode'\): expected 'continue' or '"):
+        Policy(on_all_failed=cast("Any", "explode"))
+    with pytest.raises(UserError, match=r"Agent has no option `nudge`: use Agent\(model, policy=Policy\(nudge=…\)\)"):
+        _with(nudge=True)
 
 
 # Prompts and histories

@@ -418,7 +418,9 @@ def test_equal_keys_run_one_after_another_whatever_they_are(keys: list[Any], tog
     assert (most == 2) is together
 
 
-@pytest.mark.parametrize("options", [{"on_error": "finish"}, {"on_all_failed": "stop"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"on_error": "finish"}, {"policy": Policy(on_all_failed="stop")}], ids=["on_error", "on_all_failed"]
+)
 def test_what_the_time_limit_cancels_has_not_failed(options: Any) -> None:
     @tool
     async def slow() -> str:
@@ -430,7 +432,9 @@ def test_what_the_time_limit_cancels_has_not_failed(options: Any) -> None:
     assert (result.stop_reason, result.text) == ("time_limit", "Here is what I have.")
 
 
-@pytest.mark.parametrize("options", [{"on_error": "finish"}, {"on_all_failed": "stop"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"on_error": "finish"}, {"policy": Policy(on_all_failed="stop")}], ids=["on_error", "on_all_failed"]
+)
 def test_a_call_that_is_refused_for_its_repetition_has_not_failed(options: Any) -> None:
     script: list[Any] = [[Call("act")] for _ in range(5)]
     result = play(Agent(ScriptedModel(*script, "Enough."), [act], **options))

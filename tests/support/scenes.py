@@ -6,6 +6,7 @@ The model is scripted and the clock is virtual unless a test says otherwise; not
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from unbroken.testing import Raw, ScriptedServer, check_request, run_virtual
 from unbroken.tools.schema import Signature
 from unbroken.wires import WIRES as _WIRES
 from unbroken.wires import find_wire
+from unbroken.wires.jsontext import dumps
 
 WIRES = tuple(_WIRES)
 PROVIDERS = {
@@ -124,7 +126,7 @@ def can_go_on(messages: Sequence[Message]) -> None:
 
 
 def taken(wire: str, body: Json) -> None:
-    problems = check_request(wire, body)
+    problems = check_request(wire, json.loads(dumps(body)))
     assert not problems, f"{wire} refuses the request: {'; '.join(problems)}"
 
 

@@ -21,7 +21,7 @@ NAMED_IN = {
     "models/providers_page.py": "writes docs/providers.md, which explains the setting `wire`",
     "models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
     "trajectory/otel/names.py": "the provider gemini, which is called as its wire",
-    "agent/agent.py": "an error shows how raw messages are read",
+    "agent/given_history.py": "an error shows how raw messages are read",
     "cli/faults_run.py": "the help of a command names the default",
     "testing/faults_page.py": "writes docs/faults.md, which names the default",
 }
