@@ -13,22 +13,23 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.request import Request as HTTPRequest
 from urllib.request import urlopen
 
 import loaded_command
 import pytest
+from pydantic import TypeAdapter
 from test_layers import LAYERS
 from typer.main import get_command
 
 from unbroken import Request, ToolMessage
 from unbroken.cli.commands import build
-from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running
+from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running, setting_types
 from unbroken.gateway.admin.prometheus_metrics import GatewayMetrics
 from unbroken.gateway.config import ServeOptions, settings_from_options
-from unbroken.gateway.config.tables import CLIENT, CONNECT, MODEL, TABLES
-from unbroken.gateway.config.value_types import Reader
+from unbroken.gateway.config.reading import PLACES
+from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.turns import serial
 from unbroken.messages import Usage
 from unbroken.models.connect import connect
@@ -181,24 +182,22 @@ def defaults(heading: str) -> dict[str, str]:
     return {key: default for keys, default, _ in rows(GATEWAY, heading) for key in in_code(keys)}
 
 
-def check_defaults(told: Mapping[str, str], known: Mapping[str, tuple[Reader, Any]]) -> None:
+def check_defaults(told: Mapping[str, str], known: Mapping[str, tuple[Any, Any]]) -> None:
     """All keys there are, and no others. A default in code is as the file would have it; words are for keys that have
     none."""
     assert sorted(told) == sorted(known)
     for key, cell in told.items():
-        reader, default = known[key]
+        kind, default = known[key]
         if code := in_code(cell):
-            assert reader(tomllib.loads(f"key = {code[0]}")["key"]) == default, key
+            assert TypeAdapter(kind).validate_python(tomllib.loads(f"key = {code[0]}")["key"]) == default, key
         else:
             assert not default, key
 
 
 def test_the_page_of_the_gateway_has_every_setting_with_its_default() -> None:
-    settings = GatewaySettings(())
-    known = {
-        table: {key: (reader, getattr(settings, name)) for key, (name, reader) in keys.items()}
-        for table, keys in TABLES.items()
-    }
+    known: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for name, (table, key) in PLACES.items():
+        known.setdefault(table, {})[key] = types_of(GatewaySettings)[name], getattr(GatewaySettings(()), name)
     for table in ("server", "store", "serial"):
         check_defaults(defaults(f"### `[{table}]`"), known.pop(table))
     rest = {f"{table}.{key}": setting for table, keys in known.items() for key, setting in keys.items()}
@@ -208,10 +207,16 @@ def test_the_page_of_the_gateway_has_every_setting_with_its_default() -> None:
 def test_the_page_of_the_gateway_has_every_key_of_models_and_clients_with_its_default() -> None:
     asked = {name: parameter.default for name, parameter in inspect.signature(connect).parameters.items()}
     given = {**asked, **fields_of(Settings), **fields_of(UpstreamSettings)}
-    readers = {**MODEL, **CONNECT}
-    check_defaults(defaults("### `[[models]]`"), {key: (reader, given[key]) for key, reader in readers.items()})
+    kinds = types_of(UpstreamSettings) | types_of(ConnectOptions)
+    del kinds["options"]
+    check_defaults(defaults("### `[[models]]`"), {key: (kind, given[key]) for key, kind in kinds.items()})
     given = fields_of(ClientProfile)
-    check_defaults(defaults("### `[[clients]]`"), {key: (reader, given[key]) for key, reader in CLIENT.items()})
+    kinds = types_of(ClientProfile)
+    check_defaults(defaults("### `[[clients]]`"), {key: (kind, given[key]) for key, kind in kinds.items()})
+
+
+def types_of(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, localns={"values": setting_types}, include_extras=True)
 
 
 def fields_of(kind: Any) -> dict[str, Any]:

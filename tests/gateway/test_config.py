@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken import UserError, connect
-from unbroken.gateway.config import ServeOptions, read_config, settings_from_options, store_url
-from unbroken.gateway.config.tables import CLIENT, CONNECT, MODEL, TABLES
-from unbroken.gateway.config.toml_lines import Where, lines_of
+from unbroken.gateway.config import ServeOptions, read_config, settings_from_options
+from unbroken.gateway.config.mistakes import Where, lines_of
+from unbroken.gateway.config.reading import PLACES
+from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken.gateway.stores.opening import store_url
 from unbroken.models.settings import Settings
 
 WHOLE = """
@@ -174,13 +176,11 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_a_key_and_every_option_of_connect_too() -> None:
-    reached = {field for keys in TABLES.values() for field, _ in keys.values()} | {"upstreams", "clients"}
-    assert reached == {field.name for field in fields(GatewaySettings)}
-    assert {*MODEL, "options"} == {field.name for field in fields(UpstreamSettings)}
-    assert set(CLIENT) == {field.name for field in fields(ClientProfile)}
+    assert {*PLACES, "upstreams", "clients"} == {field.name for field in fields(GatewaySettings)}
+    assert len(set(PLACES.values())) == len(PLACES)
     own = {"base_url", "api_key", "wire", "fallback", "recover"}
     taken = {name for name, one in signature(connect).parameters.items() if one.kind is one.KEYWORD_ONLY} - own
-    assert set(CONNECT) == (taken | {field.name for field in fields(Settings)})
+    assert set(ConnectOptions.__annotations__) == (taken | {field.name for field in fields(Settings)})
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -261,6 +261,16 @@ def test_a_value_that_cannot_be_says_what_can(tmp_path: Path, line: str, told: s
 def test_a_model_or_client_that_cannot_be_is_named(tmp_path: Path, lines: str, told: str) -> None:
     mistake = one_mistake(tmp_path, f"# models\n[[models]]\n{lines}\n")
     assert mistake.startswith(f"unbroken.toml:{told}")
+
+
+def test_every_path_that_cannot_be_passed_is_told_in_its_line(tmp_path: Path) -> None:
+    told = mistakes(
+        tmp_path, f'{MODELS}[passing]\npaths = [\n  "FETCH /v1/a",\n  "GET /v1/files/*",\n  "GET /v2/b",\n]\n'
+    )
+    assert [line.partition(" does not name")[0] for line in told] == [
+        f"unbroken.toml:{line}: [passing]: `paths` has an entry that cannot be read: `{path}`"
+        for line, path in ((5, "FETCH /v1/a"), (7, "GET /v2/b"))
+    ]
 
 
 def test_fallbacks_may_not_go_in_circles(tmp_path: Path) -> None:
@@ -574,10 +584,3 @@ def test_the_scan_follows_any_text_that_is_toml(tables: list[tuple[str, list[str
     for path in leaves(document):
         assert path in found, text
         assert 1 <= found[path] <= len(lines)
-
-
-def test_every_path_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
-    text = MODELS + '[passing]\npaths = ["GET /v1/files", "SMELL /v1/files", "GET files"]\n'
-    told = one_mistake(tmp_path, text)
-    assert "`paths` has 2 entries that cannot be read: " in told
-    assert ("SMELL" in told, "GET files" in told) == (True, True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from unbroken.errors import UnbrokenError
 from unbroken.gateway.admin.pages import Page, Pages, Viewer
 from unbroken.gateway.admin.stats import RecentRequest, Stats
-from unbroken.gateway.config import store_url
 from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, is_foreign, sent_key
 from unbroken.gateway.http.asgi import (
     CancelOnDisconnect,
@@ -67,6 +66,7 @@ from unbroken.gateway.relay.responder import Responder
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store
 from unbroken.gateway.stores.circuit_breaker import CircuitBreakerStore
+from unbroken.gateway.stores.opening import store_url
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.upstream import Upstream, open_upstreams
 from unbroken.models.response_limit import RESPONSE_LIMIT, ResponseLimit

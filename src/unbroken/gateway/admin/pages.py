@@ -11,12 +11,12 @@ from unbroken import __version__
 from unbroken.gateway.admin.openapi import openapi
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.admin.status_page import GatewayStatus, StoreStatus, status_json, status_page
-from unbroken.gateway.config import store_url
 from unbroken.gateway.http.admission import KeyLimits
 from unbroken.gateway.http.asgi import Refused, Response
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable
+from unbroken.gateway.stores.opening import store_url
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.wires.jsontext import dumps
 

@@ -1,9 +1,7 @@
-"""Turns `unbroken.toml` and the options of `unbroken serve` into settings. The entry is `reading.read_config`.
-
-`tables` lists the keys and `value_types` what they may be; `document` reads them, `toml_lines` finds the line of each
-key, `mistakes` collects all errors, `preflight` is `serve --check`.
+"""Turns `unbroken.toml` and the options of `unbroken serve` into settings. The entry is `reading.read_config`;
+`mistakes` collects what is wrong, with its line; `preflight` is `serve --check`.
 """
 
-from unbroken.gateway.config.reading import FILE, ServeOptions, read_config, settings_from_options, store_url
+from unbroken.gateway.config.reading import FILE, ServeOptions, read_config, settings_from_options
 
-__all__ = ["FILE", "ServeOptions", "read_config", "settings_from_options", "store_url"]
+__all__ = ["FILE", "ServeOptions", "read_config", "settings_from_options"]

@@ -1,14 +1,21 @@
 """What is wrong with a configuration, collected: one line for each mistake, which says where it was written, in a line
-of the file or as an option."""
+of the file or as an option. `lines_of` finds the lines, as `tomllib` does not report them.
+"""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from unbroken.errors import UserError
-from unbroken.gateway.config.toml_lines import Where
-from unbroken.gateway.config.value_types import ELSEWHERE
+from unbroken.gateway.setting_types import ELSEWHERE
+
+Where: TypeAlias = tuple[str | int, ...]
+"""`("models", 1, "alias")`: by name in a table, by number in an array, as in what `tomllib` gives."""
 
 
 class Mistakes:
@@ -17,37 +24,35 @@ class Mistakes:
         self._lines = lines or {}
         self._options: dict[Where, str] = {}
         self._found: list[tuple[int, str]] = []
-        self.models: dict[str, tuple[Where, str]] = {}
-        """Where the model of each alias stands, also in words; both are empty for one that came as an option."""
+        self.models: dict[str, Where] = {}
+        """Where the model of each alias stands; empty for one that came as an option."""
 
     def __bool__(self) -> bool:
         return bool(self._found)
-
-    def note_model(self, alias: str, words: str) -> None:
-        """Something is wrong with what is behind an alias."""
-        self.note(*self.models.get(alias, ((), "")), words)
 
     def written_as(self, where: Where, option: str) -> None:
         """This value came as an option, whatever the file says."""
         self._options[where] = option
 
-    def beside(self, where: Where, path: str) -> str:
+    def beside(self, setting: str | None, path: str) -> str:
         """A path that was written in the file is meant from where the file is."""
-        path = str(Path(path).expanduser()) if path.startswith("~") else path
-        return path if where in self._options or not self.file else str(Path(self.file).parent / path)
+        is_option = not self.file or option_of(setting or "") in self._options.values()
+        return path if is_option else str(Path(self.file).parent / path)
 
-    def note(self, where: Where, table: str, words: str) -> None:
-        """Something is wrong with a table, or with what is not there."""
+    def note(self, where: Where, words: str, *, table: bool = True) -> None:
+        """Something is wrong with a table, or with what is not there. `table`: its name belongs to the words."""
         line = 0 if where in self._options else self._line(where)
         place = "" if where in self._options else f"{self.file}:{line}" if line else self.file
-        self._found.append((line, ": ".join(part for part in (place, table, words) if part)))
+        name = table_name(where) if table else ""
+        self._found.append((line, ": ".join(part for part in (place, name, words) if part)))
 
-    def note_value(self, where: Where, table: str, words: str) -> None:
-        """Something is wrong with the value of a key; the words follow its name."""
+    def note_value(self, where: Where, words: str) -> None:
+        """Something is wrong with the value of a key, or with one of a list; the words follow its name."""
         if option := self._options.get(where):
             self.note_option(option, words.replace(ELSEWHERE, "put it into a variable, and say --api-key-env VARIABLE"))
         else:
-            self.note(where, table, f"`{where[-1]}` {words}")
+            key = next(step for step in reversed(where) if isinstance(step, str))
+            self.note(where, f"`{key}` {words}")
 
     def note_option(self, option: str, words: str) -> None:
         self._found.append((0, f"{option} {words}"))
@@ -60,3 +65,155 @@ class Mistakes:
     def _line(self, where: Where) -> int:
         """That of the table, where the key itself is not found; 0 if nothing is."""
         return next((line for end in range(len(where), 0, -1) if (line := self._lines.get(where[:end]))), 0)
+
+
+def option_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def table_name(where: Where) -> str:
+    match where:
+        case (str(table), int(at), *_):
+            return f"[[{table}]] {at + 1}"
+        case (table, *_):
+            return f"[{table}]"
+        case _:
+            return ""
+
+
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_SPACE = re.compile(r"[ \t]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_TEXT = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}'  # up to two quotes stand before the three that end it
+    r"|'''.*?'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'",
+    re.DOTALL,
+)
+_PLAIN = re.compile(r"[^,\]}\n#]*")
+
+
+def lines_of(text: str) -> dict[Where, int]:
+    """The line, from 1, of each key and of the head of each table. The text has been parsed before: a scan that fails
+    stops, and what it has found so far counts."""
+    scan = _Scan(text)
+    with suppress(_Lost, RecursionError):
+        scan.read()
+    return scan.found
+
+
+class _Lost(Exception):
+    pass
+
+
+class _Scan:
+    def __init__(self, text: str) -> None:
+        self.found: dict[Where, int] = {}
+        self._text = text
+        self._at = 0
+        self._counted = 0
+        self._line = 1
+        self._tables: dict[Where, int] = {}
+        """How many tables each array of tables has by now."""
+
+    def read(self) -> None:
+        table: Where = ()
+        self._match(_BLANK)
+        while self._at < len(self._text):
+            line = self._here()
+            if self._take("[["):
+                *before, last = self._keys()
+                array = (*self._resolved(before), last)
+                number = self._tables[array] = self._tables.get(array, 0) + 1
+                table = (*array, number - 1)
+                self._note(table, line)
+                self._expect("]]")
+            elif self._take("["):
+                table = self._resolved(self._keys())
+                self._note(table, line)
+                self._expect("]")
+            else:
+                self._pair(table)
+            self._match(_BLANK)
+
+    def _resolved(self, keys: list[str]) -> Where:
+        """A name that stands for an array of tables means the last of them."""
+        path: Where = ()
+        for key in keys:
+            path = (*path, key)
+            if path in self._tables:
+                path = (*path, self._tables[path] - 1)
+        return path
+
+    def _pair(self, table: Where) -> None:
+        line = self._here()
+        path: Where = (*table, *self._keys())
+        self._note(path, line, len(table))
+        self._expect("=")
+        self._match(_SPACE)
+        self._value(path)
+
+    def _value(self, path: Where) -> None:
+        if self._take("["):
+            self._array(path)
+        elif self._take("{"):
+            self._match(_BLANK)
+            while not self._take("}"):
+                self._pair(path)
+                self._next()
+        elif not self._match(_TEXT) and not self._match(_PLAIN):
+            raise _Lost
+
+    def _array(self, path: Where) -> None:
+        self._match(_BLANK)
+        number = 0
+        while not self._take("]"):
+            self._note((*path, number), self._here())
+            self._value((*path, number))
+            self._next()
+            number += 1
+
+    def _next(self) -> None:
+        self._match(_BLANK)
+        self._take(",")
+        self._match(_BLANK)
+
+    def _keys(self) -> list[str]:
+        keys: list[str] = []
+        while not keys or self._take("."):
+            self._match(_SPACE)
+            if self._text[self._at : self._at + 1] in ('"', "'"):
+                keys.append(tomllib.loads(f"key = {self._match(_TEXT)}")["key"])
+            elif key := self._match(_BARE):
+                keys.append(key)
+            else:
+                raise _Lost
+            self._match(_SPACE)
+        return keys
+
+    def _note(self, path: Where, line: int, known: int = 0) -> None:
+        for end in range(known + 1, len(path) + 1):
+            self.found.setdefault(path[:end], line)
+
+    def _here(self) -> int:
+        self._line += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        return self._line
+
+    def _match(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            return ""
+        self._at = found.end()
+        return found.group()
+
+    def _take(self, sign: str) -> bool:
+        if not self._text.startswith(sign, self._at):
+            return False
+        self._at += len(sign)
+        return True
+
+    def _expect(self, sign: str) -> None:
+        if not self._take(sign):
+            raise _Lost

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from unbroken.errors import UserError
 from unbroken.gateway.config.mistakes import Mistakes
-from unbroken.gateway.config.reading import store_url
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.stores.opening import check_store
+from unbroken.gateway.stores.opening import check_store, store_url
 from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
 
 
@@ -29,17 +28,17 @@ class Opened:
         # Who was not read may be missing as a fallback; each is opened for itself anyway.
         self.upstreams, wrong = try_upstreams(settings.upstreams, with_fallbacks=not mistakes)
         for alias, error in wrong.items():
-            mistakes.note_model(alias, str(error))
+            mistakes.note(mistakes.models.get(alias, ()), str(error))
         try:
             _check_store(settings)
         except UserError as error:
-            mistakes.note(("store", "url"), "", str(error))
+            mistakes.note(("store", "url"), str(error), table=False)
         try:
             self.ring = KeyRing(settings.keys_file) if settings.keys else None
         except UserError as error:
-            mistakes.note(("keys", "file"), "", str(error))
+            mistakes.note(("keys", "file"), str(error), table=False)
         if settings.record and (words := _unusable(Path(settings.record).expanduser())):
-            mistakes.note(("record", "folder"), "", words)
+            mistakes.note(("record", "folder"), words, table=False)
 
 
 def _unusable(folder: Path) -> str:

@@ -1,21 +1,28 @@
-"""Where a configuration comes from: a file, the options of `unbroken serve`, or both. Options are read as if they stood
-in the file, so the same tables check them, in the same words."""
+"""Turns `unbroken.toml`, the options of `unbroken serve`, or both into settings, and collects all that is wrong.
+
+Options are read as if they stood in the file. pydantic checks each value by the types of `GatewaySettings`,
+`UpstreamSettings`, `ConnectOptions` and `ClientProfile`; here are the tables, and what one value means for another.
+Nothing is connected: a missing provider key is reported when its model is opened.
+"""
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_type_hints
+
+from pydantic import BaseModel, ValidationError, create_model
 
 from unbroken.errors import UserError
-from unbroken.gateway.config.document import read_document
-from unbroken.gateway.config.mistakes import Mistakes
-from unbroken.gateway.config.toml_lines import Where, lines_of
-from unbroken.gateway.settings import GatewaySettings
+from unbroken.gateway import setting_types
+from unbroken.gateway.config.mistakes import Mistakes, Where, lines_of, option_of, table_name
+from unbroken.gateway.setting_types import ELSEWHERE, ConnectOptions, In, is_alias, is_loopback, words_of
+from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
+from unbroken.models.providers import find_provider
 
 Look: TypeAlias = Callable[[GatewaySettings, Mistakes], None]
 """Has a look at what was read, which may be incomplete, and notes what else is wrong."""
@@ -47,24 +54,34 @@ class ServeOptions:
     record: str = ""
 
 
-_PLACES: Mapping[str, Where] = {
-    "upstream": ("models", 0, "model"),
-    "alias": ("models", 0, "alias"),
-    "base_url": ("models", 0, "base_url"),
-    "api_key_env": ("models", 0, "api_key_env"),
-    "wire": ("models", 0, "wire"),
-    "host": ("server", "host"),
-    "port": ("server", "port"),
-    "workers": ("server", "workers"),
-    "open_to_all": ("server", "open_to_all"),
-    "access_log": ("server", "access_log"),
-    "store": ("store", "url"),
-    "hold_timeout": ("serial", "hold_timeout"),
-    "keys": ("keys", "required"),
-    "keys_file": ("keys", "file"),
-    "record": ("record", "folder"),
+def _partial(name: str, *kinds: type) -> type[BaseModel]:
+    """A model of what a table may have: the fields of these, but for those that are tables themselves. Each may be left
+    out."""
+    hints = [get_type_hints(kind, localns={"values": setting_types}, include_extras=True) for kind in kinds]
+    tables = ("upstreams", "clients", "options")
+    fields: Any = {field: (hint, None) for each in hints for field, hint in each.items() if field not in tables}
+    return create_model(name, **fields)
+
+
+_SETTINGS = _partial("Settings", GatewaySettings)
+_MODEL = _partial("Model", UpstreamSettings, ConnectOptions)
+_CLIENT = _partial("Client", ClientProfile)
+
+PLACES: Mapping[str, tuple[str, str]] = {
+    setting: (mark.table, mark.key or setting)
+    for setting, field in _SETTINGS.model_fields.items()
+    for mark in field.metadata
+    if isinstance(mark, In)
 }
-"""Where each option would stand in the file."""
+"""The table and the key of each setting."""
+
+TABLES: Mapping[str, Sequence[str]] = {
+    **{table: [key for home, key in PLACES.values() if home == table] for table, _ in PLACES.values()},
+    "models": list(_MODEL.model_fields),
+    "clients": list(_CLIENT.model_fields),
+}
+"""The keys of each table."""
+ARRAYS = ("models", "clients")
 
 
 def read_config(
@@ -93,16 +110,6 @@ def settings_from_options(
     return _settle(document, options, Mistakes(), look)
 
 
-def store_url(setting: str) -> str:
-    """The store's address: what the setting says, or what the variable holds that it names."""
-    if not setting.startswith("env:"):
-        return setting
-    name = setting.removeprefix("env:")
-    if url := os.environ.get(name, "").strip():
-        return url
-    raise UserError(f"the store's address is missing: variable {name} is not set; export it, or name another store")
-
-
 def _read_text(path: str) -> str:
     try:
         return Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
@@ -128,36 +135,203 @@ def _parse(text: str, path: str) -> dict[str, Any]:
 
 
 def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes, look: Look | None) -> GatewaySettings:
+    named: dict[str, Any] = {}
     if options.upstream:
-        document["models"] = [{}]
-    for name, where in _PLACES.items():
-        value = getattr(options, name)
-        if value in ("", None) or (value is False and name != "keys"):
+        document["models"] = [named]
+    for name, value in asdict(options).items():
+        if name == "serial" or value in ("", None) or (value is False and name != "keys"):
             continue
-        option = f"--{name.replace('_', '-')}"
-        if where[0] == "models" and not options.upstream:
-            mistakes.note_option(option, "goes with --upstream PROVIDER:MODEL, which is missing; a file has [[models]]")
+        if name in PLACES:
+            where: Where = PLACES[name]
+            table: object = document.setdefault(where[0], {})
+        elif options.upstream:
+            where = ("models", 0, "model" if name == "upstream" else name)
+            table = named
+        else:
+            words = "goes with --upstream PROVIDER:MODEL, which is missing; a file has [[models]]"
+            mistakes.note_option(option_of(name), words)
             continue
-        if (table := _table_at(document, where)) is not None:
-            table[str(where[-1])] = value
-            mistakes.written_as(where, option)
-    if options.serial:
-        _one_at_a_time(document)
-    settings = read_document(document, mistakes)
+        if isinstance(table, dict):  # what is no table is told of when it is read
+            table[where[-1]] = value
+            mistakes.written_as(where, option_of(name))
+    models: object = document.get("models")
+    for model in cast("list[object]", models) if options.serial and isinstance(models, list) else ():
+        if isinstance(model, dict):
+            model["serial"] = True
+    settings = _read_document(document, mistakes)
     if look is not None:
         look(settings, mistakes)
     mistakes.tell()
     return settings
 
 
-def _table_at(document: dict[str, Any], where: Where) -> dict[str, Any] | None:
-    """The table that the key stands in; what is no table is told of when it is read."""
-    found: Any = document["models"][0] if where[0] == "models" else document.setdefault(str(where[0]), {})
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySettings:
+    """The settings are only good if no mistake was noted."""
+    found: dict[str, Any] = {}
+    for name, table in document.items():
+        if name not in TABLES:
+            mistakes.note((name,), _unknown_name(name, isinstance(table, dict | list)), table=False)
+        elif name not in ARRAYS:
+            found[name] = _known_keys(table, (name,), mistakes)
+        elif not isinstance(table, list):
+            mistakes.note((name,), f"there may be several of them: write [[{name}]], with two brackets")
+    given = {setting: found[table][key] for setting, (table, key) in PLACES.items() if key in found.get(table, ())}
+    read = _read(_SETTINGS, given, lambda setting: PLACES[setting], mistakes)
+    settings = GatewaySettings(_read_models(document, mistakes), _read_clients(document, mistakes), **read)
+    if settings.workers > 1 and settings.store.startswith("memory"):
+        words = f"cannot be {settings.workers} with memory: for a store, as each has its own: name a file or a server"
+        mistakes.note_value(("server", "workers"), words)
+    if not (is_loopback(settings.host) or settings.keys or settings.open_to_all):
+        words = (
+            "lets everybody who reaches this machine use your providers' keys: turn gateway keys on (--keys on; "
+            "required = true in [keys]), or say as well that it is meant so (--open-to-all; open_to_all = true)"
+        )
+        mistakes.note_value(("server", "host"), words)
+    return settings
 
 
-def _one_at_a_time(document: dict[str, Any]) -> None:
+def _read(
+    kind: type[BaseModel], given: Mapping[str, Any], place: Callable[[str], Where], mistakes: Mistakes
+) -> dict[str, Any]:
+    """Those of the values that are right; the others are noted."""
+    try:
+        return kind.model_validate(given, context=mistakes.beside).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        wrong = error.errors()
+    for each in wrong:
+        name, *item = each["loc"]
+        mistakes.note_value((*place(str(name)), *item), words_of(each))
+    names = {each["loc"][0] for each in wrong}
+    return _read(kind, {name: value for name, value in given.items() if name not in names}, place, mistakes)
+
+
+def _read_array(
+    kind: type[BaseModel], document: Mapping[str, Any], name: str, mistakes: Mistakes
+) -> Iterator[tuple[Where, dict[str, Any], dict[str, Any]]]:
+    """Each table of an array: its place, what is written there, and what of that is right."""
+    tables: object = document.get(name)
+    for at, table in enumerate(cast("list[Any]", tables) if isinstance(tables, list) else ()):
+        where = (name, at)
+        known = _known_keys(table, where, mistakes)
+        if isinstance(table, dict):
+            yield where, table, _read(kind, known, lambda key, where=where: (*where, key), mistakes)
+
+
+def _known_keys(table: object, where: Where, mistakes: Mistakes) -> dict[str, Any]:
+    name = str(where[0])
+    if not isinstance(table, dict):
+        mistakes.note(where, f"this has to be a table: write {_headed(name)} above its keys")
+        return {}
+    written = cast("dict[str, Any]", table)
+    for key in written:
+        if key not in TABLES[name]:
+            mistakes.note((*where, key), _unknown_key(key, TABLES[name]))
+    return {key: value for key, value in written.items() if key in TABLES[name]}
+
+
+def _unknown_name(name: str, is_table: bool) -> str:
+    home = next((table for table, keys in TABLES.items() if name in keys and table != "clients"), "")
+    if not is_table and home:
+        return f"unknown key `{name}`: it belongs below {_headed(home)}"
+    words = f"unknown table [{name}]" if is_table else f"unknown key `{name}`"
+    if near := get_close_matches(name, TABLES, 1):
+        return f"{words}, did you mean {_headed(near[0])}?"
+    return f"{words}; there are: {', '.join(map(_headed, TABLES))}"
+
+
+def _headed(table: str) -> str:
+    return f"[[{table}]]" if table in ARRAYS else f"[{table}]"
+
+
+def _unknown_key(key: str, known: Sequence[str]) -> str:
+    plain = key.lower().replace("-", "_")
+    near = get_close_matches(plain, known, 1)
+    very_near = get_close_matches(plain, near, 1, 0.85)
+    if "api_key_env" in known and not very_near and re.search(r"key|token|secret|password", plain):
+        return f"unknown key `{key}`: a provider's key is not written into this file, {ELSEWHERE}"
+    if near:
+        return f"unknown key `{key}`, did you mean `{near[0]}`?"
+    return f"unknown key `{key}`; there are: {', '.join(known)}"
+
+
+def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[UpstreamSettings, ...]:
+    if not document.get("models"):
+        mistakes.note((), 'no model is named: write [[models]], and below it model = "openai:gpt-5"')
+    upstreams: dict[Where, UpstreamSettings] = {}
+    by_alias: dict[str, Where] = {}
+    for where, table, read in _read_array(_MODEL, document, "models", mistakes):
+        if "model" not in table:
+            mistakes.note(where, '`model` is missing: write it like model = "openai:gpt-5"')
+        if "api_key_env" in read and "api_key_file" in read:
+            mistakes.note((*where, "api_key_file"), "it has `api_key_env` and `api_key_file`: give one of them")
+        if "model" not in read:
+            continue
+        kind, _, name = read["model"].partition(":")
+        for key in read if kind in ("demo", "python") else ():
+            if key not in ("alias", "model", "fallback", "serial", "recover"):  # the others are about a provider
+                mistakes.note_value((*where, key), f"says nothing to a model like {kind}: leave it out")
+        alias = read.setdefault("alias", name.partition(":")[2] if kind == "python" else name or kind)
+        if not is_alias(alias):
+            mistakes.note_value((*where, "model"), "has a name that no client can ask for: give it an `alias`")
+            continue
+        if (other := by_alias.setdefault(alias, where)) != where:
+            words = f"its alias `{alias}` is that of {table_name(other)}: give it an `alias` of its own"
+            mistakes.note((*where, "alias"), words)
+        options = {key: read.pop(key) for key in ConnectOptions.__annotations__ if key in read}
+        upstreams[where] = UpstreamSettings(**read, options=options)
+    mistakes.models = by_alias if mistakes.file else {}
     models: object = document.get("models")
-    for model in cast("list[object]", models) if isinstance(models, list) else ():
-        if isinstance(model, dict):
-            model["serial"] = True
+    if isinstance(models, list) and len(upstreams) == len(cast("list[object]", models)):
+        _check_fallbacks(upstreams, mistakes)  # else an alias may be missing that is there
+    return tuple(upstreams.values())
+
+
+def _check_fallbacks(upstreams: Mapping[Where, UpstreamSettings], mistakes: Mistakes) -> None:
+    by_alias = {upstream.alias: upstream for upstream in upstreams.values()}
+    for where, upstream in upstreams.items():
+        for name in upstream.fallback:
+            if name not in by_alias and (words := _unknown_fallback(name, by_alias)):
+                mistakes.note_value((*where, "fallback"), words)
+        if _leads_back(upstream.alias, by_alias):
+            mistakes.note_value((*where, "fallback"), f"leads back to `{upstream.alias}` itself: leave that out")
+
+
+def _unknown_fallback(name: str, aliases: Mapping[str, UpstreamSettings]) -> str:
+    provider, _, model = name.partition(":")
+    if model.strip():
+        try:
+            find_provider(provider)
+        except UserError as error:
+            return f"names no model: {error}"
+        return ""
+    near = get_close_matches(name, aliases, 1)
+    guess = f", did you mean `{near[0]}`?" if near else ""
+    return f"names `{name}`, which is neither an alias of this file nor PROVIDER:MODEL{guess}"
+
+
+def _leads_back(alias: str, upstreams: Mapping[str, UpstreamSettings]) -> bool:
+    seen: set[str] = set()
+    ahead = [*upstreams[alias].fallback]
+    while ahead:
+        name = ahead.pop()
+        if name == alias:
+            return True
+        if name in upstreams and name not in seen:
+            seen.add(name)
+            ahead += upstreams[name].fallback
+    return False
+
+
+def _read_clients(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[ClientProfile, ...]:
+    profiles: list[ClientProfile] = []
+    for where, table, read in _read_array(_CLIENT, document, "clients", mistakes):
+        if "name" not in table:
+            mistakes.note(where, '`name` is missing: write it like name = "pi"')
+        if not table.keys() & {"key", "header", "user_agent"}:
+            words = "nothing says which client it is: give it `key`, `header` or `user_agent`"
+            mistakes.note(where, f"{words}; for every client of a model, set `serial` there")
+        profile = ClientProfile(read.pop("name", ""), **read)
+        if profile.name and any(profile.name == other.name for other in profiles):
+            mistakes.note((*where, "name"), f"its name `{profile.name}` is taken: give it one of its own")
+        profiles.append(profile)
+    return tuple(profiles)

@@ -40,6 +40,16 @@ def open_store(
             raise UserError(f"store `{scheme}:` is of an unknown kind: give {_KNOWN}")
 
 
+def store_url(setting: str) -> str:
+    """The store's address: what the setting says, or what the variable holds that it names."""
+    if not setting.startswith("env:"):
+        return setting
+    name = setting.removeprefix("env:")
+    if url := os.environ.get(name, "").strip():
+        return url
+    raise UserError(f"the store's address is missing: variable {name} is not set; export it, or name another store")
+
+
 def check_store(url: str) -> None:
     """What can be seen of a store without opening it; `UserError` if it could not be used. A server is not asked."""
     scheme, rest = _split(url)

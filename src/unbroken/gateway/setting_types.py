@@ -1,0 +1,303 @@
+"""What the values of settings may be in `unbroken.toml`: types that pydantic checks, each with its error in words.
+
+The words follow the name of the key. They never quote the value: somebody may have written a key where the name of its
+variable belongs. Only `config` loads this module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, cast, get_args
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import ErrorDetails
+
+from unbroken.errors import UserError
+from unbroken.gateway.passthrough.pass_rules import read_rule
+from unbroken.messages import Effort
+from unbroken.models.addresses import read_base
+from unbroken.models.providers import find_provider
+from unbroken.models.secrets import MASK, mask
+from unbroken.wires import WIRES
+
+ELSEWHERE = "put it into a variable and name that with `api_key_env`, or into a file and name that with `api_key_file`"
+MOST = 2**53
+"""Beyond it numbers of JSON and of clocks are no longer exact."""
+_DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_TIME = 'has to be a time above 0: seconds as a number, or a text like "500ms", "10s", "5min", "1h", "7d"'
+_SIZE = 'has to be a size from 1024 bytes: a number, or a text like "64 KiB", "32 MB", "1 GB"'
+_VARIABLE = "has to name a variable of the environment, like OPENAI_API_KEY; the key itself stands in there"
+_ADDRESS = "has to be a web address, like https://host/v1"
+_STORES = ("memory", "sqlite", "redis", "rediss", "valkey", "valkeys", "env")
+_SECRET_NAMES = re.compile(
+    r"(?i)(?:proxy-)?authorization|cookie|key|(?:.*[-_])?(?:api[-_]?key|token|secret|password|auth)"
+)
+
+
+class In(NamedTuple):
+    """Where a setting stands in the file."""
+
+    table: str
+    key: str = ""
+    """Empty if it is the name of the setting."""
+
+
+def expect(words: str, fits: Callable[[Any], object] | None = None) -> WrapValidator:
+    """What is wrong with a value is said in these words, unless a type inside has some of its own."""
+
+    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            read = validate(value)
+        except ValidationError as error:
+            raise ValueError(words_of(error.errors()[0]) or words) from None
+        if fits is not None and not fits(read):
+            raise ValueError(words)
+        return read
+
+    return WrapValidator(check)
+
+
+def words_of(error: ErrorDetails) -> str:
+    """Ours, of what pydantic found wrong; empty if it has only its own."""
+    return str(error.get("ctx", {}).get("error", ""))
+
+
+def whole(low: int, high: int | None = None) -> tuple[Any, ...]:
+    most = "" if high is None else f" to {high}"
+    return Field(strict=True, ge=low, le=high), expect(f"has to be a whole number from {low}{most}")
+
+
+def one_of(names: Sequence[str]) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if value not in names:
+            near = get_close_matches(value, names, 1) if isinstance(value, str) else []
+            guess = f"; did you mean `{near[0]}`?" if near else ""
+            raise ValueError(f"has to be one of {', '.join(names)}{guess}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _in_units(units: Mapping[str, float]) -> BeforeValidator:
+    """A text like `10s` becomes a number."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
+        if found is None or found[2].lower() not in units:
+            raise ValueError
+        return float(found[1]) * units[found[2].lower()]
+
+    return BeforeValidator(read)
+
+
+def is_alias(name: str) -> bool:
+    return name.isprintable() and re.fullmatch(r"[^\s?#%]{1,200}", name) is not None
+
+
+def is_loopback(host: str) -> bool:
+    return ip_address(host).is_loopback if _is_ip(host) else host.lower() == "localhost"
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_variable(name: str) -> bool:
+    """The name of one, and not what somebody may have taken for its value."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and MASK not in mask(name, ())
+
+
+def _is_host(name: str) -> bool:
+    return "/" not in name and " " not in name and (":" not in name or _is_ip(name))
+
+
+def _model(model: str) -> str:
+    provider, _, name = model.partition(":")
+    if provider == "python" and not re.fullmatch(r"[\w.]+:[\w.]+", name):
+        raise ValueError("has to be python:module:function, where the function gives the model")
+    if model == "demo" or provider == "python":
+        return model
+    if not name.strip() or provider in ("http", "https"):
+        raise ValueError("has to be PROVIDER:MODEL like openai:gpt-5, python:module:function, or demo")
+    try:
+        find_provider(provider)
+    except UserError as error:
+        raise ValueError(f"names no model: {error}") from None
+    return model
+
+
+def _address(text: str) -> str:
+    try:
+        url = read_base(text, "")
+    except UserError:
+        raise ValueError(_ADDRESS) from None
+    if url.raw_user or url.raw_password or any(_SECRET_NAMES.fullmatch(name) for name in url.query):
+        raise ValueError(f"has a password or a key in it: {ELSEWHERE}")
+    return text.strip()
+
+
+def _beside(path: str, info: ValidationInfo) -> str:
+    """A path in the file is meant from where the file is; the context is a function that knows."""
+    path = str(Path(path).expanduser()) if path.startswith("~") else path
+    beside = cast("Callable[[str | None, str], str] | None", info.context)
+    return beside(info.field_name, path) if beside else path
+
+
+def _store(url: str, info: ValidationInfo) -> str:
+    """A path is that of a SQLite file."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or len(scheme) == 1 or "/" in scheme or "\\" in scheme:  # C:\store.db is a path
+        return "memory:" if url == "memory" else f"sqlite:{_beside(url, info)}"
+    if scheme not in _STORES:
+        raise ValueError("has to be a path, memory:, sqlite:PATH, redis://HOST:PORT/DB, or env:VARIABLE that holds one")
+    if scheme == "env" and not _is_variable(rest):
+        raise ValueError(_VARIABLE)
+    if scheme == "sqlite":
+        if rest.strip("/") in ("", ":memory:"):
+            raise ValueError("has to name a file, like sqlite:unbroken-gateway.db")
+        return f"sqlite:{_beside(rest, info)}"
+    if scheme not in ("memory", "env"):
+        login, at, place = rest.removeprefix("//").rpartition("@")
+        if not rest.startswith("//") or not place.strip("/"):
+            raise ValueError(f"has to say where the server is, like {scheme}://127.0.0.1:6379/0")
+        if (at and ":" in login) or "password=" in place:
+            raise ValueError("has a password in it: put the whole address into a variable, and write env:VARIABLE")
+    return url
+
+
+def _listed(value: Any) -> list[str]:
+    items: list[Any] = [value] if isinstance(value, str) else cast("list[Any]", value)
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):  # pyright: ignore[reportUnnecessaryIsInstance] - TOML's value
+        raise ValueError('has to be a list of texts, like ["…"]')
+    return items
+
+
+def _rule(text: str) -> str:
+    try:
+        return str(read_rule(text))
+    except UserError as error:
+        raise ValueError(f"has an entry that cannot be read: {error}") from None
+
+
+def _public(texts: Mapping[str, object]) -> dict[str, str]:
+    """Headers or parts of a query, none of which is a key."""
+    for name, text in texts.items():
+        if _SECRET_NAMES.fullmatch(name) or mask(str(text), ()) != str(text):
+            raise ValueError(f"has a key in it (`{mask(name, ())}`): {ELSEWHERE}")
+    return {name: str(text) for name, text in texts.items()}
+
+
+def _json(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("holds what JSON cannot say, like a date") from None
+    return value
+
+
+_Real: TypeAlias = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Flag: TypeAlias = Annotated[StrictBool, expect("has to be true or false")]
+Number: TypeAlias = Annotated[_Real, Field(ge=-MOST, le=MOST), expect("has to be a number")]
+Share: TypeAlias = Annotated[_Real, Field(ge=0, le=1), expect("has to be a number from 0 to 1")]
+_Seconds: TypeAlias = Annotated[_Real, Field(gt=0, le=MOST), _in_units(_DURATIONS)]
+Seconds: TypeAlias = Annotated[_Seconds, expect(_TIME)]
+Patience: TypeAlias = Annotated[
+    _Seconds | None,  # None waits for ever
+    BeforeValidator(lambda value: None if value == "never" else value),
+    expect(f'{_TIME}; "never" waits for ever'),
+]
+Size: TypeAlias = Annotated[int, Field(ge=1024, le=MOST), _in_units(_SIZES), expect(_SIZE)]
+Text: TypeAlias = Annotated[
+    str,
+    expect("has to be a text of one line", lambda text: text.isprintable() and text.strip()),
+    AfterValidator(str.strip),
+]
+Texts: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+PassRules: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_rule)], ...], BeforeValidator(_listed)]
+FilePath: TypeAlias = Annotated[Text, AfterValidator(_beside)]
+Variable: TypeAlias = Annotated[str, expect(_VARIABLE, _is_variable)]
+Host: TypeAlias = Annotated[
+    Text,
+    AfterValidator(lambda name: name.removeprefix("[").removesuffix("]")),
+    expect("has to be an address or a name alone, like 127.0.0.1; the port stands in `port`", _is_host),
+]
+StoreUrl: TypeAlias = Annotated[Text, AfterValidator(_store)]
+Alias: TypeAlias = Annotated[
+    str, expect("has to be a name without spaces, ?, # and %: clients ask for the model by it", is_alias)
+]
+ModelName: TypeAlias = Annotated[Text, AfterValidator(_model)]
+WireName: TypeAlias = Annotated[str, one_of(list(WIRES))]
+Address: TypeAlias = Annotated[str, expect(_ADDRESS), AfterValidator(_address)]
+KeyName: TypeAlias = Annotated[
+    Text,
+    expect(
+        "has to be the name of a gateway key (`unbroken keys list`), not the key itself",
+        lambda name: not name.startswith("ub-"),
+    ),
+]
+Header: TypeAlias = Annotated[  # `Name: value`, or `Name` alone
+    Text,
+    expect(
+        "has to be the name of a header, like X-Client, or one with its value, like `X-Client: pi`",
+        re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?::.*)?").fullmatch,
+    ),
+]
+JsonObject: TypeAlias = Annotated[
+    dict[str, Any], expect("has to be a table of what stands in the body"), BeforeValidator(_json)
+]
+PublicTexts: TypeAlias = Annotated[
+    dict[str, str | _Real],
+    expect('has to be a table of texts, like { name = "…" }'),
+    AfterValidator(_public),
+]
+
+
+class ConnectOptions(TypedDict, total=False):
+    """What else a model may have: arguments of `connect`."""
+
+    stream: Flag
+    connect_timeout: Patience
+    first_byte: Patience
+    idle: Patience
+    total: Patience
+    attempts: Annotated[int, *whole(1, 100)]
+    seconds: Patience
+    stream_with_tools: Flag
+    raw_log: FilePath
+    temperature: Number
+    top_p: Number
+    max_tokens: Annotated[int, *whole(1)]
+    stop: Texts
+    seed: Annotated[int, *whole(-MOST, MOST)]
+    reasoning: Annotated[Effort, one_of(get_args(Effort))]
+    cache: Flag
+    headers: PublicTexts
+    query: PublicTexts
+    extra: JsonObject
+    organization: Text
+    project: Text
+    location: Text
+    api_version: Text
