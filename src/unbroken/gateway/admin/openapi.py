@@ -1,16 +1,22 @@
-"""The gateway's interface as OpenAPI 3.1: for people, client generators and fuzzers. Data only.
+"""The gateway's interface as OpenAPI 3.1: for people, client generators and fuzzers.
 
-The wires belong to their providers; only what the gateway itself looks at is described, and other fields pass through.
+Requests have the types that the gateway checks (`HttpApi.fields`), and paths are those of `routes`. The wires belong to
+their providers: other fields pass through, and of answers only what all of them have is described.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from unbroken import __version__
+from unbroken.gateway.http.routes import Route, error_wire, find_route
+from unbroken.wires import find_wire
+from unbroken.wires.values import Object
 
-Object: TypeAlias = dict[str, Any]
+Shape: TypeAlias = Any
+"""A JSON value in short: a type, several of them in a tuple, `[shape]` for a list, `{name: shape}` for an object (one
+with `?` may be missing), `object` for anything, "#Name" for the schema of that name, another text for itself."""
 
 _ABOUT = """\
 A gateway between any client and any model. Each path speaks the wire of its provider, streamed and whole, and any
@@ -42,27 +48,124 @@ _HEADERS = {
 }
 
 
+class _Page(NamedTuple):
+    name: str
+    summary: str
+    answer: str = "Text"
+    media: str = "application/json"
+    public: bool = False
+
+
+_GEMINI = "/v1beta/models/{model}"
+_ASKS = {
+    "/v1/chat/completions": ("chat", "Chat completions of OpenAI", "ChatRequest", "ChatAnswer"),
+    "/v1/responses": ("respond", "Responses of OpenAI", "ResponsesRequest", "ResponsesAnswer"),
+    "/v1/messages": ("message", "Messages of Anthropic", "MessagesRequest", "MessagesAnswer"),
+    "/v1/messages/count_tokens": (
+        "countMessageTokens",
+        "How many tokens messages have",
+        "CountMessagesRequest",
+        "MessagesCount",
+    ),
+    f"{_GEMINI}:generateContent": ("generate", "Contents of Gemini", "GeminiRequest", "GeminiAnswer"),
+    f"{_GEMINI}:streamGenerateContent": ("generateStream", "The same, streamed", "GeminiRequest", "GeminiAnswers"),
+    f"{_GEMINI}:countTokens": ("countTokens", "How many tokens contents have", "CountContentsRequest", "GeminiCount"),
+}
+"""By path: the operation, its summary, and the schemas of request and answer."""
+_PAGES = {
+    "/v1/models": _Page("listModels", "The models, for clients of OpenAI and Anthropic", "Models"),
+    "/v1beta/models": _Page("listGeminiModels", "The models, for clients of Gemini", "Models"),
+    "/healthz": _Page("healthz", "Is it there?", "Health", public=True),
+    "/readyz": _Page("readyz", "Can it keep what models say?", "Health", public=True),
+    "/status.json": _Page("status", "What the page at / shows", "Status"),
+    "/metrics": _Page("metrics", "For Prometheus", media="text/plain"),
+    "/openapi.json": _Page("openapi", "This", "Description", public=True),
+    "/": _Page("page", "A page for people", media="text/html", public=True),
+}
+_ERRORS = {"openai": "#OpenAIError", "anthropic": "#AnthropicError", "gemini": "#GeminiError"}
+_ROLES = {
+    "openai-chat": "system, developer, user, assistant or tool",
+    "openai-responses": "system, developer, user or assistant, if it is a message",
+    "anthropic-messages": "user or assistant",
+    "gemini": "user or model",
+}
+_ALT: Object = {
+    "name": "alt",
+    "in": "query",
+    "description": "`sse`: server-sent events instead of one JSON array.",
+    "schema": {"examples": ["sse"]},
+}
+_REQUESTS = {
+    "ChatRequest": "stream stream_options tools parallel_tool_calls max_tokens max_completion_tokens metadata "
+    "temperature top_p",
+    "ResponsesRequest": "stream tools parallel_tool_calls max_output_tokens metadata temperature top_p",
+    "MessagesRequest": "max_tokens stream tools metadata temperature top_p",
+    "CountMessagesRequest": "tools",
+    "GeminiRequest": "tools generationConfig",
+    "CountContentsRequest": "",
+}
+"""The fields that are described, beside model and messages. Their types are those that the gateway checks."""
+_MORE: Mapping[str, Object] = {
+    "tools": {"items": {"type": "object"}},
+    "parallel_tool_calls": {
+        "description": "False: one call at a time. Further calls of the model are held, and handed out one by one."
+    },
+}
+"""What is said of some of them beside their types."""
+_SHAPES: Mapping[str, Shape] = {
+    "ChatAnswer": {
+        "id": str,
+        "object": "chat.completion",
+        "created": int,
+        "model": str,
+        "choices": [{"index": int, "message": dict, "finish_reason": object}],
+        "usage?": (dict, None),
+    },
+    "ResponsesAnswer": {"id": str, "object": "response", "status": str, "output": [{"type": str}]},
+    "MessagesAnswer": {
+        "id": str,
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": str}],
+        "stop_reason": (str, None),
+        "usage": dict,
+    },
+    "MessagesCount": {"input_tokens": int},
+    "GeminiAnswer": {"candidates?": [{"content?": dict, "finishReason?": str}], "usageMetadata?": dict},
+    "GeminiAnswers": ["#GeminiAnswer"],
+    "GeminiCount": {"totalTokens": int},
+    "Models": {
+        "object": "list",
+        "data": [{"id": str, "object": "model", "created?": int, "created_at?": str, "owned_by?": str}],
+        "models": [{"name": str}],
+    },
+    "Health": {"status": str, "reason?": str},
+    "Status": {"status": dict, "view": dict},
+    "Description": {"openapi": str},
+    "Text": str,
+    "OpenAIError": {"error": {"message": str, "type": str, "param?": (str, None), "code?": (str, int, None)}},
+    "AnthropicError": {"type": "error", "error": {"type": str, "message": str}},
+    "GeminiError": {"error": {"code": int, "message": str, "status": str}},
+}
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", None: "null"}
+
+
 def openapi(models: Sequence[str] = ()) -> Object:
     """With the names of models, these are the ones that can be asked."""
     model: Object = {"type": "string", "minLength": 1, "description": "One of those that /v1/models lists."}
     if models:
         model["enum"] = list(models)
+    requests = {request: _request(_route(path), _REQUESTS[request]) for path, (_, _, request, _) in _ASKS.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Unbroken gateway", "version": __version__, "description": _ABOUT},
-        "paths": _paths(),
+        "paths": {
+            **{path: {"post": _ask(path, *ask)} for path, ask in _ASKS.items()},
+            **{path: {"get": _page(path, page)} for path, page in _PAGES.items()},
+        },
         "components": {
-            "schemas": {"Model": model, **_requests(), **_answers(), **_errors()},
-            "parameters": {
-                "model": {"name": "model", "in": "path", "required": True, "schema": _ref("Model")},
-                "alt": {
-                    "name": "alt",
-                    "in": "query",
-                    "description": "`sse`: server-sent events instead of one JSON array.",
-                    "schema": {"examples": ["sse"]},
-                },
-            },
-            "headers": {name: {"description": words, "schema": _STRING} for name, words in _HEADERS.items()},
+            "schemas": {"Model": model, **requests, **{name: _schema(shape) for name, shape in _SHAPES.items()}},
+            "headers": {name: {"description": words, "schema": _schema(str)} for name, words in _HEADERS.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "anthropic": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -73,263 +176,94 @@ def openapi(models: Sequence[str] = ()) -> Object:
     }
 
 
-def _paths() -> Object:
-    gemini = "/v1beta/models/{model}"
-    in_path = [{"$ref": "#/components/parameters/model"}]
-    streamed = [*in_path, {"$ref": "#/components/parameters/alt"}]
-    return {
-        "/v1/chat/completions": _ask("chat", "Chat completions of OpenAI", "ChatRequest", "ChatAnswer", "OpenAIError"),
-        "/v1/responses": _ask("respond", "Responses of OpenAI", "ResponsesRequest", "ResponsesAnswer", "OpenAIError"),
-        "/v1/messages": _ask("message", "Messages of Anthropic", "MessagesRequest", "MessagesAnswer", "AnthropicError"),
-        "/v1/messages/count_tokens": _ask(
-            "countMessageTokens",
-            "How many tokens messages have",
-            "CountMessagesRequest",
-            "MessagesCount",
-            "AnthropicError",
-            streams=False,
-        ),
-        f"{gemini}:generateContent": _ask(
-            "generate", "Contents of Gemini", "GeminiRequest", "GeminiAnswer", "GeminiError", in_path, streams=False
-        ),
-        f"{gemini}:streamGenerateContent": _ask(
-            "generateStream", "The same, streamed", "GeminiRequest", "GeminiAnswers", "GeminiError", streamed
-        ),
-        f"{gemini}:countTokens": _ask(
-            "countTokens",
-            "How many tokens contents have",
-            "CountContentsRequest",
-            "GeminiCount",
-            "GeminiError",
-            in_path,
-            streams=False,
-        ),
-        "/v1/models": _read("listModels", "The models, for clients of OpenAI and Anthropic", "Models", "OpenAIError"),
-        "/v1beta/models": _read("listGeminiModels", "The models, for clients of Gemini", "Models", "GeminiError"),
-        "/healthz": _read("healthz", "Is it there?", "Health", "OpenAIError", public=True),
-        "/readyz": _read("readyz", "Can it keep what models say?", "Health", "OpenAIError", public=True, unready=True),
-        "/status.json": _read("status", "What the page at / shows", "Status", "OpenAIError"),
-        "/metrics": _read("metrics", "For Prometheus", "Text", "OpenAIError", media="text/plain"),
-        "/openapi.json": _read("openapi", "This", "Description", "OpenAIError", public=True),
-        "/": _read("page", "A page for people", "Text", "OpenAIError", public=True, media="text/html"),
-    }
+def _schema(shape: Shape) -> Object:
+    match shape:
+        case dict():
+            fields = cast("dict[str, Shape]", shape)
+            properties = {name.removesuffix("?"): _schema(value) for name, value in fields.items()}
+            required = [name for name in fields if not name.endswith("?")]
+            return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+        case tuple():
+            kinds = cast("tuple[type | None, ...]", shape)
+            return {"type": [_TYPES[kind] for kind in kinds if kind is not int or float not in kinds]}
+        case [one]:
+            return {"type": "array", "items": _schema(one)}
+        case str():
+            return {"$ref": f"#/components/schemas/{shape[1:]}"} if shape.startswith("#") else {"const": shape}
+        case _:
+            return {} if shape is object else {"type": _TYPES[shape]}
 
 
-def _ask(
-    name: str,
-    summary: str,
-    request: str,
-    answer: str,
-    error: str,
-    parameters: Sequence[Object] = (),
-    streams: bool = True,
-) -> Object:
-    content: Object = {"application/json": {"schema": _ref(answer)}}
-    if streams:
+def _request(route: Route, fields: str) -> Object:
+    http = route.http
+    words = "What is on the list?"
+    message = _described(http.message_fields)
+    message["description"] = f"As the provider has it: `role` is {_ROLES[route.wire]}."
+    message["examples"] = [{"role": "user", http.parts_field: [{"text": words}] if route.model else words}]
+    messages: Object = {"type": "array", "items": message, "minItems": 1}
+    if http.messages_of({http.messages_field: words}) != words:
+        messages = {"anyOf": [_schema(str), messages]}
+    schema = _described({name: http.fields[name] for name in fields.split()})
+    own = (
+        {http.messages_field: messages} if route.model else {"model": _schema("#Model"), http.messages_field: messages}
+    )
+    return {**schema, "properties": own | schema["properties"], "required": list(own)}
+
+
+def _described(fields: Mapping[str, tuple[type, ...]]) -> Object:
+    """Null is as good as a field that is not given."""
+    properties = {name: _schema((*kinds, None)) | _MORE.get(name, {}) for name, kinds in fields.items()}
+    return {"type": "object", "properties": properties}
+
+
+def _route(path: str) -> Route:
+    route = find_route(path)
+    assert route is not None, path
+    return route
+
+
+def _ask(path: str, name: str, summary: str, request: str, answer: str) -> Object:
+    route = _route(path)
+    content: Object = {"application/json": {"schema": _schema(f"#{answer}")}}
+    if route.wanted == "answer" and route.streams is not False:
         content["text/event-stream"] = {"schema": {"description": "Events as the provider of this wire sends them."}}
     headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
-    operation: Object = {
+    parameters: list[Object] = []
+    if route.model:
+        parameters.append({"name": "model", "in": "path", "required": True, "schema": _schema("#Model")})
+    if route.streams:
+        parameters.append(_ALT)
+    return {
         "operationId": name,
         "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(request)}}},
+        "parameters": parameters,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(f"#{request}")}}},
         "responses": {
             "200": {"description": "The answer.", "headers": headers, "content": content},
-            **_refusals(error, *_STATUSES),
+            **_refusals(path, _STATUSES),
         },
     }
-    if parameters:
-        operation["parameters"] = list(parameters)
-    return {"post": operation}
 
 
-def _read(
-    name: str,
-    summary: str,
-    answer: str,
-    error: str,
-    public: bool = False,
-    media: str = "application/json",
-    unready: bool = False,
-) -> Object:
-    operation: Object = {
-        "operationId": name,
-        "summary": summary,
-        "responses": {
-            "200": {"description": summary, "content": {media: {"schema": _ref(answer)}}},
-            **_refusals(error, *((405, 408, 431, 500) if public else (401, 405, 408, 431, 500))),
-        },
-    }
-    if unready:
-        operation["responses"]["503"] = {
-            "description": "Not now.",
-            "content": {"application/json": {"schema": _ref(answer)}},
-        }
-    if public:
-        operation["security"] = [{}]
-    return {"get": operation}
+def _page(path: str, page: _Page) -> Object:
+    content = {page.media: {"schema": _schema(f"#{page.answer}")}}
+    refused = [405, 408, 431, 500] if page.public else [401, 405, 408, 431, 500]
+    responses = {"200": {"description": page.summary, "content": content}, **_refusals(path, refused)}
+    if path == "/readyz":
+        responses["503"] = {"description": "Not now.", "content": content}
+    security: Object = {"security": [{}]} if page.public else {}
+    return {"operationId": page.name, "summary": page.summary, "responses": responses, **security}
 
 
-def _refusals(error: str, *statuses: int) -> Object:
+def _refusals(path: str, statuses: Iterable[int]) -> Object:
+    own = _ERRORS[find_wire(error_wire(path)).http.provider]
+
     def schema(status: int) -> Object:
         # What is refused before a path was read has OpenAI's shape.
-        before = status in (400, 408, 431) and error != "OpenAIError"
-        return {"anyOf": [_ref(error), _ref("OpenAIError")]} if before else _ref(error)
+        before = status in (400, 408, 431) and own != "#OpenAIError"
+        return {"anyOf": [_schema(own), _schema("#OpenAIError")]} if before else _schema(own)
 
     return {
-        str(status): {
-            "description": _STATUSES[status],
-            "content": {"application/json": {"schema": schema(status)}},
-        }
+        str(status): {"description": _STATUSES[status], "content": {"application/json": {"schema": schema(status)}}}
         for status in statuses
-    }
-
-
-def _ref(name: str) -> Object:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _object(required: str = "", **properties: Object) -> Object:
-    """Other fields than these may stand there too."""
-    named: Object = {"type": "object", "properties": properties}
-    if required:
-        named["required"] = required.split()
-    return named
-
-
-def _list(of: Object, least: int = 0) -> Object:
-    return {"type": "array", "items": of, **({"minItems": least} if least else {})}
-
-
-def _or_null(schema: Object) -> Object:
-    return {**schema, "type": [schema["type"], "null"]}
-
-
-_ANY: Object = {"type": "object"}
-_STRING: Object = {"type": "string"}
-_BOOLEAN: Object = {"type": "boolean"}
-_INTEGER: Object = {"type": "integer"}
-_NUMBER: Object = {"type": "number"}
-_SEVERAL: Object = {
-    "type": ["boolean", "null"],
-    "description": "False: one call at a time. Further calls of the model are held, and handed out one by one.",
-}
-
-
-def _requests() -> Object:
-    sampling = {"temperature": _or_null(_NUMBER), "top_p": _or_null(_NUMBER)}
-    chat_message = {
-        "type": "object",
-        "description": "As OpenAI has it: `role` is system, developer, user, assistant or tool.",
-        "examples": [{"role": "user", "content": "What is on the list?"}],
-    }
-    message = {
-        "type": "object",
-        "description": "As Anthropic has it: `role` is user or assistant.",
-        "examples": [{"role": "user", "content": "What is on the list?"}],
-    }
-    content = {
-        "type": "object",
-        "description": "As Google has it: `role` is user or model, `parts` what is said.",
-        "examples": [{"role": "user", "parts": [{"text": "What is on the list?"}]}],
-    }
-    tools = _or_null(_list(_ANY))
-    contents = _list(content, least=1)
-    messages = _list(message, least=1)
-    return {
-        "ChatRequest": _object(
-            "model messages",
-            model=_ref("Model"),
-            messages=_list(chat_message, least=1),
-            stream=_or_null(_BOOLEAN),
-            stream_options=_or_null(_ANY),
-            tools=tools,
-            parallel_tool_calls=_SEVERAL,
-            max_tokens=_or_null(_INTEGER),
-            max_completion_tokens=_or_null(_INTEGER),
-            metadata=_or_null(_ANY),
-            **sampling,
-        ),
-        "ResponsesRequest": _object(
-            "model input",
-            model=_ref("Model"),
-            input={"anyOf": [_STRING, _list({"type": ["object", "string"]}, least=1)]},
-            stream=_or_null(_BOOLEAN),
-            tools=tools,
-            parallel_tool_calls=_SEVERAL,
-            max_output_tokens=_or_null(_INTEGER),
-            metadata=_or_null(_ANY),
-            **sampling,
-        ),
-        "MessagesRequest": _object(
-            "model messages",
-            model=_ref("Model"),
-            messages=messages,
-            max_tokens=_or_null(_INTEGER),
-            stream=_or_null(_BOOLEAN),
-            tools=tools,
-            metadata=_or_null(_ANY),
-            **sampling,
-        ),
-        "CountMessagesRequest": _object("model messages", model=_ref("Model"), messages=messages, tools=tools),
-        "GeminiRequest": _object("contents", contents=contents, tools=tools, generationConfig=_or_null(_ANY)),
-        "CountContentsRequest": _object("contents", contents=contents),
-    }
-
-
-def _answers() -> Object:
-    listed = _object(
-        "id object", id=_STRING, object={"const": "model"}, created=_INTEGER, created_at=_STRING, owned_by=_STRING
-    )
-    return {
-        "ChatAnswer": _object(
-            "id object created model choices",
-            id=_STRING,
-            object={"const": "chat.completion"},
-            created=_INTEGER,
-            model=_STRING,
-            choices=_list(_object("index message finish_reason", index=_INTEGER, message=_ANY, finish_reason={})),
-            usage=_or_null(_ANY),
-        ),
-        "ResponsesAnswer": _object(
-            "id object status output",
-            id=_STRING,
-            object={"const": "response"},
-            status=_STRING,
-            output=_list(_object("type", type=_STRING)),
-        ),
-        "MessagesAnswer": _object(
-            "id type role content stop_reason usage",
-            id=_STRING,
-            type={"const": "message"},
-            role={"const": "assistant"},
-            content=_list(_object("type", type=_STRING)),
-            stop_reason=_or_null(_STRING),
-            usage=_ANY,
-        ),
-        "MessagesCount": _object("input_tokens", input_tokens=_INTEGER),
-        "GeminiAnswer": _object(candidates=_list(_object(content=_ANY, finishReason=_STRING)), usageMetadata=_ANY),
-        "GeminiAnswers": _list(_ref("GeminiAnswer")),
-        "GeminiCount": _object("totalTokens", totalTokens=_INTEGER),
-        "Models": _object(
-            "object data models",
-            object={"const": "list"},
-            data=_list(listed),
-            models=_list(_object("name", name=_STRING)),
-        ),
-        "Health": _object("status", status=_STRING, reason=_STRING),
-        "Status": _object("status view", status=_ANY, view=_ANY),
-        "Description": _object("openapi", openapi=_STRING),
-        "Text": _STRING,
-    }
-
-
-def _errors() -> Object:
-    code = {"type": ["string", "integer", "null"]}
-    openai = _object("message type", message=_STRING, type=_STRING, param=_or_null(_STRING), code=code)
-    anthropic = _object("type message", type=_STRING, message=_STRING)
-    gemini = _object("code message status", code=_INTEGER, message=_STRING, status=_STRING)
-    return {
-        "OpenAIError": _object("error", error=openai),
-        "AnthropicError": _object("type error", type={"const": "error"}, error=anthropic),
-        "GeminiError": _object("error", error=gemini),
     }
