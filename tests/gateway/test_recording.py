@@ -340,7 +340,7 @@ def test_a_folder_that_vanished_is_told_once_and_requests_go_on(
 
     assert run(story) == [200, 200, 200]
     (words,) = warnings(caplog)
-    assert words.startswith(f"requests are not recorded any more: recording to {folder} failed: ")
+    assert words.startswith(f"requests are not recorded any more: {folder} is a file and no folder")
 
 
 def test_a_folder_that_is_full_is_told_once_and_requests_go_on(

@@ -49,6 +49,10 @@ class HttpApi:
     """How the paths end on which a model is asked, whatever the base URL is."""
     error_paths: ClassVar[tuple[str, ...]] = ()
     """On paths that begin so, errors have the shape of this wire."""
+    error_name: ClassVar[str] = "OpenAIError"
+    """What a description of the API calls that shape."""
+    roles: ClassVar[str] = ""
+    """Who may speak in a message, in words."""
     messages_field: ClassVar[str] = "messages"
     fields: ClassVar[Mapping[str, tuple[type, ...]]] = {
         "stream": (bool,),

@@ -82,13 +82,6 @@ _PAGES = {
     "/openapi.json": _Page("openapi", "This", "Description", public=True),
     "/": _Page("page", "A page for people", media="text/html", public=True),
 }
-_ERRORS = {"openai": "#OpenAIError", "anthropic": "#AnthropicError", "gemini": "#GeminiError"}
-_ROLES = {
-    "openai-chat": "system, developer, user, assistant or tool",
-    "openai-responses": "system, developer, user or assistant, if it is a message",
-    "anthropic-messages": "user or assistant",
-    "gemini": "user or model",
-}
 _ALT: Object = {
     "name": "alt",
     "in": "query",
@@ -198,7 +191,7 @@ def _request(route: Route, fields: str) -> Object:
     http = route.http
     words = "What is on the list?"
     message = _described(http.message_fields)
-    message["description"] = f"As the provider has it: `role` is {_ROLES[route.wire]}."
+    message["description"] = f"As the provider has it: `role` is {route.http.roles}."
     message["examples"] = [{"role": "user", http.parts_field: [{"text": words}] if route.model else words}]
     messages: Object = {"type": "array", "items": message, "minItems": 1}
     if http.messages_of({http.messages_field: words}) != words:
@@ -256,7 +249,7 @@ def _page(path: str, page: _Page) -> Object:
 
 
 def _refusals(path: str, statuses: Iterable[int]) -> Object:
-    own = _ERRORS[find_wire(error_wire(path)).http.provider]
+    own = f"#{find_wire(error_wire(path)).http.error_name}"
 
     def schema(status: int) -> Object:
         # What is refused before a path was read has OpenAI's shape.

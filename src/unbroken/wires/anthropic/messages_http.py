@@ -18,6 +18,8 @@ class MessagesHttp(HttpApi):
     endings = ("/messages",)
     error_paths = ("/v1/messages",)
     response_id = "msg_"
+    error_name = "AnthropicError"
+    roles = "user or assistant"
     fields = {  # noqa: RUF012 - annotated in the base class
         **HttpApi.fields,
         "system": (str, list),

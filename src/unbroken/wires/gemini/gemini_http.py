@@ -27,6 +27,8 @@ class GeminiHttp(HttpApi):
     error_paths = ("/v1beta/", "/v1alpha/")
     messages_field = "contents"
     count_field = "totalTokens"
+    error_name = "GeminiError"
+    roles = "user or model"
     fields = {  # noqa: RUF012 - annotated in the base class
         **HttpApi.fields,
         **dict.fromkeys(("systemInstruction", "system_instruction"), (str, dict)),

@@ -18,6 +18,7 @@ class ChatHttp(HttpApi):
     operations = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), Operation())
     endings = ("/chat/completions",)
     response_id = "chatcmpl-"
+    roles = "system, developer, user, assistant or tool"
     fields = {  # noqa: RUF012 - annotated in the base class
         **HttpApi.fields,
         "tool_choice": (str, dict),

@@ -23,6 +23,7 @@ class ResponsesHttp(HttpApi):
     messages_field = "input"
     response_id = "resp_"
     stores = True
+    roles = "system, developer, user or assistant, if it is a message"
     fields = {  # noqa: RUF012 - annotated in the base class
         **HttpApi.fields,
         "instructions": (str,),
