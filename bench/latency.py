@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from unbroken import Agent, CallFinished, CallReady, CallStarted, Model, Request, TextAdded, connect, tool
 from unbroken.deltas import Delta
-from unbroken.models.script import Answer, Call, Say
+from unbroken.models.scripted import Answer, Call, Say
 from unbroken.testing import ScriptedServer
 
 TIMES = 5

@@ -15,9 +15,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from unbroken.testing.crowd import Crowd
+from unbroken.testing.crowd import Crowd, random_jobs
 from unbroken.testing.matrix import tasks_left
-from unbroken.testing.soak import random_jobs
 
 SEED = 4
 WARM_UP = 250

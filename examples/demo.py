@@ -20,7 +20,7 @@ from rich.table import Table
 
 from unbroken import Agent, Request, Result, Schedule, ToolMessage, connect
 from unbroken.cli.timeline import Timeline, Watch, legend
-from unbroken.models.script import Line, Step, steps_of
+from unbroken.models.scripted import Line, Step, steps_of
 from unbroken.testing import Call, Say, ScriptedServer, Uses
 
 PROMPT = "Is this checkout ready for a release?"

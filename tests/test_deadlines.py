@@ -8,8 +8,7 @@ import weakref
 
 import pytest
 
-from unbroken.deadlines import TimeLimit, deadline
-from unbroken.virtual import run
+from unbroken.clock import TimeLimit, deadline, run
 
 
 def test_what_is_done_in_time_is_left_alone_and_what_is_not_is_ended() -> None:

@@ -47,15 +47,14 @@ from unbroken.agent.options import Options, ResumeOptions, TurnOptions
 from unbroken.dph import check_program, load_program, parse_program, read_source, run_program, run_program_sync
 from unbroken.errors import InvalidTool
 from unbroken.messages import ToolCall
+from unbroken.models.connect import ModelSettings, Settings
 from unbroken.models.http import HTTPModel
-from unbroken.models.settings import ModelSettings, Settings
-from unbroken.option_names import OTHER_NAMES, PLACES
 from unbroken.tools.tool import Tool
 from unbroken.trajectory.alerts import Alert, Alerts
 from unbroken.trajectory.prometheus import PrometheusMetrics
 from unbroken.trajectory.recording import list_recordings
 from unbroken.trajectory.replay import replay
-from unbroken.validation import check_options, checked
+from unbroken.validation import OTHER_NAMES, PLACES, check_options, checked
 
 MODEL = ScriptedModel("Hello.", loop_last=True)
 AGENT = Agent(MODEL)
@@ -164,7 +163,7 @@ EXEMPT = {
 }
 DATA_MODULES = (
     *("unbroken.messages", "unbroken.deltas", "unbroken.events", "unbroken.verdicts", "unbroken.transcript"),
-    *("unbroken.agent.result", "unbroken.agent.run", "unbroken.agent.collect", "unbroken.decoding"),
+    *("unbroken.agent.result", "unbroken.agent.run", "unbroken.agent.streaming", "unbroken.decoding"),
     *("unbroken.trajectory", "unbroken.tools.results", "unbroken.tools.context", "unbroken.wires", "unbroken.dph"),
     *("unbroken.tools.tool", "unbroken.tools.approval"),
 )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unbroken.agent import Agent, Conversation, Image, Limits, Policy, Prices, Result
-    from unbroken.agent.collect import collect
+    from unbroken.agent.streaming import collect
     from unbroken.decoding import Decoder, Response, decode
     from unbroken.deltas import CallReady, Ended, TextDelta
     from unbroken.errors import ChainBroken, ProviderError, UnbrokenError, UserError
@@ -81,7 +81,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Prices",
         "Result",
     ),
-    "unbroken.agent.collect": ("collect",),
+    "unbroken.agent.streaming": ("collect",),
     "unbroken.decoding": (
         "Decoder",
         "Response",

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
 from unbroken.clock import Clock
-from unbroken.deltas import Delta, Ended
+from unbroken.deltas import Delta, Ended, PartialResponse
 from unbroken.events import Event, Sink
 from unbroken.messages import Json, Message, Request, ToolCall, ToolResult, User
 from unbroken.models.model import Model, closing
-from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext

@@ -23,10 +23,10 @@ from unbroken import (
     client_tool,
     tool,
 )
-from unbroken.agent.collect import Collected, collect
+from unbroken.agent.streaming import Collected, collect
 from unbroken.errors import Unavailable
 from unbroken.events import ReasoningAdded, event_from_json, event_to_json
-from unbroken.models.script import Call, Cut, Fail, Pause, Say, Think, Uses
+from unbroken.models.scripted import Call, Cut, Fail, Pause, Say, Think, Uses
 from unbroken.testing import run_virtual
 from unbroken.tools.todo import todo_write
 

@@ -27,18 +27,17 @@ from unbroken import (
     ToolMessage,
     tool,
 )
-from unbroken.agent.collect import Collected
 from unbroken.agent.sentences import sentences
+from unbroken.agent.streaming import Collected
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import ui_messages
-from unbroken.cli.live import INSTEAD, LiveScreen
-from unbroken.cli.repaint import Page, rows_above
+from unbroken.cli.live import INSTEAD, LiveScreen, Page, rows_above
 from unbroken.cli.terminal_text import retrying
 from unbroken.cli.timeline import Timeline, Watch
 from unbroken.errors import ProviderError, RateLimited
 from unbroken.events import RequestRetried, event_from_json
 from unbroken.messages import Message, ToolCall
-from unbroken.models.script import Answer, Break, Call, Fail, Say, Think
+from unbroken.models.scripted import Answer, Break, Call, Fail, Say, Think
 from unbroken.testing import Cut, ScriptedServer, run_virtual, serve
 
 

@@ -25,7 +25,7 @@ from unbroken import (
 )
 from unbroken.events import event_to_json
 from unbroken.messages import Json, Message
-from unbroken.models.script import Answer, Break, Call, Cut, Say, Step, Think
+from unbroken.models.scripted import Answer, Break, Call, Cut, Say, Step, Think
 from unbroken.testing import check_request, run_virtual
 from unbroken.wires import WIRES
 

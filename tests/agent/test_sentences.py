@@ -15,7 +15,7 @@ from unbroken import Agent, Assistant, CallFinished, Event, RunFailed, ScriptedM
 from unbroken.agent.sentences import Sentences, Splitter, sentences
 from unbroken.errors import Unavailable
 from unbroken.events import TextFinished
-from unbroken.models.script import Call, Fail, Pause, Say
+from unbroken.models.scripted import Call, Fail, Pause, Say
 from unbroken.testing import run_virtual
 
 

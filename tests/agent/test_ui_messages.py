@@ -45,7 +45,7 @@ from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, WITHDRAWN, ui_messages
 from unbroken.errors import Unavailable
 from unbroken.messages import Media
-from unbroken.models.script import Call, Cut, Fail, Pause, Say, Think
+from unbroken.models.scripted import Call, Cut, Fail, Pause, Say, Think
 from unbroken.testing import run_virtual
 
 Chunk = dict[str, Any]

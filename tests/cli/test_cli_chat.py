@@ -13,7 +13,7 @@ from terminals import COMMAND, PATIENCE, Terminal, environment, in_pipe, write_t
 
 from unbroken.errors import ProviderError
 from unbroken.messages import Request, User
-from unbroken.models.script import Answer
+from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Fail, ScriptedServer, check_request, serve
 
 

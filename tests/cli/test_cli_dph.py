@@ -13,7 +13,7 @@ import pytest
 from terminals import COMMAND, Terminal, environment, invoke, write_tools
 
 from unbroken import Request, ToolMessage
-from unbroken.models.script import Answer
+from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Say, ScriptedServer, Uses, serve
 
 PROGRAM = """

@@ -11,7 +11,7 @@ import pytest
 from terminals import in_pipe
 
 from unbroken import Agent, Allow, ScriptedModel, Wait, tool
-from unbroken.models.script import Call
+from unbroken.models.scripted import Call
 
 TOOLS = Path(a_long_run.__file__)
 

@@ -19,11 +19,11 @@ from unbroken.errors import ModelNotFound, ProviderError, Unauthorized, Unreacha
 from unbroken.messages import OneTool, Request, System, ToolMessage, User
 from unbroken.models.provider_files import write_row
 from unbroken.models.quirks import NOTHING_RUNS
-from unbroken.models.script import Answer as Said
-from unbroken.models.script import End, Fail, Raw
+from unbroken.models.scripted import Answer as Said
+from unbroken.models.scripted import End, Fail, Raw
 from unbroken.probing import QUESTIONS, Report, probe
 from unbroken.probing.calling import mangled
-from unbroken.probing.wording import COUNT, WORDS
+from unbroken.probing.findings import COUNT, WORDS
 from unbroken.testing import Break, Call, Cut, ErrorInside, FaultyServer, Pause, ScriptedServer, Uses, serve, story
 from unbroken.testing.server import Chunks
 from unbroken.wires import WIRES

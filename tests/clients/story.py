@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from unbroken import Assistant, Request, System, ToolMessage, User
 from unbroken.messages import Message
-from unbroken.models.script import Answer
+from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Say, Think, Uses
 
 PROMPT = "Write the three files of the story, please."

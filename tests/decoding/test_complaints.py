@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unbroken.decoding.complaints import Complaint, complaint_of
+from unbroken.decoding.verdict import Complaint, complaint_of
 
 
 def said(message: str, type: str | None = None, code: str | int | None = None) -> dict[str, Any]:

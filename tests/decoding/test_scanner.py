@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from unbroken.decoding.scanner import MAX_DEPTH, Scanner
+from unbroken.decoding.arguments import MAX_DEPTH, Scanner
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -26,16 +26,15 @@ from typer.main import get_command
 from unbroken import Request, ToolMessage
 from unbroken.cli.commands import build
 from unbroken.gateway import ClientProfile, GatewaySettings, UpstreamSettings, read_config, running, setting_types
-from unbroken.gateway.admin.prometheus_metrics import GatewayMetrics
+from unbroken.gateway.admin.stats import GatewayMetrics
 from unbroken.gateway.config import ServeOptions, settings_from_options
 from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.turns import serial
 from unbroken.messages import Usage
-from unbroken.models.connect import connect
-from unbroken.models.lost_reasoning import WAYS
-from unbroken.models.script import Answer
-from unbroken.models.settings import Settings
+from unbroken.models.connect import Settings, connect
+from unbroken.models.quirks import WAYS
+from unbroken.models.scripted import Answer
 from unbroken.testing import Call, Uses, serve
 from unbroken.trajectory.redaction import secrets_in_environment
 

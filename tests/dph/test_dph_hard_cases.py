@@ -25,7 +25,7 @@ from unbroken.dph import (
 from unbroken.dph.syntax import Assignment, Block
 from unbroken.dph.values import measure
 from unbroken.errors import Unauthorized
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Call, Fail, Say, Uses, run_virtual, serve
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recording import read_recording

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from unbroken import UserError
 from unbroken.dph import InvalidProgram, Problem, Source, check_program, flags, load_program, parse_program, read_source
+from unbroken.dph.arguments import fill
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
-from unbroken.dph.filling import fill
 from unbroken.dph.functions import FUNCTIONS
 from unbroken.dph.scope import Scope
 from unbroken.dph.syntax import Assignment, Block, CallStatement, If, Word

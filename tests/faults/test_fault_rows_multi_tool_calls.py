@@ -14,7 +14,7 @@ from streams import calls_chunk, chat, chunk, piece, sse
 from wire_bytes import block, function_call, tool_use
 
 from unbroken import Agent, Schedule, ScriptedModel, connect
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Call, Say, ScriptedServer
 from unbroken.wires import find_wire
 

@@ -32,7 +32,7 @@ from unbroken.messages import Assistant, Message, Request, Text, ToolCall, ToolM
 from unbroken.testing import Call, ScriptedServer
 from unbroken.transcript.repairs import NO_RESULT
 from unbroken.wires import WIRES, find_wire
-from unbroken.wires.ids import MISTRAL, fit
+from unbroken.wires.values import MISTRAL, fit
 
 Object = dict[str, Any]
 ONE_CALL_TO = "Oslo"

@@ -20,7 +20,7 @@ from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
 from unbroken.gateway.stores.opening import store_url
-from unbroken.models.settings import Settings
+from unbroken.models.connect import Settings
 
 WHOLE = """
 [server]

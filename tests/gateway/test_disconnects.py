@@ -13,8 +13,8 @@ from unbroken.errors import Unreachable
 from unbroken.gateway.http.asgi import CancelOnDisconnect, ClientGone, DisconnectSignal
 from unbroken.messages import Request, User
 from unbroken.models.connect import connect
+from unbroken.models.connections import Sent
 from unbroken.models.http import HTTPModel
-from unbroken.models.in_flight import Sent
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -20,7 +20,7 @@ from gateway_client import (
 from unbroken.messages import Assistant, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.testing import ScriptedServer
 from unbroken.wires import find_wire
-from unbroken.wires.ids import fit
+from unbroken.wires.values import fit
 
 SERIAL_TURN = [
     User.of(QUESTION),

@@ -11,8 +11,7 @@ import pytest
 
 from unbroken import Assistant, Request, ToolCall, ToolMessage, ToolResult, User
 from unbroken.deltas import CallReady, Ended, TextDelta, UsageReported
-from unbroken.gateway.upstreams.demo_arguments import demo_arguments
-from unbroken.gateway.upstreams.demo_model import DemoModel
+from unbroken.gateway.upstreams.demo_model import DemoModel, demo_arguments
 from unbroken.messages import Choice, Message, OneTool, ToolSpec
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from unbroken.clock import VirtualClock
-from unbroken.gateway.admin import prometheus_metrics as module
-from unbroken.gateway.admin.prometheus_metrics import GatewayMetrics
-from unbroken.gateway.admin.stats import Stats
+from unbroken.gateway.admin import stats as module
+from unbroken.gateway.admin.stats import GatewayMetrics, Stats
 from unbroken.messages import Usage
 
 
@@ -102,7 +101,7 @@ def test_the_process_tells_how_much_memory_it_takes() -> None:
 
 def test_workers_are_added_up(tmp_path: Path) -> None:
     code = (
-        "from unbroken.gateway.admin.prometheus_metrics import GatewayMetrics; m = GatewayMetrics(['a']);"
+        "from unbroken.gateway.admin.stats import GatewayMetrics; m = GatewayMetrics(['a']);"
         "m.fallback('a'); m.in_flight(1); m.held_open(1); print(m.render()[0].decode())"
     )
     texts = [

@@ -17,12 +17,12 @@ from child_processes import Child, run_gateway
 from gateway_client import CITIES, IDS, PROVIDERS, QUESTION, THREE_CALLS, Client, plain, result_of, run
 
 from unbroken.messages import Assistant, Request, Text, ToolCall, ToolMessage, ToolResult, User
-from unbroken.models.script import Answer
+from unbroken.models.scripted import Answer
 from unbroken.testing import Pause, Say, ScriptedServer
-from unbroken.testing.reply import FOREVER
+from unbroken.testing.scenario import FOREVER
 from unbroken.wires import find_wire
-from unbroken.wires.ids import fit
 from unbroken.wires.jsontext import dumps
+from unbroken.wires.values import fit
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whether a process is gone is read from /proc")
 

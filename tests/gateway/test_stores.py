@@ -31,11 +31,10 @@ from unbroken import virtual
 from unbroken.clock import VirtualClock
 from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
-from unbroken.gateway.stores.circuit_breaker import PAUSE, CircuitBreakerStore
 from unbroken.gateway.stores.handoff import Handoff
 from unbroken.gateway.stores.memory import MemoryStore
-from unbroken.gateway.stores.sqlite_file import APPLICATION
-from unbroken.gateway.stores.store import FORMAT
+from unbroken.gateway.stores.sqlite import APPLICATION
+from unbroken.gateway.stores.store import FORMAT, PAUSE, CircuitBreakerStore
 
 HOUR = 3600.0
 

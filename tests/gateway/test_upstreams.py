@@ -19,7 +19,7 @@ from unbroken.wires import WIRES
 MODULE = '''
 from unbroken import Agent, tool
 from unbroken.models.scripted import ScriptedModel
-from unbroken.models.script import Call, Say, Uses
+from unbroken.models.scripted import Call, Say, Uses
 
 
 def a_model():

@@ -7,7 +7,7 @@ from typing import Any
 from unbroken.messages import Assistant, Native, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
-from unbroken.models.relay_request import RelayRequest, Verbatim
+from unbroken.models.relay import RelayRequest, Verbatim
 from unbroken.wires.jsontext import loads
 
 CALL = ToolCall("call_1", "look", {"at": "it"}, '{"at": "it"}')

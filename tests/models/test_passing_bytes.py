@@ -6,7 +6,7 @@ import pytest
 
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta, Ended, Received, TextDelta
-from unbroken.models.raw_bytes import PassingDecoder
+from unbroken.models.relay import PassingDecoder
 
 EVENTS = [
     b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"One "}}]}\n\n',

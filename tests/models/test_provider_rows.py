@@ -16,7 +16,7 @@ from unbroken.models.connect import connect
 from unbroken.models.provider_files import FIELDS, KEY_HEADER_NAMES, QUIRKS, Row, read_rows, write_row
 from unbroken.models.providers import Provider, find_provider
 from unbroken.models.quirks import Quirks
-from unbroken.wires.ids import IdRule
+from unbroken.wires.values import IdRule
 
 TOOLS = (ToolSpec("search", "finds"),)
 

@@ -41,7 +41,7 @@ from unbroken.models.connect import connect
 from unbroken.models.masking import Masker, Passage
 from unbroken.models.model import closing
 from unbroken.models.raw_log import Exchange, RawLog, read_exchanges
-from unbroken.models.spellings import base64_forms
+from unbroken.models.secrets import base64_forms
 from unbroken.testing import Call, ScriptedServer
 
 SECRET = "plain0123456789"

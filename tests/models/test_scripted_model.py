@@ -13,8 +13,7 @@ from unbroken import Agent, Assistant, Decoder, Request, ToolCall, ToolMessage, 
 from unbroken.deltas import CallArguments, CallOpened, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import RateLimited, UserError
 from unbroken.messages import ToolSpec
-from unbroken.models.script import Answer, pieces_of, steps_of
-from unbroken.models.scripted import play_bytes
+from unbroken.models.scripted import Answer, pieces_of, play_bytes, steps_of
 from unbroken.testing import (
     Break,
     Call,

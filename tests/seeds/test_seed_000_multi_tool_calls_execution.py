@@ -12,7 +12,7 @@ from scenes import WIRES, Desk, accepted, only, play, play_aloud, results_in
 
 from unbroken import Agent, CallFinished, Policy, Schedule, ScriptedModel, tool
 from unbroken.events import CallsIgnored, RoundFinished, ToolLate
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Call
 from unbroken.transcript import to_json
 

@@ -22,7 +22,7 @@ from unbroken import (
     User,
 )
 from unbroken.messages import Message
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Call, run_virtual
 
 

@@ -10,7 +10,7 @@ from scenes import Desk, play
 from streams import chat, piece
 
 from unbroken import Agent, Schedule, ScriptedModel
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Call, Cut, Raw
 from unbroken.tools.tool import Tool
 

@@ -9,7 +9,7 @@ import pytest
 from scenes import WIRES, Desk, accepted, calls_in, play, results_in, roles
 
 from unbroken import Agent, Assistant, Schedule, ScriptedModel, ToolMessage
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Call, Say
 from unbroken.transcript import from_json, to_json
 

@@ -13,7 +13,7 @@ from typing import Any
 from unbroken import Agent, Result, RetryingModel, ScriptedModel, tool
 from unbroken.events import Sink
 from unbroken.middleware import Middleware
-from unbroken.models.script import Break, Call, Pause, Say, Uses
+from unbroken.models.scripted import Break, Call, Pause, Say, Uses
 from unbroken.testing import run_virtual
 from unbroken.trajectory.recorder import Recorder
 

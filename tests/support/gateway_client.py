@@ -27,7 +27,7 @@ from unbroken.gateway.stores import Store
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Assistant, Message, Request, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.models.model import Model
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Call, Say, ScriptedServer, Step, Uses
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.jsontext import dumps, loads

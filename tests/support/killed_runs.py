@@ -11,7 +11,7 @@ from typing import Any
 
 from unbroken import Agent, Result, ScriptedModel, tool
 from unbroken.messages import Assistant, Request
-from unbroken.models.script import Answer, Call
+from unbroken.models.scripted import Answer, Call
 from unbroken.testing import run_virtual
 from unbroken.tools.context import CallContext
 

@@ -18,16 +18,25 @@ from typing import Any
 import pytest
 from terminals import in_pipe
 
-from unbroken.cli.faults_run import run_command
+from unbroken.cli.faults import run_command
 from unbroken.errors import UserError
 from unbroken.messages import Request, ToolMessage
 from unbroken.models.retrying import RetryingModel
-from unbroken.models.script import Call, Say, Step
+from unbroken.models.scripted import Call, Say, Step
 from unbroken.testing import FAULTS, FaultyServer, find_fault
 from unbroken.testing.crowd import Crowd, Job
 from unbroken.testing.faults import Fault
-from unbroken.testing.faults_page import make_page, wrong_in_words
-from unbroken.testing.matrix import Case, cases, open_model, play, play_case, unheard, until_over
+from unbroken.testing.matrix import (
+    Case,
+    cases,
+    make_page,
+    open_model,
+    play,
+    play_case,
+    unheard,
+    until_over,
+    wrong_in_words,
+)
 from unbroken.testing.scenario import ANNOUNCED, CALLS, NOTE, Evidence, problems_of, run_scenario, tell
 from unbroken.testing.target import Target
 from unbroken.wires import WIRES

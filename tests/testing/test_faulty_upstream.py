@@ -36,7 +36,7 @@ from unbroken.errors import ContextTooLong, ProviderError
 from unbroken.messages import ToolSpec
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.retrying import RetryingModel
-from unbroken.models.script import Line, Step
+from unbroken.models.scripted import Line, Step
 from unbroken.testing import FAULTS, Call, Fault, FaultyServer, Say, find_fault, serve_faulty, story
 from unbroken.testing.faults import close, context_too_long, drip, garbage, reset, stall, status
 from unbroken.testing.faulty import ANNOUNCED, TOOLS

@@ -9,7 +9,7 @@ import pytest
 
 from unbroken import Agent
 from unbroken.models.http import HTTPModel
-from unbroken.models.script import Call
+from unbroken.models.scripted import Call
 from unbroken.testing import serve
 from unbroken.testing.recorded import RecordedModel
 from unbroken.trajectory.recording import read_recording

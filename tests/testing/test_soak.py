@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from unbroken.testing.crowd import Crowd, Done
+from unbroken.testing.crowd import Crowd, Done, random_jobs
 from unbroken.testing.matrix import tasks_left
-from unbroken.testing.soak import random_jobs
 
 
 async def soak(seed: int, runs: int, at_once: int) -> list[Done]:

@@ -18,9 +18,9 @@ import pytest
 from unbroken import Assistant, Request, Response, ToolCall, User, decode
 from unbroken.errors import RateLimited, Unreachable, UserError
 from unbroken.messages import ToolSpec
-from unbroken.models.script import Line
+from unbroken.models.scripted import Line
 from unbroken.testing import Break, Call, ErrorInside, Fail, Pause, Say, ScriptedServer, Think, Uses, run_virtual, serve
-from unbroken.testing.reply import Stray
+from unbroken.testing.scenario import Stray
 from unbroken.wires import WIRES, find_wire
 
 ASKED = Request((User.of("What is the weather?"),), tools=(ToolSpec("get_weather"),), model="demo")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.tools.docstrings import read_docstring
+from unbroken.tools.parameters import read_docstring
 
 GOOGLE = """Find flights.
 

@@ -10,7 +10,7 @@ from scenes import Desk, accepted, can_go_on, play, texts
 
 from unbroken import Agent, ScriptedModel, ToolCall, tool
 from unbroken.testing import Call
-from unbroken.tools.exact_arguments import inexact
+from unbroken.tools.parameters import inexact
 
 REFUSED = [
     ('{"a": 1, "a": 2}', "`a` is given more than once"),

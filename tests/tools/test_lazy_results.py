@@ -15,7 +15,7 @@ from scenes import accepted, only, texts
 from unbroken import Agent, Event, Policy, Result, ScriptedModel, Tool, ToolOutput, tool
 from unbroken.events import CallProgress
 from unbroken.testing import Call, run_virtual
-from unbroken.tools.lazy import ITEMS
+from unbroken.tools.toolbox import ITEMS
 
 PATIENCE = 10.0
 

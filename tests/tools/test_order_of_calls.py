@@ -31,7 +31,7 @@ from unbroken import (
 )
 from unbroken.errors import InvalidTool
 from unbroken.messages import Json
-from unbroken.models.script import Break, Call, Step
+from unbroken.models.scripted import Break, Call, Step
 from unbroken.testing import run_virtual
 from unbroken.tools.approval import Approval
 

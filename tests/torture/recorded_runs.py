@@ -26,7 +26,7 @@ from torture.processes import SmallDisk
 from unbroken import Agent, Allow, CallContext, ScriptedModel, Wait, tool
 from unbroken.errors import UnbrokenError
 from unbroken.messages import Assistant, Request, ToolMessage
-from unbroken.models.script import Answer, Call, Say
+from unbroken.models.scripted import Answer, Call, Say
 from unbroken.trajectory.recording import read_recording
 from unbroken.transcript import from_json, to_json
 

@@ -20,10 +20,9 @@ from child_processes import Tell
 
 from torture.history import ACCOUNT, History, turn_mark
 from unbroken.messages import Assistant, Request
-from unbroken.models.script import Step
-from unbroken.models.scripted import play_bytes
+from unbroken.models.scripted import Step, play_bytes
 from unbroken.testing import Call, Pause, Say, ScriptedServer, Think, Uses, check_request
-from unbroken.testing.reply import Chunks, Reply, Sent
+from unbroken.testing.scenario import Chunks, Reply, Sent
 
 Object = dict[str, Any]
 

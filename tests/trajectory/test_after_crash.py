@@ -17,7 +17,7 @@ from unbroken import Agent, Allow, Deny, Edit, Metrics, Result, ScriptedModel, T
 from unbroken.errors import InvalidTool
 from unbroken.events import ApprovalAsked, CallFinished, Event, RunFinished
 from unbroken.messages import Assistant, Request, ToolCall, User
-from unbroken.models.script import Answer, Call
+from unbroken.models.scripted import Answer, Call
 from unbroken.testing import run_virtual
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.recording import read_recording

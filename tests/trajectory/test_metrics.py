@@ -42,7 +42,7 @@ from unbroken.events import (
     RunStarted,
 )
 from unbroken.messages import Assistant, Request
-from unbroken.models.script import Answer, Break, Call, Fail, Pause, Say, Uses
+from unbroken.models.scripted import Answer, Break, Call, Fail, Pause, Say, Uses
 from unbroken.testing import run_virtual
 from unbroken.trajectory.facts import MOST_FAILED
 from unbroken.trajectory.histograms import Histogram

@@ -19,7 +19,7 @@ from unbroken import Agent, Allow, Deny, Recorder, Result, ScriptedModel, Wait, 
 from unbroken.errors import RecordingFailed, RunTaken
 from unbroken.events import CallFinished, Event, ToolCallsDetected
 from unbroken.messages import Assistant, Request, ToolCall
-from unbroken.models.script import Answer, Call
+from unbroken.models.scripted import Answer, Call
 from unbroken.testing import run_virtual
 from unbroken.tools.approval import OnApproval
 from unbroken.trajectory.recording import list_recordings, read_recording

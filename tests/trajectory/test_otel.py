@@ -33,7 +33,7 @@ from unbroken.errors import RateLimited, Unauthorized
 from unbroken.testing import Break, Call, Fail, Pause, Say, Uses, run_virtual
 from unbroken.trajectory.metrics import Metrics
 from unbroken.trajectory.otel import OpenTelemetry
-from unbroken.trajectory.otel.message_content import json_text
+from unbroken.trajectory.otel.names import json_text
 
 START = int(a_long_run.START) * 10**9
 

@@ -40,13 +40,12 @@ from unbroken import (
     tool,
 )
 from unbroken.clock import current_clock
-from unbroken.deltas import Delta
+from unbroken.deltas import Delta, PartialResponse
 from unbroken.events import CallProgress, CallStarted, Event, RunFailed, RunFinished
 from unbroken.messages import Media, Message, Request, ToolCall, ToolResult, User
 from unbroken.middleware import Middleware, RunStart
 from unbroken.models.model import Model
-from unbroken.models.script import Answer, Break, Call, Cut, Fail, Pause, Say, Step, Think, Uses
-from unbroken.partial_response import PartialResponse
+from unbroken.models.scripted import Answer, Break, Call, Cut, Fail, Pause, Say, Step, Think, Uses
 from unbroken.testing import run_virtual
 from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext

@@ -22,7 +22,7 @@ from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta
 from unbroken.events import CallFinished, Event, RunFinished, TextAdded, event_to_json
 from unbroken.messages import Request, ToolCall, Usage
 from unbroken.middleware import Ask, Middleware, RunStart
-from unbroken.models.script import Call
+from unbroken.models.scripted import Call
 from unbroken.testing import run_virtual
 from unbroken.trajectory.jsonl_writer import Scribe
 from unbroken.trajectory.recorder import Recorder

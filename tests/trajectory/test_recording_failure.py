@@ -21,7 +21,7 @@ from unbroken import Agent, Recorder, ScriptedModel, UserError, tool
 from unbroken.errors import RecordingFailed
 from unbroken.events import CallFinished, Event, RecordingIncomplete, RunFailed, RunStarted
 from unbroken.messages import Assistant, Request, ToolMessage
-from unbroken.models.script import Answer, Call
+from unbroken.models.scripted import Answer, Call
 from unbroken.testing import run_virtual, serve
 from unbroken.trajectory.recording import read_recording
 

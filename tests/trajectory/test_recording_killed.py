@@ -28,7 +28,7 @@ import asyncio, json, os, signal, sys
 import a_long_run
 from pathlib import Path
 from unbroken import Agent, ScriptedModel, tool
-from unbroken.models.script import Call, Say
+from unbroken.models.scripted import Call, Say
 
 def tell(**what):
     os.write(1, json.dumps(what).encode() + b"\\n")

@@ -31,7 +31,7 @@ from unbroken import (
 )
 from unbroken.events import Event, ReasoningAdded, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import ToolCall, User
-from unbroken.models.script import Answer, Break, Call, ErrorInside, Fail, Say, Think
+from unbroken.models.scripted import Answer, Break, Call, ErrorInside, Fail, Say, Think
 from unbroken.testing import ScriptedServer, run_virtual
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import Recording, read_recording

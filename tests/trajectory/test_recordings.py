@@ -18,7 +18,7 @@ import pytest
 from unbroken import Agent, CallContext, ScriptedModel, tool
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
-from unbroken.models.script import Call
+from unbroken.models.scripted import Call
 from unbroken.testing import run_virtual
 from unbroken.trajectory.lines import SCHEMA, Line
 from unbroken.trajectory.recorder import Recorder

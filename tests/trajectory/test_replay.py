@@ -38,7 +38,7 @@ from unbroken.deltas import Delta, TextDelta
 from unbroken.events import CallFinished, Event, TextAdded, event_to_json
 from unbroken.messages import Message, Request, ToolCall
 from unbroken.models.model import Model, closing
-from unbroken.models.script import Answer, Break, Call, Cut, Pause, Say, Step, Think, Uses
+from unbroken.models.scripted import Answer, Break, Call, Cut, Pause, Say, Step, Think, Uses
 from unbroken.testing import run_virtual
 from unbroken.tools.approval import Approval
 from unbroken.tools.todo import todo_write

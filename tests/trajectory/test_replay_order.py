@@ -18,7 +18,7 @@ from unbroken import Agent, Allow, CallContext, ChainBroken, Limits, RetryingMod
 from unbroken.deltas import Delta
 from unbroken.messages import Request, ToolCall
 from unbroken.models.model import Model, close
-from unbroken.models.script import Answer, Break, Call, Pause, Say
+from unbroken.models.scripted import Answer, Break, Call, Pause, Say
 from unbroken.testing import run_virtual
 from unbroken.tools.approval import Approval
 from unbroken.trajectory.recorder import Recorder

@@ -39,7 +39,7 @@ from unbroken.events import (
     RunFinished,
 )
 from unbroken.messages import Assistant, Request
-from unbroken.models.script import Answer, Call, Pause, Say, Uses
+from unbroken.models.scripted import Answer, Call, Pause, Say, Uses
 from unbroken.testing import run_virtual
 from unbroken.trajectory.recording import read_recording
 

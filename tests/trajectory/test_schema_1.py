@@ -30,10 +30,10 @@ from unbroken import (
     Wait,
     tool,
 )
-from unbroken.agent.collect import Collected
 from unbroken.agent.recorded_agent import agent_of
+from unbroken.agent.streaming import Collected
 from unbroken.events import CallAdopted, CallDropped, CallEvent, CallWritten, TextFinished
-from unbroken.models.script import Call, Say
+from unbroken.models.scripted import Call, Say
 from unbroken.testing import run_virtual
 from unbroken.trajectory.recording import Recording, list_recordings, read_recording
 from unbroken.viewer.listing import count_failed

@@ -18,9 +18,8 @@ from yarl import URL
 from unbroken import Agent, MCPServer, ScriptedModel, User, connect, tool
 from unbroken.errors import Unavailable
 from unbroken.messages import Request
-from unbroken.models.model import Model
+from unbroken.models.model import CARRIED, Model
 from unbroken.testing import Break, Call, Fail, Say, ScriptedServer
-from unbroken.trace_headers import CARRIED
 from unbroken.trajectory.otel import OpenTelemetry
 
 MCP_PROGRAM = """

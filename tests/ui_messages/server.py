@@ -30,7 +30,7 @@ from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import UI_MESSAGE_HEADERS, ui_messages
 from unbroken.errors import Unavailable
 from unbroken.messages import Message
-from unbroken.models.script import Answer, Break, Call, Cut, Fail, Pause, Say, Think
+from unbroken.models.scripted import Answer, Break, Call, Cut, Fail, Pause, Say, Think
 from unbroken.tools.todo import todo_write
 
 

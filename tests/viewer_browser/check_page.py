@@ -19,8 +19,7 @@ import large_run
 import pytest
 
 from unbroken.viewer.listing import Shelf
-from unbroken.viewer.page import whole_page
-from unbroken.viewer.server import serving
+from unbroken.viewer.server import serving, whole_page
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed here")
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from unbroken import decode
-from unbroken.decoding.complaints import complaint_of
+from unbroken.decoding.verdict import complaint_of
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.wires import WIRES, find_wire
-from unbroken.wires.error_shapes import status_of
+from unbroken.wires.http_api import status_of
 from unbroken.wires.jsontext import dumps
 
 every_wire = pytest.mark.parametrize("wire", WIRES)

@@ -27,7 +27,7 @@ from unbroken import (
 from unbroken.deltas import CallOpened, Delta, ReasoningDelta, UsageReported
 from unbroken.verdicts import VerdictKind
 from unbroken.wires import WIRES, find_wire
-from unbroken.wires.relay import MANY
+from unbroken.wires.raw_history import MANY
 from unbroken.wires.writer import ResponseWriter
 
 Object = dict[str, Any]

@@ -13,7 +13,7 @@ from strategies import histories
 from unbroken import Request
 from unbroken.messages import Choice, Message, OneTool, ToolSpec
 from unbroken.testing import check_request
-from unbroken.testing.strict_requests import check_shape
+from unbroken.testing.server import check_shape
 from unbroken.wires import WIRES
 
 Body = dict[str, Any]

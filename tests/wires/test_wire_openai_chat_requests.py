@@ -25,9 +25,9 @@ from unbroken import (
 )
 from unbroken.deltas import Delta, ReasoningDelta, UsageReported
 from unbroken.messages import Media, Native, OneTool, ToolSpec
-from unbroken.wires.ids import MISTRAL, fit
 from unbroken.wires.openai_chat import WIRE, ChatEncoder
 from unbroken.wires.openai_chat.chat_messages import ID_RULE
+from unbroken.wires.values import MISTRAL, fit
 
 WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 

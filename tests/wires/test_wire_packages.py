@@ -22,8 +22,8 @@ NAMED_IN = {
     "models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
     "trajectory/otel/names.py": "the provider gemini, which is called as its wire",
     "agent/given_history.py": "an error shows how raw messages are read",
-    "cli/faults_run.py": "the help of a command names the default",
-    "testing/faults_page.py": "writes docs/faults.md, which names the default",
+    "cli/faults.py": "the help of a command names the default",
+    "testing/matrix.py": "writes docs/faults.md, which names the default",
 }
 
 _NAMES = [re.escape(name) for name in WIRES if name != "gemini"]

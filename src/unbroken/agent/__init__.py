@@ -4,7 +4,7 @@ from unbroken.agent.agent import Agent
 from unbroken.agent.conversation import Conversation
 from unbroken.agent.limits import Limits, Prices
 from unbroken.agent.options import Policy
-from unbroken.agent.prompt_parts import Image
+from unbroken.agent.prompts import Image
 from unbroken.agent.result import Result
 from unbroken.agent.streaming import RunStream
 

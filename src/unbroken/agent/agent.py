@@ -14,17 +14,15 @@ from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.given_history import read_history
 from unbroken.agent.limits import Account, Limits
 from unbroken.agent.options import NOTHING, Answers, DepsT, OnError, Options, Policy, ResumeOptions, Trim
-from unbroken.agent.order_hint import OrderHint
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.plan import Plan
-from unbroken.agent.prompt_parts import Prompt, to_user
-from unbroken.agent.prompts import Language, guidance_text, language_of
+from unbroken.agent.prompts import Language, Prompt, guidance_text, language_of, to_user
 from unbroken.agent.replaying import replay_run
 from unbroken.agent.result import OutputT, Result
 from unbroken.agent.resuming import Saved, prepare_resume
 from unbroken.agent.run_lifecycle import Performance
 from unbroken.agent.streaming import RunStream
-from unbroken.agent.toolset import Tools, ToolSet
+from unbroken.agent.toolset import OrderHint, Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, CallStarted, Event, Sink

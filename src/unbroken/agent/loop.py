@@ -14,10 +14,9 @@ from typing import TypeAlias
 
 from unbroken.agent.announced_calls import announces
 from unbroken.agent.emitter import RoundReporter
-from unbroken.agent.limits import StopReason
+from unbroken.agent.limits import REMINDER, REPEATED, StopReason
 from unbroken.agent.output import ANSWER
 from unbroken.agent.prompts import ALL_FAILED, BUDGET_EXHAUSTED, FINAL_REFUSED, NO_ANSWER
-from unbroken.agent.repeated_calls import REMINDER, REPEATED
 from unbroken.agent.response_reader import BROKE_OFF, Listener, Turn, listen
 from unbroken.agent.run import NUDGES, CallRecord, Ending, Run
 from unbroken.errors import AnswerInvalid, ChainBroken

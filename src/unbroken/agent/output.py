@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, cast
 
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypeVar
 
 from unbroken.errors import UserError
 from unbroken.messages import Json, ToolSpec

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from unbroken.agent.limits import Limits
 from unbroken.agent.options import OnError, Policy, Trim
-from unbroken.agent.order_hint import OrderHint
 from unbroken.agent.output import ANSWER, OutputType
 from unbroken.agent.prompts import Language
+from unbroken.agent.toolset import OrderHint
 from unbroken.clock import Clock
 from unbroken.messages import Choice, Effort, Json, OneTool, Sampling, System
 from unbroken.middleware import Ask, Middleware, wrap_approver, wrap_caller, wrap_model

@@ -13,12 +13,12 @@ from unbroken.agent.options import Options, ResumeOptions
 from unbroken.agent.result import Result
 from unbroken.agent.resuming import reading, replace_recorder
 from unbroken.agent.run_lifecycle import Performance
+from unbroken.clock import Deadlock
 from unbroken.middleware import as_middleware
 from unbroken.trajectory.divergence import ReplayDiverged
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, replay
 from unbroken.validation import check_options
-from unbroken.virtual import Deadlock
 
 if TYPE_CHECKING:
     from unbroken.agent.agent import Agent

@@ -21,6 +21,7 @@ from unbroken.deltas import (
     CallWithdrawn,
     Delta,
     Ended,
+    PartialResponse,
     ReasoningDelta,
     Restarted,
     TextDelta,
@@ -30,7 +31,6 @@ from unbroken.errors import ChainBroken, ProviderError, UnbrokenError
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
 from unbroken.messages import Assistant, Request, ToolCall, Usage
 from unbroken.models.model import close, refuse_single
-from unbroken.partial_response import PartialResponse
 from unbroken.tools.caller import Prepared, in_words, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox

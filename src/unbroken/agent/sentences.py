@@ -14,7 +14,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Final
 
-from unbroken.agent.closing import closing
+from unbroken.agent.streaming import closing
 from unbroken.decoding.shown import Shown
 from unbroken.events import (
     Event,

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from unbroken.agent.result import OutputT, Result
 from unbroken.events import Event, Sink
 from unbroken.messages import Message
+from unbroken.run_view import RunView
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -133,3 +135,47 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
     def messages(self) -> tuple[Message, ...]:
         """The history so far, every call in it answered, at any time: keep it when a run was cancelled."""
         return self._messages()
+
+
+# Who takes events from a stream and stops early ends the run behind it, if there is one.
+
+
+@asynccontextmanager
+async def closing(stream: AsyncIterable[Event]) -> AsyncGenerator[AsyncIterable[Event]]:
+    try:
+        yield stream
+    finally:
+        close: Callable[[], Awaitable[None]] | None = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+# `collect`: what a run came to, from its events alone: they may come from a stream, a file or another machine.
+# `Result` is the run's own account and can be resumed; this is what a reader of the events knows, with all of them.
+
+
+class Collected(RunView):
+    """A `RunView` together with the events that it was made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Self:
+        """The same as `collect`, for events that are all there."""
+        kept = list(events)
+        collected = super().of(kept)
+        collected.events = kept
+        return collected
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collected) and self.events == other.events
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - it is compared by what is in it
+
+
+async def collect(stream: AsyncIterable[Event]) -> Collected:
+    """Reads a stream of events to its end. If the stream raises there, as that of a failed run does, so does this;
+    of events that were saved, `failed` tells it."""
+    return Collected.of([event async for event in stream])

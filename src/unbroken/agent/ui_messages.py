@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterator, Mapping
 from typing import Literal, TypeAlias
 
-from unbroken.agent.closing import closing
+from unbroken.agent.streaming import closing
 from unbroken.events import (
     ApprovalAsked,
     CallAdopted,

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from unbroken.cli.exits import MISUSED, print_line
 from unbroken.cli.main import print_version
+from unbroken.cli.options import MISUSED, print_line
 
 COMMANDS = ["run", "resume", "chat", "replay", "dph", "serve", "keys", "decode", "probe", "faults", "view", "stats"]
 """In the order in which `--help` lists them."""
@@ -44,11 +44,11 @@ def _load(name: str) -> Any:
         case "run":
             from unbroken.cli.run import run_command as command  # noqa: PLC0415 - start-up time
         case "resume":
-            from unbroken.cli.resume import resume_command as command  # noqa: PLC0415 - start-up time
+            from unbroken.cli.run import resume_command as command  # noqa: PLC0415 - start-up time
         case "chat":
             from unbroken.cli.chat import chat_command as command  # noqa: PLC0415 - start-up time
         case "replay":
-            from unbroken.cli.replay import replay_command as command  # noqa: PLC0415 - start-up time
+            from unbroken.cli.run import replay_command as command  # noqa: PLC0415 - start-up time
         case "dph":
             from unbroken.cli.dph import app as command  # noqa: PLC0415 - start-up time
         case "serve":

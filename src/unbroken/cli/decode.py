@@ -16,8 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from unbroken.cli.raw_log_view import Decoding, show_exchanges
-from unbroken.cli.response_view import Live, as_json, show_plain, show_pretty
+from unbroken.cli.response_view import Decoding, Live, as_json, show_exchanges, show_plain, show_pretty
 from unbroken.decoding import Decoder, guess_wire
 from unbroken.deltas import Delta
 from unbroken.errors import NotAResponse, UserError

@@ -7,26 +7,214 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from json import dumps
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.table import Table as Grid
 
 from unbroken import testing
-from unbroken.cli.faults_run import run_command
-from unbroken.cli.options import LogLevelName
-from unbroken.cli.terminal_text import clean, one_line
+from unbroken.cli.options import INTERRUPTED, LogLevelName, print_line
+from unbroken.cli.terminal_text import clean, is_terminal, one_line
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
-from unbroken.wires import WIRES, find_wire
+from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 
-if TYPE_CHECKING:  # servers are loaded when one is started: the other commands start without
+if TYPE_CHECKING:
     from unbroken.testing import Fault, FaultyServer, Sent
-    from unbroken.testing.reply import Stray
+    from unbroken.testing.matrix import Case, Ended
+    from unbroken.testing.scenario import Stray
+
+
+# `unbroken faults run`: the fault matrix, against our own agent or against a program of yours.
+#
+# What is run and how it is judged stands in `testing.matrix` and `testing.target`; here are the options, a line that
+# says how far it is, and the table.
+
+
+WRONG = 1
+
+Told: TypeAlias = "Callable[[Ended], None]"
+Player: TypeAlias = "Callable[[Told], Coroutine[Any, Any, list[Ended]]]"
+
+
+def run_command(
+    fault: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
+    wire: Annotated[list[str] | None, typer.Option(help=f"Only this one: {', '.join(WIRES)}; may be repeated.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
+    write: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write the outcomes as a page (docs/faults.md); - prints it.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="A program of yours in place of our agent, run once for each fault."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that --target has for one fault.")] = 30.0,
+) -> None:
+    """Break responses in every way that is known, on every wire, streamed and not, and see what becomes of the run.
+
+    A --target gets an address and a key in its environment (OPENAI_BASE_URL and the like, UNBROKEN_MODEL,
+    UNBROKEN_PROMPT); docs/faults.md says what is expected of it. It is to ask on openai-chat, unless --wire says
+    otherwise. First it is run with nothing broken; if it asks without streaming, faults of streams are left out.
+
+    Exit codes: 0 all ended as expected; 1 something did not; 2 wrong use; 130 interrupted.
+    """
+    if not timeout > 0:  # NaN is not
+        raise UserError(f"--timeout {timeout:g}: give seconds above 0")
+    if write is not None and (fault or wire or target is not None):
+        raise UserError("--write needs the whole matrix: leave out --fault, --wire and --target")
+    printed = write == Path("-")
+    if printed and json:
+        raise UserError("--write - and --json both want standard output: choose one")
+    try:
+        chosen, player = _own(fault, wire) if target is None else _foreign(fault, wire, target, timeout)
+        ended = _follow(chosen, quiet=json, player=player)
+    except KeyboardInterrupt:
+        print_line("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    from unbroken.testing.matrix import make_page  # noqa: PLC0415 - start-up time
+
+    if write is not None and not printed:
+        _write(write, make_page(ended))
+    if json:
+        typer.echo(dumps([_run_as_json(each) for each in ended], ensure_ascii=False, indent=2))
+    elif printed:
+        typer.echo(make_page(ended), nl=False)
+        _close(ended, err=True)
+    else:
+        _print(ended)
+        _close(ended)
+    raise typer.Exit(0 if all(each.good for each in ended) else WRONG)
+
+
+def _own(faults: Sequence[str] | None, wires: Sequence[str] | None) -> tuple[list[Case], Player]:
+    from unbroken.testing import matrix  # noqa: PLC0415 - start-up time
+
+    chosen = matrix.cases(_faults(faults), [find_wire(name).name for name in wires or WIRES])
+    return _some(chosen), lambda told: matrix.play(chosen, told)
+
+
+def _foreign(
+    faults: Sequence[str] | None, wires: Sequence[str] | None, command: str, timeout: float
+) -> tuple[list[Case], Player]:
+    """The faults that can befall a program, as it asks."""
+    from unbroken.testing import matrix  # noqa: PLC0415 - start-up time
+    from unbroken.testing.target import AT_ONCE, Target  # noqa: PLC0415 - start-up time
+
+    target = Target(command, timeout)
+    # A program's own results are not long, so no history is too long for it.
+    known = [each for each in _faults(faults) if each.longest is None]
+    chosen: list[Case] = []
+    for wire in [find_wire(name).name for name in wires or (DEFAULT_WIRE,)]:
+        possible = _some(matrix.cases(known, [wire], whens=("once",)))
+        mode = asyncio.run(target.rehearse(wire))
+        here = [case for case in possible if case.mode == mode]
+        chosen += here
+        left = len({case.fault.name for case in possible} - {case.fault.name for case in here})
+        if mode == "whole" and left:
+            why = f"faults that befall streams alone are left out ({left})"
+            print_line(f"--target asks {wire} without streaming: {why}")
+    return _some(chosen), lambda told: matrix.play(chosen, told, target.play, AT_ONCE)
+
+
+def _faults(names: Sequence[str] | None) -> list[Fault]:
+    return [testing.find_fault(name) for name in names or testing.FAULTS]
+
+
+def _some(chosen: list[Case]) -> list[Case]:
+    if not chosen:
+        raise UserError("nothing to run: these faults do not happen on these wires; `unbroken faults list` says where")
+    return chosen
+
+
+def _follow(chosen: list[Case], quiet: bool, player: Player) -> list[Ended]:
+    """Runs them, with a progress bar on a terminal."""
+    if quiet or not is_terminal(sys.stderr):
+        return _unwrapped(player(lambda _: None))
+    columns = (
+        TextColumn("{task.description:<40}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[wrong]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(chosen), wrong="")
+        wrong = 0
+
+        def told(ended: Ended) -> None:
+            nonlocal wrong
+            wrong += not ended.good
+            said = f"[red]{wrong} not as expected[/red]" if wrong else ""
+            progress.update(task, advance=1, description=f"{ended.case.fault.name}, {ended.case.wire}", wrong=said)
+
+        return _unwrapped(player(told))
+
+
+def _unwrapped(work: Coroutine[Any, Any, list[Ended]]) -> list[Ended]:
+    try:
+        return asyncio.run(work)
+    except* UserError as group:
+        raise group.exceptions[0] from None
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, "utf-8")
+    except OSError as error:
+        raise UserError(f"--write {path}: it cannot be written: {error.strerror or error}") from None
+
+
+def _print(ended: list[Ended]) -> None:
+    from unbroken.testing.matrix import Table  # noqa: PLC0415 - start-up time
+
+    table = Table(ended)
+    broken = {each.case.fault.name for each in ended if not each.good}
+    rows = [(str(fault.row), fault.name, *table.cells(fault)) for fault in table.faults]
+    heads = ("row", "fault", *table.heads)
+    if is_terminal(sys.stdout):
+        console = Console(highlight=False)
+        grid = Grid(*heads, box=None, pad_edge=False, title=table.title, title_justify="left")
+        grid.columns[1].min_width = max(len(row[1]) for row in rows)
+        for row in rows:
+            grid.add_row(*map(escape, row), style="red" if row[1] in broken else "")
+        console.print(grid)
+    else:
+        for row in (heads, *rows):
+            typer.echo("\t".join(row))
+
+
+def _close(ended: list[Ended], err: bool = False) -> None:
+    from unbroken.testing.matrix import wrong_in_words  # noqa: PLC0415 - start-up time
+
+    wrong = [each for each in ended if not each.good]
+    for each in wrong:
+        typer.echo(f"! {one_line(wrong_in_words(each), _LONGEST)}", err=err)
+    typer.echo(f"{len(ended)} cases, {f'{len(wrong)} not as expected' if wrong else 'all as expected'}", err=err)
+
+
+def _run_as_json(ended: Ended) -> dict[str, Any]:
+    case = ended.case
+    return {
+        "fault": case.fault.name,
+        "row": case.fault.row,
+        "wire": case.wire,
+        "mode": case.mode,
+        "when": case.when,
+        "outcome": ended.outcome,
+        "expected": ended.expected,
+        "good": ended.good,
+        "problems": ended.problems,
+        "note": ended.note,
+    }
+
 
 app = typer.Typer(
     help="A provider that breaks in every way that was seen in the field: test your own client with it.",

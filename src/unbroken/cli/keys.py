@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from unbroken.cli.exits import print_line
-from unbroken.cli.streams import is_terminal
+from unbroken.cli.options import print_line
+from unbroken.cli.terminal_text import is_terminal
 from unbroken.errors import UserError
 from unbroken.gateway.config import FILE, read_config
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
-from unbroken.gateway.passthrough.pass_rules import read_rule
+from unbroken.gateway.passthrough.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
 
 app = typer.Typer(help="The keys that clients show to the gateway (`unbroken serve`).", no_args_is_help=True)

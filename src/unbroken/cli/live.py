@@ -16,10 +16,10 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
 from unbroken.cli.approval_prompt import approval_text, ask_on_terminal, call_of
-from unbroken.cli.repaint import Page
 from unbroken.cli.terminal_text import (
     MAY_HAVE_RUN,
     clean,
@@ -58,6 +58,81 @@ from unbroken.events import (
 from unbroken.messages import Json, ToolCall
 from unbroken.run_view import CallView, RunView
 from unbroken.tools.approval import Approval, Deny
+
+# Redraws text of the current turn when a retry replaces it.
+#
+# A terminal cannot be read back, so `Page` records what was printed. It redraws nothing if it cannot be sure of the
+# place: characters whose width terminals do not agree on, a window that changed, text that scrolled away, or a tool
+# that may have printed.
+
+
+_JOINED = range(0x1F1E6, 0x1F200), range(0x1F3FB, 0x1F400)
+"""Letters of flags, and colours of skin: terminals join them, or do not."""
+
+
+class Page:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._pieces: list[tuple[Text, str]] = []
+        """Each with the part of the turn that it belongs to."""
+        self._width = console.width
+        self._sure = True
+        self.mid_line = False
+
+    def begin(self) -> None:
+        """A new turn: what was printed before stays."""
+        self.end_line()
+        self._pieces.clear()
+        self._width, self._sure = self._console.width, True
+
+    def settle(self) -> None:
+        """Others print too: nothing of this turn can be redrawn."""
+        self._sure = False
+
+    def print(self, text: Text, part: str) -> None:
+        self._pieces.append((text, part))
+        self._console.print(text, end="", soft_wrap=True)
+        self.mid_line = not text.plain.endswith("\n")
+
+    def end_line(self) -> None:
+        if self.mid_line:
+            self.print(Text("\n"), self._pieces[-1][1] if self._pieces else "")
+
+    def has(self, part: str) -> bool:
+        return any(piece for piece, of in self._pieces if of == part)
+
+    def take_back(self, part: str) -> bool:
+        """Removes this part of the turn, if that can be done. Nothing else may be drawn on the terminal now."""
+        above = rows_above("".join(piece.plain for piece, _ in self._pieces), self._width)
+        console = self._console
+        if not self._sure or above is None or console.width != self._width or console.legacy_windows:
+            return False
+        if above >= console.height - 1:
+            return False
+        up = f"\r\x1b[{above}A\x1b[J" if above else "\r\x1b[J"
+        console.print(Segments([Segment(up, None, [(ControlType.CARRIAGE_RETURN,)])]), end="")
+        kept = [(piece, of) for piece, of in self._pieces if of != part]
+        self._pieces, self.mid_line = [], False
+        for piece, of in kept:
+            self.print(piece, of)
+        return True
+
+
+def rows_above(text: str, width: int) -> int | None:
+    """How many rows a terminal has moved down after this text; None if that depends on the terminal."""
+    rows = column = 0
+    for character in text:
+        if character == "\n":
+            rows, column = rows + 1, 0
+            continue
+        wide = cell_len(character)
+        if wide == 0 or not character.isprintable() or any(ord(character) in each for each in _JOINED):
+            return None
+        column += wide
+        if column > width:
+            rows, column = rows + 1, wide
+    return rows
+
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 PER_SECOND = 12.5

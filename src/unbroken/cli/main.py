@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from unbroken import __version__
-from unbroken.cli.streams import READER_GONE, open_streams
+from unbroken.cli.terminal_text import READER_GONE, open_streams
 from unbroken.errors import UnbrokenError
 
 

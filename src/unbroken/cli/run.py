@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json as json_text
 import sys
-from typing import Annotated
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Annotated, Any, cast
 
 import typer
 
 from unbroken.agent import Image
-from unbroken.agent.prompt_parts import OTHER_TYPE, Prompt
+from unbroken.agent.prompts import OTHER_TYPE, Prompt
+from unbroken.agent.recorded_agent import agent_of, output_of
+from unbroken.agent.resuming import reading
 from unbroken.cli import options
-from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending
-from unbroken.cli.session import open_session
+from unbroken.cli.options import EXIT_CODES, code_of_stop, ending, print_line
+from unbroken.cli.session import build_tools, logged, open_screen, open_session
+from unbroken.cli.terminal_text import clean, counted
+from unbroken.cli.terminal_text import seconds as in_seconds
 from unbroken.cli.timeline import Timeline, legend
-from unbroken.errors import UserError
-from unbroken.messages import Media
+from unbroken.errors import UnbrokenError, UnknownProvider, UserError
+from unbroken.events import RunFailed, RunFinished
+from unbroken.messages import Media, Text, ToolResult
+from unbroken.models.providers import find_provider
+from unbroken.tools.approval import Allow, Deny, Edit
+from unbroken.trajectory.divergence import ReplayDiverged
+from unbroken.trajectory.recording import Recording, read_recording
+from unbroken.trajectory.replay import RecordingEnded
 
 
 @options.takes(*options.ALL)
@@ -64,3 +77,181 @@ def _image(place: str) -> Media:
     except UserError as error:
         words = str(error).replace(f"Image({place!r})", f"--image {place}")
         raise UserError(words.replace(OTHER_TYPE, "give a file whose name ends in .png, .jpg, .webp or .gif")) from None
+
+
+# `unbroken replay FILE`: plays a recorded run again without a model, and without its tools unless you ask for them.
+
+
+SAME, DEPARTED = 0, 1
+
+
+@options.takes("tools", *options.OUTPUT)
+def replay_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording, as `--record` and `record=` make them.")],
+    setup: options.Setup,
+    live_tools: Annotated[bool, typer.Option("--live-tools", help="Run the tools; only the model is played.")] = False,
+    speed: Annotated[
+        float | None, typer.Option(metavar="N", help="In real time, N times as fast; without it, at once.")
+    ] = None,
+) -> None:
+    """Play a recorded run again: the same requests, answers and results, without asking anybody.
+
+    With --live-tools (and the --tools that they are in) the tools run again and only the model is played. A run that
+    diverges from the recording is stopped there, and shown as a diff.
+
+    Exit codes: 0 it went as it was recorded; 1 it diverged from the recording; 2 wrong use, or no recording; 3 it is
+    played to a part: the recording ends before the run did, or the run waited for somebody, and went on later.
+    """
+    with ending(setup), logged(setup):
+        if speed is not None and not speed > 0:
+            raise UserError(f"--speed {speed:g}: it is a number above 0")
+        if live_tools and not setup.tools:
+            raise UserError("--live-tools needs the tools: name the file that they are in with --tools FILE.py")
+        recording = read_recording(file)
+        for problem in recording.problems:
+            print_line(f"{file}: {problem}")
+        raise typer.Exit(_play(recording, setup, live_tools, speed))
+
+
+def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: float | None) -> int:
+    screen, _, _ = open_screen(setup, asks=False)
+    agent = agent_of(recording, build_tools(setup) if live_tools else None)
+    try:
+        result = agent.replay(
+            recording,
+            clock="virtual" if speed is None else "real",
+            speed=speed or 1.0,
+            tools="live" if live_tools else "recorded",
+            output=output_of(recording),
+            sinks=[screen.show],
+        )
+    except ReplayDiverged as diverged:
+        screen.close()
+        typer.echo(f"unbroken: {clean(str(diverged))}", err=True)
+        return DEPARTED
+    except RecordingEnded as ended:
+        screen.close()
+        print_line(str(ended))
+        return 3
+    except UnbrokenError as error:
+        screen.close()
+        before = recording.ending
+        if not isinstance(before, RunFailed) or before.error != type(error).__name__:
+            raise
+        print_line(f"replayed as it was recorded: it failed with {before.error}")
+        return SAME
+    screen.close()
+    before = recording.ending
+    took = in_seconds(before.seconds if isinstance(before, RunFinished) else result.seconds)
+    rounds, calls = counted(result.rounds, "round"), counted(len(result.calls), "call")
+    if result.stop_reason == "waiting" and _went_on(recording):
+        print_line(f"replayed to where the run waited for somebody: {rounds}, {calls}; what came then is not played")
+        return 3
+    print_line(f"replayed as it was recorded: {rounds}, {calls}; it took {took} then")
+    return SAME
+
+
+def _went_on(recording: Recording) -> bool:
+    """Did anything come after the run first waited? A resume that nobody gave an answer to adds nothing."""
+    lines = iter(recording.lines)
+    for line in lines:
+        if line["line"] == "event" and line["event"] == "run_finished":
+            break
+    return any(line["line"] not in ("resumed", "tools", "event") for line in lines)
+
+
+# `unbroken resume FILE`: continues a recorded run that was cut off, failed or waits for an answer.
+
+
+_ANSWERS = "allow, deny, deny:REASON, edit:{JSON} or result:TEXT"
+
+
+@options.takes(
+    *("base_url", "api_key_env", "wire", "tools", "mcp", "todo", "yes", "no_stream", "attempts", "fallback", "raw_log"),
+    *options.OUTPUT,
+)
+def resume_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording, as `--record` and `record=` make them.")],
+    setup: options.Setup,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CALL_ID=ANSWER", help=f"For a call that waits: {_ANSWERS}; may be repeated."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="Else the model of the recording.")
+    ] = "",
+) -> None:
+    with ending(setup):
+        answers = _answers(answer or ())
+        recording = read_recording(file)
+        for problem in recording.problems:
+            print_line(f"{file}: {problem}")
+        _check_tools(recording, setup)
+        if not model:
+            _check_model(recording)
+        with open_session(replace(setup, model=model or recording.model), recording=recording) as session:
+            result = session.thread.play(lambda sink: session.agent.resume(recording, answers, sinks=[sink]))
+        for call in result.pending:
+            print_line(f"answer with --answer {call.id}=allow|deny|edit:{{…}}|result:TEXT")
+    raise typer.Exit(code_of_stop(result.stop_reason))
+
+
+resume_command.__doc__ = f"""Continue a recorded run whose process died, that failed, or that waits for an answer.
+
+    Instructions, schedule and limits are those of the recording; name the tools again. Calls that have a result do not
+    run again. The run is recorded in the same file.
+
+    {EXIT_CODES}
+    """
+
+
+def _answers(given: Iterable[str]) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for id, answer in map(_answer, given):
+        if id in answers:
+            raise UserError(f"--answer: {id} is answered twice; give one answer for each call")
+        answers[id] = answer
+    return answers
+
+
+def _answer(given: str) -> tuple[str, Any]:
+    id, _, words = given.partition("=")
+    kind, colon, rest = words.partition(":")
+    if id and kind == "allow" and not colon:
+        return id, Allow()
+    if id and kind == "deny":
+        return id, Deny(rest)
+    if id and kind == "result" and colon:
+        return id, ToolResult(id, (Text(rest),))
+    if id and kind == "edit" and colon:
+        return id, Edit(_arguments(given, rest))
+    raise UserError(f"--answer {given}: write CALL_ID=ANSWER, where ANSWER is {_ANSWERS}")
+
+
+def _arguments(given: str, text: str) -> dict[str, Any]:
+    try:
+        value: Any = json_text.loads(text)
+    except ValueError as error:
+        raise UserError(f"--answer {given}: the arguments are no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"--answer {given}: the arguments are a JSON object, as in {{}}")
+    return cast("dict[str, Any]", value)
+
+
+def _check_model(recording: Recording) -> None:
+    """A program may have recorded it with a model of its own."""
+    try:
+        find_provider(recording.model.partition(":")[0])
+    except UnknownProvider:
+        raise UserError(
+            f"{recording.path} was recorded with `{recording.model}`, which is no provider's: name one with --model"
+        ) from None
+
+
+def _check_tools(recording: Recording, setup: options.Setup) -> None:
+    """Without its tools every call of the run would be answered with an error, and that would be recorded."""
+    with reading(recording):
+        names = [str(tool["name"]) for line in recording.of("tools") for tool in line["tools"]]
+    if names and not (setup.tools or setup.mcp or setup.todo):
+        told = ", ".join(dict.fromkeys(names))
+        raise UserError(f"{recording.path} has the tools {told}: name where they are with --tools, --mcp or --todo")

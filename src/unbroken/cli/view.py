@@ -14,16 +14,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from unbroken.cli.exits import print_line
-from unbroken.cli.options import LogLevelName
+from unbroken.cli.options import LogLevelName, print_line
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.trajectory.recording import is_recording
 from unbroken.viewer.listing import Shelf, recordings_below
-from unbroken.viewer.page import whole_page
 from unbroken.viewer.picture import picture_json
-from unbroken.viewer.ruler import COARSE, FINE
+from unbroken.viewer.server import whole_page
 from unbroken.viewer.terminal import list_lines, picture_lines
+from unbroken.viewer.waterfall import COARSE, FINE
 
 _NAMED = 5
 """So many folders are named where recordings could be."""

@@ -18,15 +18,13 @@ from math import inf
 from operator import attrgetter
 from typing import cast
 
-from unbroken.decoding.arguments import Parsed, parse_arguments, parse_object
-from unbroken.decoding.pending import Pending
-from unbroken.decoding.scanner import Scanner
+from unbroken.decoding.arguments import Parsed, Pending, Scanner, parse_arguments, parse_object
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
 from unbroken.verdicts import Verdict
-from unbroken.wires.ids import MINTED
 from unbroken.wires.jsontext import dump_arguments, join_surrogates
+from unbroken.wires.values import MINTED
 
 QUOTED = 200
 """How many characters of a refused text are quoted."""

@@ -3,7 +3,7 @@ mistakes before, `flags` has its switches. Docs: docs/dph.md."""
 
 from unbroken.dph import flags
 from unbroken.dph.checking import check_program
-from unbroken.dph.events import (
+from unbroken.dph.outputs import (
     BlockFinished,
     BlockRun,
     BlockStarted,

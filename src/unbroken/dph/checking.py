@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, assert_never
 
-from unbroken.dph.arguments import TYPED, unfit, unknown
-from unbroken.dph.environment import NO_MODEL, no_such_choice, no_such_model, no_such_tool
-from unbroken.dph.evaluating import CannotEvaluate, evaluate
+from unbroken.dph.arguments import TYPED, names_in, unfit, unknown
+from unbroken.dph.evaluating import NO_MODEL, CannotEvaluate, evaluate, no_such_choice, no_such_model, no_such_tool
 from unbroken.dph.files import Library
-from unbroken.dph.filling import names_in
 from unbroken.dph.lexing import lines_outside_fences, swallowed
 from unbroken.dph.problems import InvalidProgram, Problem
 from unbroken.dph.syntax import (

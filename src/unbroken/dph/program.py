@@ -14,14 +14,13 @@ from unbroken.agent.streaming import Streamed
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
 from unbroken.dph.checking import check_program
-from unbroken.dph.environment import Environment, types_beside
-from unbroken.dph.events import ProgramEvent, ProgramSink
+from unbroken.dph.evaluating import Environment, types_beside
 from unbroken.dph.files import ENDING, Library
-from unbroken.dph.keeping import value_of
+from unbroken.dph.outputs import ProgramEvent, ProgramSink
 from unbroken.dph.parsing import parse_program, read_source
 from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
 from unbroken.dph.running import Runner, TooDeep
-from unbroken.dph.scope import Scope
+from unbroken.dph.scope import Scope, value_of
 from unbroken.dph.source import Source
 from unbroken.dph.syntax import Program
 from unbroken.dph.walking import lists_of

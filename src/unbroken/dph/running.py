@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, assert_never, cast
 
-from unbroken.dph.arguments import Settings, unfit, unknown
-from unbroken.dph.asking import ASK
-from unbroken.dph.environment import Environment, no_such_tool
-from unbroken.dph.evaluating import CannotEvaluate, evaluate
-from unbroken.dph.events import BlockFinished, BlockRun, BlockStarted
+from unbroken.dph.arguments import Settings, TooLong, fill, unfit, unknown
+from unbroken.dph.asking import ASK, call_tool
+from unbroken.dph.evaluating import CannotEvaluate, Environment, evaluate, no_such_tool
 from unbroken.dph.files import Library
-from unbroken.dph.filling import TooLong, fill
+from unbroken.dph.outputs import BlockFinished, BlockRun, BlockStarted
 from unbroken.dph.problems import ProgramFailed
 from unbroken.dph.scope import Scope
 from unbroken.dph.source import Position
@@ -29,7 +27,6 @@ from unbroken.dph.syntax import (
     Program,
     Statement,
 )
-from unbroken.dph.tool_calls import call_tool
 from unbroken.dph.values import kind_of
 from unbroken.dph.walking import lists_of
 from unbroken.errors import UnbrokenError

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unbroken.decoding.arguments import parse_arguments
-from unbroken.decoding.scanner import Scanner
+from unbroken.decoding.arguments import Scanner, parse_arguments
 from unbroken.deltas import (
     CallArguments,
     CallOpened,
@@ -23,12 +22,12 @@ from unbroken.deltas import (
     CallSpoiled,
     Delta,
     Ended,
+    PartialResponse,
     Restarted,
     TextDelta,
 )
 from unbroken.messages import Assistant, Json, Message, OneTool, Request, System, ToolCall, ToolMessage, ToolSpec, User
 from unbroken.models.model import Model, closing
-from unbroken.partial_response import PartialResponse
 from unbroken.verdicts import Verdict
 
 MARK = "=>#"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from unbroken.dph.filling import names_in
+from unbroken.dph.arguments import names_in
 from unbroken.dph.syntax import (
     Applied,
     Assignment,

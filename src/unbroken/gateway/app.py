@@ -23,24 +23,21 @@ from unbroken.gateway.http.admission import UNLIMITED, KeyLimits, is_foreign, se
 from unbroken.gateway.http.asgi import (
     CancelOnDisconnect,
     ClientGone,
+    LargeRequests,
+    MemoryBudget,
+    MemoryShare,
     Receive,
     Refused,
     Response,
     Scope,
     Send,
+    StoreOnMainLoop,
+    is_large,
     read_headers,
 )
 from unbroken.gateway.http.asgi import read_body as receive_body
 from unbroken.gateway.http.client_request import Attempt, ClientRequest, find_profile, read_attempt
-from unbroken.gateway.http.client_response import ClientResponse
-from unbroken.gateway.http.error_responses import Failure, failure_from, whole_seconds, without_address
-from unbroken.gateway.http.large_bodies import (
-    LargeRequests,
-    MemoryBudget,
-    MemoryShare,
-    StoreOnMainLoop,
-    is_large,
-)
+from unbroken.gateway.http.client_response import ClientResponse, Failure, failure_from, whole_seconds, without_address
 from unbroken.gateway.http.routes import FORWARDED_HEADERS, Route, error_wire, find_route, model_of, read_body
 from unbroken.gateway.keys import GatewayKey, KeyRing
 from unbroken.gateway.passthrough.forwarding import (
@@ -52,7 +49,6 @@ from unbroken.gateway.passthrough.forwarding import (
     pass_through,
     permit,
 )
-from unbroken.gateway.passthrough.pass_rules import read_rule
 from unbroken.gateway.passthrough.references import (
     Claiming,
     ProviderIds,
@@ -60,16 +56,17 @@ from unbroken.gateway.passthrough.references import (
     gives_ids,
     other_models,
     provider_references,
+    read_rule,
 )
 from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.responder import Responder
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.stores import Store, StoreUnavailable, open_store
-from unbroken.gateway.stores.circuit_breaker import CircuitBreakerStore
 from unbroken.gateway.stores.opening import store_url
+from unbroken.gateway.stores.store import CircuitBreakerStore
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.upstream import Upstream, open_upstreams
-from unbroken.models.response_limit import RESPONSE_LIMIT, ResponseLimit
+from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
 from unbroken.models.sessions import close_session
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json

@@ -12,8 +12,7 @@ from email.utils import parsedate_to_datetime
 
 import orjson
 
-from unbroken.decoding.complaints import Complaint, complaint_of, signs_of
-from unbroken.decoding.verdict import error_text
+from unbroken.decoding.verdict import Complaint, complaint_of, error_text, signs_of
 from unbroken.errors import (
     ContextTooLong,
     ModelNotFound,

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from aiohttp import StreamReader
 
-from unbroken.deadlines import SLACK, Deadline, deadline
+from unbroken.clock import SLACK, Deadline, deadline
 
 Waiting: TypeAlias = Literal["connect", "first_byte", "idle", "total", ""]
 """What was waited for when the time was over."""

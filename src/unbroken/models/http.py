@@ -26,22 +26,25 @@ from unbroken.deltas import Delta, Ended
 from unbroken.errors import MissingKey, ProviderError, StreamError, Unauthorized
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
-from unbroken.models.addresses import find_proxy, shown
-from unbroken.models.connection_errors import cause_of, in_words, not_in_time, refused_by_proxy, unreachable
-from unbroken.models.connector import Exchange, current
-from unbroken.models.endpoint import Endpoint, Key, Timeouts, check_key
+from unbroken.models.addresses import Endpoint, Key, Timeouts, check_key, find_proxy, shown
+from unbroken.models.connect import Settings, with_settings
+from unbroken.models.connections import (
+    Exchange,
+    Sent,
+    cause_of,
+    current,
+    in_words,
+    not_in_time,
+    refused_by_proxy,
+    unreachable,
+)
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.exchange_timeout import Patience
-from unbroken.models.in_flight import Sent
-from unbroken.models.lost_reasoning import go_on
-from unbroken.models.quirks import fit_body, fit_request, fit_spelled
-from unbroken.models.raw_bytes import PassingDecoder
+from unbroken.models.model import CARRIED, RESPONSE_LIMIT
+from unbroken.models.quirks import fit_body, fit_request, fit_spelled, go_on
 from unbroken.models.raw_log import Logged, RawLog
-from unbroken.models.relay_request import RelayRequest, verbatim_for
-from unbroken.models.response_limit import RESPONSE_LIMIT
+from unbroken.models.relay import PassingDecoder, RelayRequest, verbatim_for
 from unbroken.models.sessions import current_session, open_session
-from unbroken.models.settings import Settings, with_settings
-from unbroken.trace_headers import CARRIED
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json

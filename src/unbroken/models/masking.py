@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from unbroken.models.secrets import MASK, collect
-from unbroken.models.spellings import Folded, Span, spellings, united, without_line_breaks
+from unbroken.models.secrets import MASK, Folded, Span, collect, spellings, united, without_line_breaks
 
 _MASK = MASK.encode()
 _WORDS = (

@@ -1,14 +1,18 @@
-"""What a model is to the loop: a request in, deltas out. HTTP, scripts, retries and middleware share this signature."""
+"""What a model is to the loop: a request in, deltas out. With what goes along with every request: trace headers, a
+limit."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextvars import ContextVar
+from math import inf
 from typing import NoReturn, Protocol, TypeVar, cast
 
 from unbroken.deltas import Delta
-from unbroken.errors import UserError
+from unbroken.errors import TooLarge, UserError
 from unbroken.messages import Request
+from unbroken.verdicts import Verdict
 
 
 class Model(Protocol):
@@ -47,3 +51,42 @@ async def close(stream: AsyncIterator[T]) -> None:
     """Closes a stream that is left early."""
     if hasattr(stream, "aclose"):
         await cast("AsyncGenerator[T]", stream).aclose()
+
+
+# What goes along with requests that are sent from here: headers of a trace (`traceparent`, `tracestate`, `baggage`).
+#
+# Whoever traces sets it while somebody else sends; who sends need not know of any tracing. Unset, it costs one look.
+
+
+CARRIED: ContextVar[Mapping[str, str] | None] = ContextVar("unbroken carried", default=None)
+"""Headers by their names; None where nothing is traced."""
+
+
+# How many bytes the responses to one request may have in all, retries and fallbacks included, and how many calls each
+# of them. A server sets it, and it is checked wherever bytes of a provider are read.
+
+
+class ResponseLimit:
+    """Counts down. One object for all tries at one answer."""
+
+    __slots__ = ("_left", "max_calls", "most")
+
+    def __init__(self, most: int, max_calls: float = inf) -> None:
+        self.most = most
+        self.max_calls = max_calls
+        self._left = most
+
+    def take(self, size: int) -> None:
+        """Raises `TooLarge` once more than `most` bytes were read. Another try would be too large as well."""
+        self._left -= size
+        if self._left < 0:
+            words = (
+                f"the provider sent more than the {self.most:,} bytes that an answer may have, retries included "
+                f"(`max_response`)"
+            )
+            error = TooLarge(words)
+            error.verdicts = (Verdict("too_large", words),)
+            raise error
+
+
+RESPONSE_LIMIT: ContextVar[ResponseLimit | None] = ContextVar("unbroken_response_limit", default=None)

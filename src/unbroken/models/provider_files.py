@@ -19,10 +19,9 @@ from typing import Any, TypeAlias, cast, get_args
 from unbroken.errors import UserError
 from unbroken.messages import Effort
 from unbroken.models.addresses import read_base
-from unbroken.models.lost_reasoning import WAYS
-from unbroken.models.quirks import ALL_CHOICES
+from unbroken.models.quirks import ALL_CHOICES, WAYS
 from unbroken.wires import WIRES
-from unbroken.wires.ids import IdRule
+from unbroken.wires.values import IdRule
 
 VARIABLE = "UNBROKEN_PROVIDERS"
 """Where the file is. Set to nothing: no file is read."""

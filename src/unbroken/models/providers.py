@@ -17,7 +17,7 @@ from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import Json
 from unbroken.models.provider_files import Row, own_file, read_rows
 from unbroken.models.quirks import Quirks
-from unbroken.wires.ids import MISTRAL
+from unbroken.wires.values import MISTRAL
 
 CHAT, RESPONSES, MESSAGES, GEMINI = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
 

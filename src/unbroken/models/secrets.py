@@ -6,9 +6,13 @@ Pure. What is secret is known when a model is connected, but for a key that a fu
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64encode, urlsafe_b64encode
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from string import ascii_letters, digits
 from typing import cast
 from urllib.parse import quote, quote_plus
 
@@ -16,7 +20,161 @@ from yarl import URL
 
 from unbroken.messages import Json
 from unbroken.models.addresses import basic
-from unbroken.models.spellings import Folded, spellings, united
+
+# The forms in which a secret may stand in a text: as it is, escaped, percent-encoded, in hexadecimal, in base64.
+#
+# Pure. Base64 may be broken over lines at any place (MIME, PEM): those forms are also looked for in the text with its
+# line breaks taken out, but only where half of one stands in it.
+
+
+Span = tuple[int, int]
+
+_SHORTEST_ENCODED = 8
+"""Bytes of a secret whose hexadecimal and base64 forms are masked: those of a shorter one stand in other texts."""
+_PERCENT = re.compile("%[0-9A-F]{2}")
+_SAFE = ("", "/", "!'()*", "!'()*/", ";,/?:@&=+$-_.!~*'()#")
+"""What is left as it is by Python's `quote`, and by `encodeURIComponent` and `encodeURI` of browsers."""
+_SHORTEST_LINE = 60
+"""Characters: in so many of a form stands at most one line break, and one of their halves is in one piece."""
+_BASE64 = ascii_letters + digits + "+/-_"
+_LINE_BREAKS = re.compile(r"(?:(?:[\r\n]|\\+[rn])[ \t]*)+")
+"""As they are, or as JSON has them, with what indents the next line."""
+
+
+def spellings(secret: str) -> set[str]:
+    """As it is, as JSON has it inside of a string, as addresses and forms have it, in hexadecimal and in base64."""
+    data = secret.encode("utf-8", "replace")
+    percent = {quote(secret, safe=safe, errors="replace") for safe in _SAFE}
+    percent |= {quote_plus(secret, errors="replace"), "".join([f"%{byte:02X}" for byte in data])}
+    encoded = {*percent, *(_lower_percent(each) for each in percent), *base64_forms(secret)}
+    if len(data) >= _SHORTEST_ENCODED:
+        encoded |= {data.hex(), data.hex().upper()}
+    every = {secret, *encoded}
+    escaped = {json.dumps(each, ensure_ascii=ascii)[1:-1] for each in every for ascii in (True, False)}
+    return {*every, *escaped, *(each.replace("/", "\\/") for each in escaped)}
+
+
+def base64_forms(secret: str) -> set[str]:
+    """Wherever the secret begins in what was encoded (`user:KEY`): of its first and last characters those are left out
+    that depend on what stands beside it."""
+    data = secret.encode("utf-8", "replace")
+    found: set[str] = set()
+    if len(data) < _SHORTEST_ENCODED:
+        return found
+    for before in range(3):
+        begin, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+        for encode in (b64encode, urlsafe_b64encode):
+            found.add(encode(bytes(before) + data)[begin:end].decode())
+    return found
+
+
+class Folded:
+    """The base64 forms of secrets, which may be broken over lines."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms = {form for secret in secrets for form in base64_forms(secret)}
+        self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+        self._halves = tuple({half for form in forms for half in _halves(form)})
+        self._halves_in_bytes = tuple(half.encode() for half in self._halves)
+        self._begins = {form[0] for form in forms}
+        self._longest = max(map(len, forms), default=0)
+
+    def spans(self, text: str) -> list[Span]:
+        """Where forms stand in it that are broken over lines."""
+        return self._search(text) if any(half in text for half in self._halves) else []
+
+    def spans_in_bytes(self, data: bytes) -> list[Span]:
+        found = any(half in data for half in self._halves_in_bytes)
+        return self._search(data.decode("latin-1")) if found else []
+
+    def cut(self, text: str) -> int:
+        """Where the end of the text may be the beginning of a form that is broken over lines; its length, if not."""
+        size = len(text)
+        window = text[max(0, size - 2 * self._longest) :]  # line breaks, and what indents a line, make a form longer
+        if not any(sign in window for sign in "\n\r\\") or window.rstrip("\r\n \t")[-1:] not in _BASE64:
+            return size
+        joined = _Joined(window)
+        if joined.broken:
+            end = len(joined.text)
+            begin = max(len(joined.text.rstrip(_BASE64)), end - self._longest + 1)
+            for place in range(begin, end):
+                if joined.text[place] in self._begins and self._begin_with(joined.text[place:]):
+                    return size - len(window) + joined.place(place)
+        return size
+
+    def cut_in_bytes(self, data: bytes, at: int) -> int:
+        at = max(at, len(data) - 2 * self._longest)
+        return at + self.cut(data[at:].decode("latin-1"))
+
+    def _search(self, text: str) -> list[Span]:
+        joined = _Joined(text)
+        if not joined.broken:
+            return []
+        found = [
+            (joined.place(begin), joined.place(begin + len(form) - 1) + 1, len(form))
+            for form in self._forms
+            for begin in _places(form, joined.text)
+        ]
+        return [(begin, end) for begin, end, size in found if end - begin > size]
+
+    def _begin_with(self, begin: str) -> bool:
+        return any(len(begin) < len(form) and form.startswith(begin) for form in self._forms)
+
+
+class _Joined:
+    """A text without its line breaks, and where its characters stood."""
+
+    def __init__(self, text: str) -> None:
+        parts: list[str] = []
+        self._at: list[int] = []
+        self._removed = [0]
+        end = 0
+        for found in _LINE_BREAKS.finditer(text):
+            parts.append(text[end : found.start()])
+            self._at.append(found.start() - self._removed[-1])
+            self._removed.append(self._removed[-1] + found.end() - found.start())
+            end = found.end()
+        self.text = "".join([*parts, text[end:]])
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._at)
+
+    def place(self, place: int) -> int:
+        """Where in the text this character stood."""
+        return place + self._removed[bisect_right(self._at, place)]
+
+
+def without_line_breaks(data: bytes) -> bytes:
+    return _LINE_BREAKS.sub("", data.decode("latin-1")).encode("latin-1")
+
+
+def united(spans: Iterable[Span]) -> list[Span]:
+    """In their order, those that overlap as one."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _places(form: str, text: str) -> Iterator[int]:
+    place = text.find(form)
+    while place >= 0:
+        yield place
+        place = text.find(form, place + len(form))
+
+
+def _halves(form: str) -> tuple[str, str]:
+    size = min(len(form), _SHORTEST_LINE)
+    return form[: size // 2], form[size // 2 : size]
+
+
+def _lower_percent(text: str) -> str:
+    return _PERCENT.sub(lambda found: found[0].lower(), text)
+
 
 MASK = "***"
 _SHORTEST = 4

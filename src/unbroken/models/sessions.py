@@ -55,7 +55,7 @@ async def close_session() -> None:
 
 
 async def _hold() -> AsyncGenerator[ClientSession, None]:
-    from unbroken.models.connector import new_session  # noqa: PLC0415 - start-up time
+    from unbroken.models.connections import new_session  # noqa: PLC0415 - start-up time
 
     loop = asyncio.get_running_loop()
     session = new_session()

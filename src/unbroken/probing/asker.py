@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from unbroken.deltas import Ended, UsageReported
+from unbroken.deltas import Ended, PartialResponse, UsageReported
 from unbroken.errors import (
     ContextTooLong,
     ProviderError,
@@ -40,8 +40,7 @@ from unbroken.messages import (
 )
 from unbroken.models.http import HTTPModel
 from unbroken.models.quirks import Quirks
-from unbroken.partial_response import PartialResponse
-from unbroken.probing.wording import PONG
+from unbroken.probing.findings import PONG
 from unbroken.verdicts import Verdict
 
 TOKENS = 400

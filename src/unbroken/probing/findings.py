@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, ToolSpec, User
+
 Judgement: TypeAlias = Literal["works", "bent", "broken", "unclear"]
 """`bent`: otherwise than the wire says, and Unbroken makes up for it, perhaps by a quirk in the row. `unclear`: the
 model did not play along, which says nothing about its server."""
@@ -44,3 +46,62 @@ def broken(words: str) -> Finding:
 
 def unclear(words: str) -> Finding:
     return Finding("unclear", words)
+
+
+# What is asked: prompts, tools and a history, small enough for any model.
+
+
+PONG = "Reply with one word: pong"
+COUNT = "Write the numbers from 1 to 100, separated by spaces, and nothing else."
+WEATHER = "What is the weather in Paris? Call the tool get_weather."
+HELLO = "Say hello."
+SEVERAL = (
+    "What is the weather in Paris, Berlin and Madrid? Call get_weather three times in this one reply, "
+    "once for each city, before anything else."
+)
+PING = "Call the tool ping now."
+
+WORDS = "Grüße, 日本語, 中文, 🎉👩‍💻"
+LONG = " ".join(f"item-{number:04}" for number in range(1, 411))
+"""4 KB."""
+
+
+def _spec(name: str, description: str, *parameters: str, strict: bool | None = None) -> ToolSpec:
+    schema = {
+        "type": "object",
+        "properties": {parameter: {"type": "string"} for parameter in parameters},
+        "required": list(parameters),
+        "additionalProperties": False,
+    }
+    return ToolSpec(name, description, schema, strict)
+
+
+GET_WEATHER = _spec("get_weather", "The weather of a city.", "city")
+GET_TIME = _spec("get_time", "The time of day in a city.", "city")
+STRICT_WEATHER = _spec("get_weather", "The weather of a city.", "city", strict=True)
+PING_TOOL = ToolSpec("ping", "Checks that tools work. Takes no arguments.")
+ECHO = _spec("echo", "Prints a text.", "text")
+
+
+def echo(text: str) -> str:
+    return f"Call the tool echo with exactly this text, without changing a character:\n{text}"
+
+
+CODE = "7342"
+
+
+def answered(said: Assistant) -> tuple[Message, ...]:
+    """A history in which these calls have their results."""
+    results = tuple(ToolResult.of(call, f"21 degrees, report number {CODE}") for call in said.calls)
+    question = "What is the weather? End your answer with the report number."
+    return User.of(question), said, ToolMessage(results)
+
+
+TWO_CALLS = Assistant(
+    "Let me look.",
+    tuple(
+        ToolCall(f"call_0_{index}", "get_weather", {"city": city}, f'{{"city": "{city}"}}', index)
+        for index, city in enumerate(("Paris", "Berlin"))
+    ),
+)
+"""As Unbroken writes a history that did not come from this provider."""

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 from unbroken.probing.asker import Asker
 from unbroken.probing.calling import (
+    ask_final,
     ask_long,
     ask_no_arguments,
+    ask_none,
+    ask_one,
+    ask_parallel_off,
+    ask_required,
+    ask_results,
     ask_several,
     ask_streamed,
     ask_strict,
     ask_tools,
     ask_unicode,
 )
-from unbroken.probing.choosing import ask_none, ask_one, ask_parallel_off, ask_required
-from unbroken.probing.continuing import ask_final, ask_results
 from unbroken.probing.findings import Finding
 from unbroken.probing.talking import ask_limit, ask_stream, ask_system, ask_text, ask_usage
 

@@ -15,8 +15,7 @@ from unbroken.errors import (
 )
 from unbroken.messages import System, User
 from unbroken.probing.asker import Asker, Failing, Reply
-from unbroken.probing.findings import Finding, bent, broken, unclear, works
-from unbroken.probing.wording import COUNT, PONG
+from unbroken.probing.findings import COUNT, PONG, Finding, bent, broken, unclear, works
 from unbroken.wires import DEFAULT_WIRE
 
 _HOPELESS = (Unauthorized, ModelNotFound, Unreachable, TimedOut, RateLimited)

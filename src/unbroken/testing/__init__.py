@@ -7,7 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unbroken.models.script import (
+    from unbroken.clock import Deadlock, VirtualLoop
+    from unbroken.clock import run as run_virtual
+    from unbroken.models.scripted import (
         Answer,
         Break,
         Call,
@@ -18,21 +20,18 @@ if TYPE_CHECKING:
         Pause,
         Raw,
         Say,
+        ScriptedModel,
         Step,
         Think,
         Uses,
     )
-    from unbroken.models.scripted import ScriptedModel
     from unbroken.testing.faults import FAULTS, Fault, find_fault
     from unbroken.testing.faulty import FaultyServer, serve_faulty, story
-    from unbroken.testing.reply import Sent
-    from unbroken.testing.server import ScriptedServer, serve
-    from unbroken.testing.strict_requests import check_request
-    from unbroken.virtual import Deadlock, VirtualLoop
-    from unbroken.virtual import run as run_virtual
+    from unbroken.testing.scenario import Sent
+    from unbroken.testing.server import ScriptedServer, check_request, serve
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "unbroken.models.script": (
+    "unbroken.models.scripted": (
         "Answer",
         "Break",
         "Call",
@@ -46,14 +45,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Step",
         "Think",
         "Uses",
+        "ScriptedModel",
     ),
-    "unbroken.models.scripted": ("ScriptedModel",),
     "unbroken.testing.faults": ("FAULTS", "Fault", "find_fault"),
     "unbroken.testing.faulty": ("FaultyServer", "serve_faulty", "story"),
-    "unbroken.testing.reply": ("Sent",),
-    "unbroken.testing.server": ("ScriptedServer", "serve"),
-    "unbroken.testing.strict_requests": ("check_request",),
-    "unbroken.virtual": ("Deadlock", "VirtualLoop", "run_virtual"),
+    "unbroken.testing.scenario": ("Sent",),
+    "unbroken.testing.server": ("ScriptedServer", "check_request", "serve"),
+    "unbroken.clock": ("Deadlock", "VirtualLoop", "run_virtual"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OWN_NAMES = {"run_virtual": "run"}

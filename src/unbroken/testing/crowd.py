@@ -6,19 +6,21 @@ A run is known to the server by the name of its model. What breaks is the caller
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
 from unbroken.messages import Assistant, Request
 from unbroken.models.retrying import RetryingModel
-from unbroken.models.script import Answer, steps_of
-from unbroken.testing.faults import Fault
+from unbroken.models.scripted import Answer, steps_of
+from unbroken.testing.faults import FAULTS, Fault
 from unbroken.testing.faulty import FaultyServer
 from unbroken.testing.matrix import FIRST_WAIT, PATIENCE, open_model, unheard, until_over
 from unbroken.testing.scenario import Evidence, problems_of, run_scenario, tell, tell_otherwise
+from unbroken.wires import WIRES
 
 Breaks: TypeAlias = Callable[[int, int, Request], Fault | None]
 """The number of the answer that is asked for, the number of the try, both from 0, and the request."""
@@ -97,3 +99,35 @@ class Crowd:
 
 def _answers_in(request: Request) -> int:
     return sum(isinstance(message, Assistant) for message in request.messages)
+
+
+# Jobs for a crowd whose responses break at random, the same for the same seed.
+
+
+BROKEN = 0.3
+"""How likely each response is to break."""
+SILENCE = 0.5
+_ANYWHERE = ("close", "reset", "stall", "garbage")
+_FURTHEST = 4000
+_MANY = [fault for fault in FAULTS.values() if fault.longest is None]
+
+
+def random_jobs(seed: int, count: int, likely: float = BROKEN) -> Iterator[Job]:
+    """Each on some wire, streamed or whole; a second answer in the same words, or in others."""
+    for number in range(count):
+        chance = random.Random(f"{seed}-{number}")
+        wire = chance.choice(list(WIRES))
+        breaks = _at_random(f"{seed}-{number}", wire, likely)
+        yield Job(f"run-{number}", wire, breaks, chance.random() < 0.5, chance.random() < 0.8, SILENCE)
+
+
+def _at_random(seed: str, wire: str, likely: float) -> Breaks:
+    def breaks(answer: int, attempt: int, request: Request) -> Fault | None:
+        # Of its own place only: how the runs take turns must not matter.
+        chance = random.Random(f"{seed}-{answer}-{attempt}")
+        if chance.random() >= likely:
+            return None
+        fault = chance.choice([fault for fault in _MANY if fault.fits(wire, request.stream)])
+        return fault.at(after=chance.randrange(_FURTHEST)) if fault.name in _ANYWHERE else fault
+
+    return breaks

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 
 from unbroken.messages import Json
-from unbroken.testing.frames import DONE, Bend, Spelled, write
+from unbroken.testing.damage import DONE, Bend, Spelled, write
 from unbroken.wires import find_wire
 from unbroken.wires.event_shapes import Event, Events, dumps
 from unbroken.wires.values import Object, as_dict

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from unbroken.testing.damage import Damage
-from unbroken.testing.frames import Bend
-from unbroken.testing.reply import Reply
+from unbroken.testing.damage import Bend, Damage
 from unbroken.testing.rewrites import Rewrite
+from unbroken.testing.scenario import Reply
 from unbroken.wires import WIRES
 from unbroken.wires.event_shapes import BOTH, Mode
 

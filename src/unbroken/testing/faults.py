@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from unbroken.errors import UserError
-from unbroken.models.script import Break, End
+from unbroken.models.scripted import Break, End
 from unbroken.testing import damage, event_faults, rewrites
 from unbroken.testing.event_faults import each_fragment, indexes
 from unbroken.testing.fault import Fault, Instead, Outcome

@@ -16,12 +16,11 @@ from aiohttp import web
 
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Json, Request, ToolMessage, ToolSpec, User
-from unbroken.models.script import Answer, Call, Line, Say, Script, Step, Uses
-from unbroken.models.scripted import play_bytes
+from unbroken.models.scripted import Answer, Call, Line, Say, Script, Step, Uses, play_bytes
+from unbroken.testing.damage import Spelled, bend_chunks
 from unbroken.testing.faults import Fault, find_fault
-from unbroken.testing.frames import Spelled, bend_chunks
-from unbroken.testing.reply import Reply, Sent
 from unbroken.testing.rewrites import changed
+from unbroken.testing.scenario import Reply, Sent
 from unbroken.testing.server import ScriptedServer, in_thread
 from unbroken.wires import DEFAULT_WIRE
 from unbroken.wires.values import Object, as_dict, as_list

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pytest
 
 if TYPE_CHECKING:
-    from unbroken.models.script import Line
+    from unbroken.models.scripted import Line
     from unbroken.testing.faults import Fault
     from unbroken.testing.faulty import FaultyServer
     from unbroken.testing.recorded import Recordable, RecordedModel

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from unbroken.clock import current_clock
-from unbroken.deltas import Delta, Ended
+from unbroken.deltas import Delta, Ended, PartialResponse
 from unbroken.errors import MissingKey, UserError
 from unbroken.messages import Request
 from unbroken.middleware import RunStart
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
-from unbroken.partial_response import PartialResponse
 from unbroken.trajectory.divergence import ReplayDiverged, compare_requests
 from unbroken.trajectory.lines import read_delta, read_error
 from unbroken.trajectory.recorded_inputs import Exchange, read_tape

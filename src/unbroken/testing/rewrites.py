@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from unbroken.models.script import Call, Cut, End, Say, Step, Think, Uses
+from unbroken.models.scripted import Call, Cut, End, Say, Step, Think, Uses
 
 Rewrite: TypeAlias = Callable[[Sequence[Step]], list[Step]]
 

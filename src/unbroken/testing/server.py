@@ -20,14 +20,27 @@ from typing import Any, Self, TypeAlias, TypeVar, cast, get_args
 from aiohttp import web
 
 from unbroken.errors import ProviderError, UnbrokenError, UserError
-from unbroken.messages import Request
-from unbroken.models.script import Line, Script, Step, Uses, steps_of
-from unbroken.models.scripted import play_bytes
-from unbroken.testing.reply import FOREVER, Chunks, Reply, Reset, Sent, Stray
-from unbroken.testing.strict_requests import check_request, check_shape
+from unbroken.messages import Json, Request
+from unbroken.models.scripted import Line, Script, Step, Uses, play_bytes, steps_of
+from unbroken.testing.scenario import FOREVER, Chunks, Reply, Reset, Sent, Stray
 from unbroken.validation import checked
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.http_api import Operation
+from unbroken.wires.values import as_dict
+
+# Would a provider refuse this request? The checkers themselves are in the packages of the wires.
+
+
+def check_request(wire: str, body: Json) -> list[str]:
+    """Everything for which a provider of this wire would refuse the request, one line each. Empty: it is accepted."""
+    return check_shape(wire, body) or find_wire(wire).for_tests().check_request(as_dict(body))
+
+
+def check_shape(wire: str, body: Json) -> list[str]:
+    """Only what no server can read, however lax it is: nothing is asked, or a field has a wrong type."""
+    check = find_wire(wire).for_tests().check_shape
+    return check(as_dict(body)) if isinstance(body, dict) else ["the body is not a JSON object"]
+
 
 Object: TypeAlias = dict[str, Any]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Request, ToolMessage
-from unbroken.models.script import Answer, Call, Say, steps_of
+from unbroken.models.scripted import Answer, Call, Say, steps_of
 from unbroken.testing.faults import Mode, Outcome
 from unbroken.testing.faulty import FaultyServer, story
 from unbroken.testing.matrix import Case, Ended, unheard

@@ -1,14 +1,20 @@
-"""May this call run? What the one who is asked can answer, and how they are asked."""
+"""Who decides about a call: `Allow`, `Deny`, `Edit`, `Wait`; and what becomes of a call whose outcome a crash left
+unknown."""
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
-from unbroken.messages import Json, ToolCall
-from unbroken.tools.caller import in_words
+from unbroken.messages import Json, ToolCall, ToolResult
+from unbroken.tools.caller import Attempt, failure, in_words
+from unbroken.tools.context import CallContext
 from unbroken.tools.threads import call_anywhere
+from unbroken.tools.tool import Tool, Verify
 from unbroken.validation import checked
 
 
@@ -51,3 +57,71 @@ async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     if isinstance(decision, Allow | Deny | Edit | Wait):
         return decision
     return Deny(f"the approval failed: on_approval gave {decision!r}, and not Allow, Deny, Edit or Wait")
+
+
+# What becomes of a call that had started when its run stopped, because its process died or it was cancelled: it may
+# have taken effect, and nobody knows.
+#
+# The tool says what to do then (`@tool(after_crash=…)`). A call that only reads runs again in any case; a write does
+# not, unless somebody has said that this is safe.
+
+
+LOG = logging.getLogger("unbroken.tools")
+
+OUTCOME_UNKNOWN = "outcome unknown: the run stopped while this call was running, and it may have taken effect"
+CHECK_FIRST = "check whether it did before you call it again"
+
+
+def unknown(call: ToolCall, advice: str = CHECK_FIRST) -> ToolResult:
+    """The answer to a call of which nobody knows whether it took effect."""
+    return failure(call, f"{OUTCOME_UNKNOWN}; {advice}", "unknown")
+
+
+async def settle(tool: Tool, call: ToolCall, context: CallContext[Any], limit: int) -> ToolResult | None:
+    """The result of a call that had started before; None if it has to run, for the first time or again."""
+    policy = tool.crash_policy
+    if policy == "rerun":
+        LOG.warning("Tool call %s (id=%s) was running when its run stopped, and runs again", call.name, call.id)
+        return None
+    if callable(policy):
+        return await _verified(policy, tool, call, context, limit)
+    LOG.warning("Tool call %s (id=%s) was running when its run stopped: its outcome is unknown", call.name, call.id)
+    return unknown(call)
+
+
+async def _verified(
+    verify: Verify, tool: Tool, call: ToolCall, context: CallContext[Any], limit: int
+) -> ToolResult | None:
+    attempt = Attempt(call, context, tool.timeout, limit)
+    asks = partial(_ask, verify, context.arguments or {}, context.key)
+    found = await attempt.outcome(asks, inspect.iscoroutinefunction(verify))
+    if isinstance(found, _DidNotHappen):
+        return None
+    if isinstance(found, BaseException) or attempt.time.expired:
+        LOG.warning(
+            "Tool call %s (id=%s) was running when its run stopped, and verifying it failed, so its outcome is "
+            "unknown: %s",
+            *(call.name, call.id, in_words(found) if isinstance(found, BaseException) else found.text),
+        )
+        return unknown(call)
+    context.ran_before = 0.0
+    return found
+
+
+class _DidNotHappen(Exception):
+    """The check has found that the call took no effect."""
+
+
+def _ask(verify: Verify, arguments: dict[str, Any], key: str) -> Any:
+    value = verify(arguments, key)
+    return _ask_later(value) if inspect.isawaitable(value) else _happened(value)
+
+
+async def _ask_later(value: Awaitable[Any]) -> Any:
+    return _happened(await value)
+
+
+def _happened(value: Any) -> Any:
+    if value is None:
+        raise _DidNotHappen
+    return value

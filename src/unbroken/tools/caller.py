@@ -18,18 +18,16 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import orjson
 
-from unbroken.clock import Clock
-from unbroken.deadlines import TimeLimit
+from unbroken.clock import Clock, TimeLimit
 from unbroken.events import ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
-from unbroken.tools.exact_arguments import inexact
-from unbroken.tools.lazy import IterationFailed, collect
+from unbroken.tools.parameters import inexact
 from unbroken.tools.results import RESULT_LIMIT, ToolFailed, ToolOutput, is_plain, to_parts
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.threads import THREADS, Job
 from unbroken.tools.tool import Effect, Tool
-from unbroken.tools.toolbox import Toolbox
+from unbroken.tools.toolbox import IterationFailed, Toolbox, collect
 
 T = TypeVar("T")
 

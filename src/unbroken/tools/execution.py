@@ -24,15 +24,12 @@ from typing import Any, Protocol
 from unbroken.clock import Clock
 from unbroken.errors import RecordingFailed
 from unbroken.messages import ToolCall, ToolResult
-from unbroken.tools.after_crash import unknown
-from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask, unknown
 from unbroken.tools.caller import Caller, Prepared, failure, in_words, note, quote, ran_and_failed, timed_out
 from unbroken.tools.context import CallContext
-from unbroken.tools.dedupe import find_twins
 from unbroken.tools.entry import Entry
-from unbroken.tools.order import Front, Way
 from unbroken.tools.orphans import NO_ORPHANS, Orphans
-from unbroken.tools.schedule import Schedule
+from unbroken.tools.schedule import Front, Schedule, Way, find_twins
 from unbroken.tools.watchdog import GRACE, Watch
 
 LEFT_BEHIND: set[asyncio.Task[Any]] = set()

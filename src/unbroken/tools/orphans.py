@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from unbroken.tools.caller import Prepared
 from unbroken.tools.entry import Entry
-from unbroken.tools.order import disturbs
+from unbroken.tools.schedule import disturbs
 
 
 class Orphans:

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast
 from pydantic_core import to_jsonable_python
 
 from unbroken.messages import Json, Media, Part, Text
-from unbroken.tools.lazy import IterationFailed, drain
+from unbroken.tools.toolbox import IterationFailed, drain
 
 RESULT_LIMIT = 50_000
 """Characters of all text parts together."""

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from math import inf
 
-from unbroken.deadlines import SLACK, Deadline, deadline
+from unbroken.clock import SLACK, Deadline, deadline
 from unbroken.tools.entry import Entry
 
 GRACE = 5.0

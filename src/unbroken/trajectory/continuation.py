@@ -17,15 +17,13 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, cast
 
-from unbroken.deltas import Delta
+from unbroken.deltas import Delta, PartialResponse
 from unbroken.errors import RunTaken, UserError
 from unbroken.events import RunFinished
 from unbroken.messages import Message, Request, ToolCall, ToolResult, Usage, User
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.secrets import MASK
-from unbroken.partial_response import PartialResponse
-from unbroken.tools.after_crash import settle, unknown
-from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask
+from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask, settle, unknown
 from unbroken.tools.caller import Caller, Prepared, failure, fingerprint
 from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT

@@ -41,6 +41,7 @@ from unbroken.deltas import (
     CallWithdrawn,
     Delta,
     Ended,
+    PartialResponse,
     ReasoningDelta,
     Restarted,
     ServerCallSeen,
@@ -50,7 +51,6 @@ from unbroken.deltas import (
 from unbroken.errors import ProviderError, UnbrokenError, UserError
 from unbroken.events import CallProgress, TodoUpdated, ToolLate
 from unbroken.messages import Assistant, OneTool, Request, Sampling, ServerCall, ToolSpec, Usage
-from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.tool import Tool
 from unbroken.transcript import from_json, to_json

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from unbroken.clock import VirtualLoop
 from unbroken.events import NAMES
 from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Line
 from unbroken.trajectory.recording import RecordedRequest, Recording
-from unbroken.virtual import VirtualLoop
 
 _CAUSED_BY_TOOLS = [NAMES[kind] for kind in CAUSED_BY_TOOLS]
 _NEAR = 1e-9

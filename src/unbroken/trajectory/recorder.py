@@ -20,8 +20,7 @@ from typing import NamedTuple, Self
 
 from unbroken.errors import RecordingFailed, RunTaken, UserError
 from unbroken.middleware import Middleware, RunStart
-from unbroken.trajectory.file_lock import lock
-from unbroken.trajectory.jsonl_writer import LOG, NOWHERE
+from unbroken.trajectory.jsonl_writer import LOG, NOWHERE, lock
 from unbroken.trajectory.recording import SUFFIX, Recording, run_of
 from unbroken.trajectory.redaction import Hiding, secrets_in_environment
 from unbroken.trajectory.run_recorder import WRITE_FIRST, OnFailure, RunRecorder, stopped

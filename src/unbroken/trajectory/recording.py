@@ -16,8 +16,7 @@ from typing import BinaryIO, cast
 from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded, event_from_json
 from unbroken.messages import Json
-from unbroken.trajectory.line_checks import count, is_line, number, objects, texts
-from unbroken.trajectory.line_references import Expander
+from unbroken.trajectory.line_checks import Expander, count, is_line, number, objects, texts
 from unbroken.trajectory.lines import SCHEMA, Line, apart
 from unbroken.trajectory.schema_1 import Upgrade
 from unbroken.validation import checked

@@ -15,8 +15,7 @@ from urllib.parse import unquote
 
 from unbroken.messages import Json
 from unbroken.models.masking import is_secret
-from unbroken.models.secrets import MASK, collect
-from unbroken.models.spellings import Folded, spellings, united
+from unbroken.models.secrets import MASK, Folded, collect, spellings, united
 from unbroken.tools.caller import PASSWORD
 from unbroken.wires.jsontext import loads_faithful
 

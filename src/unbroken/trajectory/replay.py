@@ -15,12 +15,12 @@ from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
 
 from unbroken import errors
-from unbroken.deltas import Delta
+from unbroken.clock import VirtualLoop
+from unbroken.deltas import Delta, PartialResponse
 from unbroken.errors import UserError
 from unbroken.events import CallEvent, Event, RunFailed, RunFinished, event_from_json
 from unbroken.messages import Message, Request, ToolCall, ToolResult, User
 from unbroken.middleware import Ask, Middleware, RunStart
-from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Approval, OnApproval
 from unbroken.tools.caller import Caller, Prepared, failure
 from unbroken.tools.context import CallContext
@@ -31,7 +31,6 @@ from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 from unbroken.validation import checked
-from unbroken.virtual import VirtualLoop
 
 PlayedClock: TypeAlias = Literal["virtual", "real"]
 PlayedTools: TypeAlias = Literal["recorded", "live"]

@@ -25,6 +25,7 @@ from unbroken.deltas import (
     CallReady,
     Delta,
     Ended,
+    PartialResponse,
     ReasoningDelta,
     Received,
     Restarted,
@@ -44,14 +45,13 @@ from unbroken.events import (
 from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolResult, ToolSpec, Usage
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.model import Model, closing
-from unbroken.partial_response import PartialResponse
 from unbroken.tools.approval import Approval, OnApproval, ask
 from unbroken.tools.caller import Caller, failure, in_words
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.jsonl_writer import NOWHERE, Scribe
-from unbroken.trajectory.line_references import refer
+from unbroken.trajectory.line_checks import refer
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
     NAMES,

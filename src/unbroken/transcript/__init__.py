@@ -9,8 +9,7 @@ from unbroken.transcript.histories import History, Piece, apply, links, repair, 
 from unbroken.transcript.repairs import NO_RESULT, Drop, HistoryEdit, Insert, Link, Move, Place, Rename, repairs
 from unbroken.transcript.saved import from_json, to_json
 from unbroken.transcript.shorten import shorten
-from unbroken.transcript.status import ChainStatus, own_status, status_of
-from unbroken.transcript.transcript import Transcript
+from unbroken.transcript.transcript import ChainStatus, Transcript, own_status, status_of
 
 __all__ = [
     "NO_RESULT",

@@ -1,15 +1,71 @@
-"""Every line of a recording in short, for a list that can be searched. What is long in it stands elsewhere, longer."""
+"""What a recording holds, as fields that are safe to show: entries of the page, cut and clipped."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from unbroken.messages import Json
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
-from unbroken.viewer.fields import count, text
 from unbroken.wires.jsontext import dump_arguments
+
+# What a line of a recording holds, whatever somebody has written into it: a value of the wanted type, or a default.
+#
+# Recordings come from elsewhere. What is missing or of another type is not shown; nothing breaks on it.
+
+
+LONGEST_FIELD = 1_000
+"""Characters of what is not meant to be long."""
+
+
+def text(line: Line, name: str) -> str:
+    value = line.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def words(line: Line, name: str) -> str:
+    """A name, an id, a reason: short, as they are meant to be."""
+    value = text(line, name)
+    return value if len(value) <= LONGEST_FIELD else f"{value[:LONGEST_FIELD]}…"
+
+
+def number(line: Line, name: str) -> float | None:
+    value = line.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        known = float(value)
+    except OverflowError:
+        return None
+    return known if math.isfinite(known) else None
+
+
+def count(line: Line, name: str) -> int:
+    return int(number(line, name) or 0)
+
+
+def flag(line: Line, name: str) -> bool:
+    return line.get(name) is True
+
+
+def inner(line: Line, name: str) -> Line:
+    return as_object(line.get(name))
+
+
+def objects(line: Line, name: str) -> list[Line]:
+    return [as_object(value) for value in as_list(line.get(name)) if isinstance(value, dict)]
+
+
+def as_object(value: Json) -> Line:
+    return cast("Line", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: Json) -> list[Json]:
+    return cast("list[Json]", value) if isinstance(value, list) else []
+
 
 LONGEST = 600
 """Characters that are shown of one field."""
@@ -67,3 +123,44 @@ def _short(value: Json) -> Json:
     if told is None:
         return repr(value)[:LONGEST]
     return value if len(told) <= LONGEST else f"{told[:LONGEST]}… ({len(told):,} characters)"
+
+
+# Long texts, cut to what can be looked at. A picture holds many: each has a most, and so have all of them together.
+
+
+MOST = 100_000
+"""Characters that are shown of one text."""
+ALTOGETHER = 24_000_000
+SPARING = 1_000
+"""Characters of each text, once all of them together have come to that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """The beginning of a text, and how many bytes all of it has."""
+
+    text: str
+    size: int
+    cut: bool = False
+
+
+class Clipper:
+    """Of one picture."""
+
+    def __init__(self, most: int = MOST, altogether: int = ALTOGETHER) -> None:
+        self._most = most
+        self._left = altogether
+
+    def text(self, text: str) -> Clip:
+        most = self._most if self._left > 0 else min(SPARING, self._most)
+        shown = text[:most]
+        self._left -= len(shown)
+        return Clip(shown, _size(text), len(shown) < len(text))
+
+    def json(self, value: Json) -> Clip:
+        """A value as JSON text."""
+        return self.text(dump_arguments(value) or repr(value)[:SPARING])
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -29,8 +29,7 @@ from unbroken.events import (
 )
 from unbroken.run_view import CallView, RunView
 from unbroken.trajectory.lines import Line
-from unbroken.viewer.clips import Clipper
-from unbroken.viewer.fields import LONGEST, as_list, count, flag, inner, number, objects, text, words
+from unbroken.viewer.entries import LONGEST_FIELD, Clipper, as_list, count, flag, inner, number, objects, text, words
 from unbroken.viewer.lanes import Attempt, CallLane, Mark, Piece, State, Turn, state_of
 
 QUIET = 0.5
@@ -280,7 +279,7 @@ class Lanes:
         lane.written = at
         self._by_id[lane.id] = self._unnumbered[lane.id] = lane  # not when it begins: its id may change until now
         lane.problem = words(saved, "problem")
-        lane.notes = [note[:LONGEST] for note in as_list(saved.get("notes")) if isinstance(note, str)]
+        lane.notes = [note[:LONGEST_FIELD] for note in as_list(saved.get("notes")) if isinstance(note, str)]
         arguments = saved.get("arguments")
         lane.arguments = self._clips.text(text(saved, "raw")) if arguments is None else self._clips.json(arguments)
 
@@ -318,11 +317,11 @@ class Lanes:
                 turn = self._begin(event.turn, at, "event")
                 turn.messages, turn.tools, turn.final = event.messages, event.tools, event.final
             case CallsIgnored():
-                self._turn(event.turn, at).ignored += [name[:LONGEST] for name in event.names]
+                self._turn(event.turn, at).ignored += [name[:LONGEST_FIELD] for name in event.names]
             case RoundFinished():
                 self._turn(event.turn, at).finished = at
             case LimitReached():
-                self.marks.append(Mark(at, "limit", f"{event.kind[:LONGEST]}: {event.limit:g}"))
+                self.marks.append(Mark(at, "limit", f"{event.kind[:LONGEST_FIELD]}: {event.limit:g}"))
             case RunFinished() | RunFailed():
                 self.end = line
             case _:
@@ -376,7 +375,7 @@ class Lanes:
     def _new_lane(self, number: int, name: str, id: str, at: float) -> CallLane:
         """A run that is resumed begins with calls that nobody saw being written."""
         turn = self._turn(number, at)
-        lane = self._by_id[id] = CallLane(number, len(turn.calls), name[:LONGEST], id[:LONGEST])
+        lane = self._by_id[id] = CallLane(number, len(turn.calls), name[:LONGEST_FIELD], id[:LONGEST_FIELD])
         turn.calls.append(lane)
         return lane
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from unbroken.run_view import CallView
-from unbroken.viewer.clips import Clip
+from unbroken.viewer.entries import Clip
 
 State: TypeAlias = Literal[
     "done",

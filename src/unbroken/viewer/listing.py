@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unbroken.errors import StreamError, UserError
 from unbroken.trajectory.recording import SUFFIX, Summary, is_recording, list_recordings, read_recording, summarize
-from unbroken.viewer.fields import LONGEST, as_object
+from unbroken.viewer.entries import LONGEST_FIELD, as_object
 from unbroken.viewer.picture import RECORDED, Picture, draw, shown_name
 from unbroken.wires.jsontext import loads
 
@@ -136,7 +136,7 @@ def recordings_below(folder: Path) -> list[Path]:
 
 def _state(summary: Summary) -> str:
     if summary.problem or summary.stop_reason:
-        return summary.stop_reason[:LONGEST]
+        return summary.stop_reason[:LONGEST_FIELD]
     return RECORDED if summary.agent_name == RECORDED else "unfinished"
 
 
@@ -145,9 +145,9 @@ def _row(summary: Summary, failed: int | None) -> Row:
     return Row(
         shown_name(summary.path),
         summary.problem.replace(str(summary.path), shown_name(summary.path)),  # a page may be sent to somebody
-        summary.run[:LONGEST],
-        summary.agent_name[:LONGEST],
-        summary.model[:LONGEST],
+        summary.run[:LONGEST_FIELD],
+        summary.agent_name[:LONGEST_FIELD],
+        summary.model[:LONGEST_FIELD],
         summary.time,
         summary.prompt,
         _state(summary),

@@ -16,9 +16,7 @@ import orjson
 from unbroken.trajectory.facts import NO_RESPONSE
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
-from unbroken.viewer.clips import Clip, Clipper
-from unbroken.viewer.entries import Entry, entries_of
-from unbroken.viewer.fields import count, flag, inner, number, text, words
+from unbroken.viewer.entries import Clip, Clipper, Entry, count, entries_of, flag, inner, number, text, words
 from unbroken.viewer.folding import Lanes
 from unbroken.viewer.lanes import CallLane, Mark, Turn
 from unbroken.viewer.request_messages import AskedRequest, prompt_of, requests_of

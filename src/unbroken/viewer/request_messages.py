@@ -8,8 +8,7 @@ from itertools import islice
 
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
-from unbroken.viewer.clips import Clip, Clipper
-from unbroken.viewer.fields import as_list, as_object, count, flag, inner, objects, text, words
+from unbroken.viewer.entries import Clip, Clipper, as_list, as_object, count, flag, inner, objects, text, words
 from unbroken.viewer.folding import media
 
 

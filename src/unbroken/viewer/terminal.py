@@ -12,12 +12,25 @@ from datetime import datetime
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from unbroken.viewer.clips import Clip
+from unbroken.viewer.entries import Clip
 from unbroken.viewer.lanes import Mark
 from unbroken.viewer.listing import Row
 from unbroken.viewer.picture import RECORDED, Picture
-from unbroken.viewer.ruler import EARLY, FAILED, FINE, MODEL, RUNNING, WAITING, WRITING, Glyphs
-from unbroken.viewer.waterfall import Waterfall, fit, in_line, legend_lines, seconds_in_words
+from unbroken.viewer.waterfall import (
+    EARLY,
+    FAILED,
+    FINE,
+    MODEL,
+    RUNNING,
+    WAITING,
+    WRITING,
+    Glyphs,
+    Waterfall,
+    fit,
+    in_line,
+    legend_lines,
+    seconds_in_words,
+)
 
 _NARROWEST = 20
 _PROMPT = 20

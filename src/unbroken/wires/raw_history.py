@@ -1,4 +1,5 @@
-"""Raw messages of a wire, as clients send them: what its adaptor has to provide, and a response with one call left.
+"""Raw messages and bytes of a client's wire: what a wire provides to repair a history, and to relay a response
+unchanged.
 
 A wire's adaptor takes its messages apart into calls, results and the rest. What is wrong with a history, and how it is
 repaired, is decided by `transcript`, the same for all wires. Raw messages come from clients: any field may have any
@@ -7,11 +8,18 @@ value, and fields that we do not know are kept.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from unbroken.messages import Json
+from unbroken.errors import StreamError
+from unbroken.messages import Json, ToolCall
 from unbroken.transcript import History
-from unbroken.wires.values import Object, as_dict, as_list
+from unbroken.wires.jsontext import Damaged, loads
+from unbroken.wires.parts import call_from_text
+from unbroken.wires.sse import Framer
+from unbroken.wires.values import MINTED, MISSHAPEN, Object, as_dict, as_list
 
 
 class RawHistory(History[Json], Protocol):
@@ -59,3 +67,172 @@ def one_call_in(history: RawHistory, message: Object, role: str, new_id: str) ->
     values = [history.renamed(piece, new_id) if new_id and piece is first else piece.value for piece in kept]
     built = history.build(message_of_model, values)
     return {key: value for key, value in built.items() if key in message}
+
+
+# Relaying a response to a client of the same wire: may the bytes go out unchanged, and what does the client have?
+
+
+MANY = 16 * 1024
+"""Bytes that are kept unread: few enough for a gateway that relays hundreds of streams at once."""
+
+
+class RelayedStream:
+    """What a client has received of a response as its provider sent it, for the encoder that continues the stream.
+
+    A relay sees every event and continuing with an encoder is rare, so bytes are only kept here. They are read when the
+    encoder needs them, or when there are many. It never raises: what cannot be read is skipped, for the client has it
+    already. Each wire has a subclass that reads its events.
+    """
+
+    marks: tuple[bytes, ...] = ()
+    """Every event that matters once the beginning is known contains one of these; without marks, all events matter."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        """The beginning is known: from now on only events with a mark have to be read."""
+        self._unread: list[bytes] = []
+        self._size = 0
+        self._news = False
+
+    def add(self, data: bytes) -> None:
+        """Complete events, as many as came at once."""
+        self._unread.append(data)
+        self._size += len(data)
+        self._news = True
+        if self._size > MANY:
+            self._read_all()
+
+    def catch_up(self) -> bool:
+        """Reads everything. False if nothing was added since the last call."""
+        if not self._news:
+            return False
+        self._news = False
+        self._read_all()
+        return True
+
+    def _read_all(self) -> None:
+        data = b"".join(self._unread)
+        self._unread.clear()
+        self._size = 0
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._may_skip(data):  # nearly all that ever passes is text
+            return
+        for event in data.split(b"\n\n"):
+            at = event.find(b"data:")
+            text = event[at + 5 :]
+            if at >= 0 and b"\n" not in text and (not at or event[at - 1] == 10):
+                if len(text) > 8 or text.strip():  # else it only keeps the connection alive
+                    self._read(text)
+            elif at < 0 and event[:1] == b":" and b"\n" not in event:
+                continue  # so does a comment
+            elif event:
+                self._read_oddly(event)
+
+    def read(self, data: bytes) -> None:
+        """The JSON text of one event; whatever is wrong with it may be raised."""
+        raise NotImplementedError
+
+    def _may_skip(self, data: bytes) -> bool:
+        if not self.begun:
+            return False
+        for mark in self.marks:  # noqa: SIM110 - a generator would cost more than the search
+            if mark in data:
+                return False
+        return True
+
+    def _read(self, data: bytes) -> None:
+        if self._may_skip(data):
+            return
+        try:
+            self.read(data)
+        except (*MISSHAPEN, StreamError):
+            return
+
+    def _read_oddly(self, event: bytes) -> None:
+        """No blank line between events, one event on several lines, comments: as a decoder would take them."""
+        framer = Framer()
+        try:
+            texts = framer.feed(event + b"\n\n") + framer.end()
+        except StreamError:
+            return
+        for text in texts:
+            self._read(text)
+
+
+def same_input(sent: str, complete: str) -> bool:
+    """Did the client receive all of a call's arguments (or free text)? Another spelling of the same JSON counts."""
+    if sent == complete:
+        return True
+    arguments = call_from_text("", "", sent, 0).arguments
+    return arguments is not None and arguments == call_from_text("", "", complete, 0).arguments
+
+
+def event_of(data: bytes) -> Object:
+    event: Json = loads(data)
+    return as_dict(event)
+
+
+class StreamCheck:
+    """Can any client of a wire read these raw events? Feed it all events of a response, complete ones, in any portions.
+
+    Our decoder accepts calls without an index, with index 0 for all of them, with arguments of a wrong type; official
+    clients merge them, lose them or raise. So only events about calls are read, and everything unexpected is refused;
+    then our encoder writes the response instead.
+    """
+
+    marks: tuple[bytes, ...]
+    """Only events that contain one of these are read."""
+    named = False
+    """Clients of this wire need the name of each event."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        """The index of the next block or item."""
+        self._begun = False
+
+    def feed(self, data: bytes) -> bool:
+        if not self._begun and data.strip():
+            self._begun = True
+            if self.named and b"event:" not in data:
+                return False
+        if not any(mark in data for mark in self.marks):
+            return True
+        for line in data.splitlines():
+            if line.startswith(b"data:") and any(mark in line for mark in self.marks):
+                try:
+                    event = as_dict(loads(line[5:]))
+                except Damaged:
+                    return False
+                if not self.conforms(event):
+                    return False
+        return True
+
+    def conforms(self, event: Object) -> bool:
+        raise NotImplementedError
+
+    def is_next(self, index: Json) -> bool:
+        fits = isinstance(index, int) and not isinstance(index, bool) and index == self._next
+        self._next += 1
+        return fits
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """When may a provider's bytes go to a client of the same wire unchanged?"""
+
+    check: Callable[[], StreamCheck]
+    body_conforms: Callable[[Object], bool]
+    """The same for the calls of a non-streaming body."""
+    end: re.Pattern[bytes]
+    """Matches the last events of a stream, which clients wait for."""
+    ids_optional: bool = False
+    """Do clients of this wire expect calls without ids?"""
+
+    def call_conforms(self, call: ToolCall) -> bool:
+        """Did the call come as its wire has it?"""
+        return not call.problem and (not call.notes or (self.ids_optional and call.notes == (MINTED,)))
+
+    def has_end(self, data: bytes) -> bool:
+        """Of a complete response: are its last events in this data?"""
+        return self.end.search(data) is not None

@@ -15,11 +15,9 @@ from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
 from unbroken.verdicts import Meaning
 from unbroken.wires.http_api import HttpApi
-from unbroken.wires.ids import IdRule
 from unbroken.wires.jsontext import dumps
-from unbroken.wires.raw_history import RawHistory
-from unbroken.wires.relay import Relay
-from unbroken.wires.values import MISSHAPEN, Object
+from unbroken.wires.raw_history import RawHistory, Relay
+from unbroken.wires.values import MISSHAPEN, IdRule, Object
 
 if TYPE_CHECKING:
     from unbroken.wires.event_shapes import ForTests

@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from unbroken.decoding.scanner import MAX_DEPTH
+from unbroken.decoding.arguments import MAX_DEPTH
 
 LONGEST_TAG = 64
 """No closing tag that `until` is asked for is longer."""

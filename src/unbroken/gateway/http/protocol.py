@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from unbroken.deadlines import Deadline, deadline
+from unbroken.clock import Deadline, deadline
 from unbroken.gateway.http.asgi import DisconnectSignal
 from unbroken.gateway.settings import GatewaySettings
 

@@ -30,7 +30,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
 from unbroken.errors import UserError
-from unbroken.gateway.admin.prometheus_metrics import COUNTS_DIR
+from unbroken.gateway.admin.stats import COUNTS_DIR
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.http.asgi import Receive, Scope, Send
 from unbroken.gateway.http.protocol import BoundedConfig, BoundedProtocol

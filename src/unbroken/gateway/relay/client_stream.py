@@ -28,6 +28,7 @@ from unbroken.deltas import (
     CallWithdrawn,
     Delta,
     Ended,
+    PartialResponse,
     ReasoningDelta,
     Received,
     Restarted,
@@ -37,7 +38,6 @@ from unbroken.deltas import (
 from unbroken.gateway.settings import OnDiverge
 from unbroken.gateway.turns.turn import same_call
 from unbroken.messages import Assistant, ToolCall, Usage
-from unbroken.partial_response import PartialResponse
 from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps, loads, loads_faithful

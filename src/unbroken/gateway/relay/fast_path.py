@@ -18,15 +18,14 @@ from typing import cast
 from unbroken.decoding import Decoder
 from unbroken.deltas import Delta
 from unbroken.errors import ProviderError
+from unbroken.gateway.http.asgi import off_loop
 from unbroken.gateway.http.client_request import ClientRequest
-from unbroken.gateway.http.large_bodies import off_loop
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Json, Request
+from unbroken.models.connections import Sent
 from unbroken.models.http import HTTPModel
-from unbroken.models.in_flight import Sent
-from unbroken.models.model import Model
-from unbroken.models.raw_bytes import PassingDecoder
-from unbroken.models.response_limit import RESPONSE_LIMIT
+from unbroken.models.model import RESPONSE_LIMIT, Model
+from unbroken.models.relay import PassingDecoder
 from unbroken.models.retrying import RetryingModel
 from unbroken.wires import find_wire
 from unbroken.wires.values import as_dict, as_text

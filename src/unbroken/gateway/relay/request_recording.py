@@ -29,6 +29,7 @@ from unbroken.deltas import (
     CallWithdrawn,
     Delta,
     Ended,
+    PartialResponse,
     ReasoningDelta,
     Restarted,
     TextDelta,
@@ -56,7 +57,6 @@ from unbroken.gateway.settings import GatewaySettings
 from unbroken.messages import Assistant, Json, Message, Request, System, ToolCall, ToolMessage, Usage
 from unbroken.middleware import Ask, RunStart
 from unbroken.models.model import Model, closing
-from unbroken.partial_response import PartialResponse
 from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import SUFFIX
 from unbroken.verdicts import Verdict

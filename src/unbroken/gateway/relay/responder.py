@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from unbroken.decoding.calls import too_many_calls
-from unbroken.decoding.documented_bodies import look_at
+from unbroken.decoding.guess import look_at
 from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import ChainBroken, InvalidRequest, StreamError, UnbrokenError
 from unbroken.gateway.admin.stats import Stats
-from unbroken.gateway.http.asgi import Refused
+from unbroken.gateway.http.asgi import Refused, off_loop
 from unbroken.gateway.http.client_request import ClientRequest, ends_in_result
-from unbroken.gateway.http.large_bodies import off_loop
 from unbroken.gateway.http.routes import (
     check_body,
     check_ids,
@@ -30,14 +29,16 @@ from unbroken.gateway.http.routes import (
     read_request,
 )
 from unbroken.gateway.relay.client_stream import ClientStream
-from unbroken.gateway.relay.exchange import Exchange, Outcome, Outlet
-from unbroken.gateway.relay.fast_path import Fetched, can_forward, fetch, send
-from unbroken.gateway.relay.history_repair import (
+from unbroken.gateway.relay.exchange import (
+    Exchange,
+    Outcome,
+    Outlet,
     describe_edits,
     lost_reasoning,
     name_of,
     prepare_request,
 )
+from unbroken.gateway.relay.fast_path import Fetched, can_forward, fetch, send
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.turns.call_ids import is_ours
 from unbroken.gateway.turns.retries import Answered, InFlight, SavedAnswer
@@ -54,9 +55,9 @@ from unbroken.gateway.turns.serial import (
 from unbroken.gateway.turns.turn import Turn
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
-from unbroken.models.in_flight import Sent
+from unbroken.models.connections import Sent
 from unbroken.models.model import closing
-from unbroken.models.relay_request import RelayRequest
+from unbroken.models.relay import RelayRequest
 from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import loads

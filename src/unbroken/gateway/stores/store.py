@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from unbroken.clock import current_clock
 from unbroken.errors import UnbrokenError
@@ -73,3 +75,83 @@ def refuse_too_large(entries: Mapping[str, bytes], limit: int) -> None:
 def wall_time() -> float:
     """What tells when an entry expires: processes and restarts share it."""
     return current_clock().now()
+
+
+# A circuit breaker around any store: one request waits for a store that hangs, not every request.
+#
+# After a slow failure the store is left alone for some seconds; then one request tries it, and the others get that
+# result. Quick failures are passed on each time. A store that becomes unavailable, or available again, is logged
+# here.
+
+
+log = logging.getLogger("unbroken.gateway")
+
+SLOW = 1.0
+"""Seconds after which a failure has kept somebody waiting."""
+PAUSE = 5.0
+"""Seconds in which nobody asks after that."""
+
+T = TypeVar("T")
+
+
+class CircuitBreakerStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._hangs = ""
+        """How it failed when it was last waited for; empty while it answers."""
+        self._again = 0.0
+        self._trying = False
+        self._failing: set[str] = set()
+
+    async def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        return await self._ask("read", lambda: self._store.get(keys)) if keys else []
+
+    async def put(self, entries: Mapping[str, bytes], ttl: float, append: Mapping[str, bytes] = NOTHING) -> None:
+        if entries or append:
+            await self._ask("written to", lambda: self._store.put(entries, ttl, append))
+
+    async def stats(self) -> StoreStats:
+        return await self._ask("read", self._store.stats)
+
+    async def ping(self) -> None:
+        await self._ask("written to", self._store.ping)
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+    async def _ask(self, act: str, work: Callable[[], Awaitable[T]]) -> T:
+        now = asyncio.get_running_loop().time
+        began = now()
+        trying = bool(self._hangs)
+        if trying:
+            if self._trying or began < self._again:
+                unavailable = StoreUnavailable(f"{self._hangs}; it is not asked for some seconds")
+                unavailable.retry_after = max(1.0, self._again - began)
+                raise unavailable
+            self._trying = True
+        try:
+            answer = await work()
+        except EntryTooLarge:  # nobody was asked
+            raise
+        except StoreUnavailable as error:
+            waited = now() - began >= SLOW
+            self._hangs = str(error) if waited else ""
+            self._again = now() + PAUSE
+            self._note(act, error)
+            raise
+        finally:
+            if trying:
+                self._trying = False
+        self._hangs = ""
+        self._note(act, None)
+        return answer
+
+    def _note(self, act: str, error: StoreUnavailable | None) -> None:
+        if (error is not None) == (act in self._failing):
+            return
+        if error is not None:
+            self._failing.add(act)
+            log.warning("the store cannot be %s: %s", act, error)
+        else:
+            self._failing.discard(act)
+            log.warning("the store can be %s again", act)

@@ -40,11 +40,18 @@ from unbroken.tools.caller import Caller
 from unbroken.tools.context import CallContext
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.facts import NO_RESPONSE
-from unbroken.trajectory.otel.call_spans import CallSpans
-from unbroken.trajectory.otel.message_content import answer, history
-from unbroken.trajectory.otel.names import CANCELLED, Asked, is_foreign, nanoseconds
-from unbroken.trajectory.otel.request_spans import Asking, traced
-from unbroken.trajectory.otel.tracing import Telemetry, Tracing, fail
+from unbroken.trajectory.otel.names import (
+    CANCELLED,
+    Asked,
+    Telemetry,
+    Tracing,
+    answer,
+    fail,
+    history,
+    is_foreign,
+    nanoseconds,
+)
+from unbroken.trajectory.otel.spans import Asking, CallSpans, traced
 
 
 def tracing(

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from unbroken.wires.anthropic.messages_content import NAME, is_all_signed, turn_thinking_off
 from unbroken.wires.anthropic.messages_decoder import MARKS, MessagesDecoder, recognises
 from unbroken.wires.anthropic.messages_encoder import MessagesEncoder, MessagesProviderWriter, error_body, error_event
-from unbroken.wires.anthropic.messages_history import HISTORY, keep_first_call
-from unbroken.wires.anthropic.messages_http import MessagesHttp
-from unbroken.wires.anthropic.messages_relay import RELAY
+from unbroken.wires.anthropic.messages_relay import HISTORY, RELAY, MessagesHttp, keep_first_call
 from unbroken.wires.anthropic.messages_requests import ID_RULE, decode_request, encode_request
 from unbroken.wires.wire import Wire
 
@@ -20,8 +18,11 @@ if TYPE_CHECKING:
 
 @cache
 def _for_tests() -> ForTests:
-    from unbroken.wires.anthropic.messages_faults import MessagesEvents  # noqa: PLC0415 - start-up time
-    from unbroken.wires.anthropic.messages_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+    from unbroken.wires.anthropic.messages_strict import (  # noqa: PLC0415 - start-up time
+        MessagesEvents,
+        check_request,
+        check_shape,
+    )
     from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
 
     return ForTests(check_shape, check_request, MessagesEvents())

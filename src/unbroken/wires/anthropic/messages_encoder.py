@@ -8,10 +8,10 @@ from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic.messages_content import UNSIGNED
 from unbroken.wires.anthropic.messages_relay import RelayedBlock, RelayedMessages
 from unbroken.wires.anthropic.messages_requests import encode_call
-from unbroken.wires.error_shapes import TOO_LONG, beginning_with, status_of
+from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text, outgoing_arguments
-from unbroken.wires.relay import same_input
+from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object
 
 _ERROR_TYPES = {

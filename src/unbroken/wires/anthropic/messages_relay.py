@@ -1,4 +1,4 @@
-"""anthropic-messages, relaying: what part of a stream the client has received already, for the encoder to continue.
+"""anthropic-messages in a gateway: relaying responses unchanged, raw messages and their repair, HTTP.
 
 Text and thinking are skipped: only the block that they belong to matters.
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 
+from unbroken.messages import Json
+from unbroken.transcript import Piece
+from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.jsontext import dumps, exact
-from unbroken.wires.relay import Relay, RelayedStream, StreamCheck, event_of
+from unbroken.wires.raw_history import Relay, RelayedStream, StreamCheck, event_of, field, one_call_in
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 
 
@@ -91,3 +94,99 @@ def _body_conforms(body: Object) -> bool:
 
 
 RELAY = Relay(MessagesCheck, _body_conforms, end=re.compile(rb"message_stop"))
+
+
+# anthropic-messages, raw messages: taken apart for repair, and a body with only its first call.
+#
+# Results come first in the user message directly after their calls. The provider reads neighbouring messages of the
+# assistant as one, and refuses an id that occurs twice in a request.
+
+
+class MessagesHistory:
+    unique = True
+
+    def run(self, message: Json) -> str:
+        return "assistant" if field(as_dict(message), "role") == "assistant" else ""
+
+    def pieces(self, message: Json) -> list[Piece]:
+        content = as_dict(message).get("content")
+        if isinstance(content, str) and content:
+            return [Piece("speech", {"type": "text", "text": content})]
+        blocks = as_list(content)
+        return [self._piece(block, self.run(message)) for block in blocks] or [Piece("speech", content or None)]
+
+    def _piece(self, block: Json, run: str) -> Piece:
+        fields = as_dict(block)
+        match field(fields, "type"):
+            case "tool_use" if run:
+                return Piece("call", block, field(fields, "id"), field(fields, "name"))
+            case "tool_result":
+                return Piece("result", block, field(fields, "tool_use_id"))
+            case _:
+                return Piece("speech", block)
+
+    def build(self, message: Json, values: list[Json]) -> Json:
+        return {**message, "content": [value for value in values if value is not None]}
+
+    def holds(self, message: Json) -> bool:
+        return field(as_dict(message), "role") == "user"
+
+    def wrap(self, results: list[Json]) -> list[Json]:
+        return [{"role": "user", "content": results}]
+
+    def error(self, call: Object, text: str) -> Json:
+        return {"type": "tool_result", "tool_use_id": field(call, "id"), "content": text, "is_error": True}
+
+    def renamed(self, piece: Piece, id: str) -> Json:
+        return {**piece.value, "id" if piece.kind == "call" else "tool_use_id": id}
+
+    def has_links(self, message: Object) -> bool:
+        return any(field(block, "type") in ("tool_use", "tool_result") for block in dicts(message.get("content")))
+
+    def is_partial(self, messages: list[Json]) -> bool:
+        return False
+
+    def joined(self, messages: list[Json]) -> list[Json]:
+        return messages
+
+
+HISTORY = MessagesHistory()
+
+
+def keep_first_call(body: Object, new_id: str = "") -> Object:
+    """A non-streaming body with only the first of its calls, under `new_id` if there is one; nothing else changes. The
+    same object where nothing has to change."""
+    return one_call_in(HISTORY, body, "assistant", new_id)
+
+
+# anthropic-messages over HTTP.
+
+
+class MessagesHttp(HttpApi):
+    short_name = "anthropic"
+    provider = "anthropic"
+    base_url_variable = "ANTHROPIC_BASE_URL"
+    path = "/v1/messages"
+    count_path = "/v1/messages/count_tokens"
+    operations = {path: Operation(), count_path: Operation("count")}  # noqa: RUF012 - annotated in the base class
+    key_header = "x-api-key"
+    headers = {"anthropic-version": "2023-06-01"}  # noqa: RUF012 - annotated in the base class
+    endings = ("/messages",)
+    error_paths = ("/v1/messages",)
+    response_id = "msg_"
+    error_name = "AnthropicError"
+    roles = "user or assistant"
+    fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.fields,
+        "system": (str, list),
+        "tool_choice": (dict,),
+        "thinking": (dict,),
+        "stop_sequences": (list,),
+    }
+
+    def mistake_in(self, message: Object) -> str:
+        """Of results: other blocks have objects in `content`."""
+        for block in dicts(message.get("content")):
+            if block.get("type") == "tool_result" and not isinstance(block.get("content"), str | list | None):
+                return "has a `tool_result` whose `content` is not a text or a list"
+        return ""

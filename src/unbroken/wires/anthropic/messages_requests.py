@@ -40,7 +40,6 @@ from unbroken.wires.anthropic.messages_content import (
     mark,
     says_all,
 )
-from unbroken.wires.ids import IdRule, fit
 from unbroken.wires.parts import (
     cache_mark,
     call_from_text,
@@ -50,7 +49,7 @@ from unbroken.wires.parts import (
     says_more,
     with_extra,
 )
-from unbroken.wires.values import Object, as_dict, as_int, as_list, as_number, as_text, dicts
+from unbroken.wires.values import IdRule, Object, as_dict, as_int, as_list, as_number, as_text, dicts, fit
 
 ID_RULE = IdRule(128, "[A-Za-z0-9_-]")
 _MAX_TOKENS = 8192  # the API demands a limit; this one every model accepts

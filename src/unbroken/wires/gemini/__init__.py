@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from unbroken.wires.gemini.gemini_contents import sign_with_placeholder
 from unbroken.wires.gemini.gemini_decoder import MARKS, GeminiDecoder, recognises
 from unbroken.wires.gemini.gemini_encoder import GeminiEncoder, GeminiProviderWriter, error_body, error_event
-from unbroken.wires.gemini.gemini_history import HISTORY, keep_first_call
-from unbroken.wires.gemini.gemini_http import GeminiHttp
 from unbroken.wires.gemini.gemini_parts import NAME
-from unbroken.wires.gemini.gemini_relay import RELAY
+from unbroken.wires.gemini.gemini_relay import HISTORY, RELAY, GeminiHttp, keep_first_call
 from unbroken.wires.gemini.gemini_requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
@@ -22,8 +20,11 @@ if TYPE_CHECKING:
 @cache
 def _for_tests() -> ForTests:
     from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
-    from unbroken.wires.gemini.gemini_faults import GeminiEvents  # noqa: PLC0415 - start-up time
-    from unbroken.wires.gemini.gemini_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+    from unbroken.wires.gemini.gemini_strict import (  # noqa: PLC0415 - start-up time
+        GeminiEvents,
+        check_request,
+        check_shape,
+    )
 
     return ForTests(check_shape, check_request, GeminiEvents())
 

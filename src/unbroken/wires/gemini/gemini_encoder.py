@@ -7,10 +7,10 @@ from typing import Any
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
 from unbroken.verdicts import Meaning
-from unbroken.wires.error_shapes import TOO_LONG, beginning_with, status_of
 from unbroken.wires.gemini.gemini_contents import encode_arguments
 from unbroken.wires.gemini.gemini_parts import Parts
 from unbroken.wires.gemini.gemini_relay import RelayedGemini
+from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text
 from unbroken.wires.values import Object, as_dict

@@ -5,13 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from unbroken.wires.openai_chat.chat_bodies import read_plain
 from unbroken.wires.openai_chat.chat_decoder import MARKS, ChatDecoder, recognises
-from unbroken.wires.openai_chat.chat_encoder import ChatEncoder, ChatProviderWriter, error_body, error_event
-from unbroken.wires.openai_chat.chat_history import HISTORY, keep_first_call
-from unbroken.wires.openai_chat.chat_http import ChatHttp
+from unbroken.wires.openai_chat.chat_encoder import ChatEncoder, ChatProviderWriter, error_body, error_event, read_plain
 from unbroken.wires.openai_chat.chat_messages import ID_RULE, NAME, blank_reasoning
-from unbroken.wires.openai_chat.chat_relay import RELAY
+from unbroken.wires.openai_chat.chat_relay import HISTORY, RELAY, ChatHttp, keep_first_call
 from unbroken.wires.openai_chat.chat_requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
@@ -22,8 +19,11 @@ if TYPE_CHECKING:
 @cache
 def _for_tests() -> ForTests:
     from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
-    from unbroken.wires.openai_chat.chat_faults import ChatEvents  # noqa: PLC0415 - start-up time
-    from unbroken.wires.openai_chat.chat_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+    from unbroken.wires.openai_chat.chat_strict import (  # noqa: PLC0415 - start-up time
+        ChatEvents,
+        check_request,
+        check_shape,
+    )
 
     return ForTests(check_shape, check_request, ChatEvents())
 

@@ -30,7 +30,6 @@ from unbroken.messages import (
     ToolResult,
     User,
 )
-from unbroken.wires.ids import IdRule, fit
 from unbroken.wires.parts import (
     MEDIA_OF,
     audio_format,
@@ -48,7 +47,7 @@ from unbroken.wires.parts import (
     own_native,
     says_more,
 )
-from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
+from unbroken.wires.values import IdRule, Object, as_dict, as_list, as_text, dicts, fit
 
 NAME = "openai-chat"
 ID_RULE = IdRule(40)

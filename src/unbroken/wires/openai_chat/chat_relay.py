@@ -1,4 +1,4 @@
-"""openai-chat, relaying: what part of a stream the client has received already, for the encoder that continues it.
+"""openai-chat in a gateway: relaying responses unchanged, raw messages and their repair, HTTP.
 
 Text is skipped: continuing a stream needs none of it.
 """
@@ -6,10 +6,13 @@ Text is skipped: continuing a stream needs none of it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from unbroken.messages import Json, ToolCall
+from unbroken.transcript import Piece
+from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.parts import call_from_text
-from unbroken.wires.relay import Relay, RelayedStream, StreamCheck, event_of
+from unbroken.wires.raw_history import Relay, RelayedStream, StreamCheck, event_of, field, one_call_in_each
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 
 _HEAD = ("id", "created", "model", "system_fingerprint", "service_tier")
@@ -168,3 +171,107 @@ def _call_conforms(call: Object) -> bool:
 
 
 RELAY = Relay(ChatCheck, _body_conforms, end=re.compile(rb'"finish_reason"\s*:\s*".*\[DONE\]', re.DOTALL))
+
+
+# openai-chat, raw messages: taken apart for repair, and a body with only its first call.
+#
+# Calls are in `tool_calls`; each result is a message of its own, and neighbouring results are one turn.
+
+
+class ChatHistory:
+    unique = False
+
+    def run(self, message: Json) -> str:
+        return "results" if field(as_dict(message), "role") in ("tool", "function") else ""
+
+    def pieces(self, message: Json) -> list[Piece]:
+        fields = as_dict(message)
+        match fields.get("role"):
+            case "tool":
+                return [Piece("result", message, field(fields, "tool_call_id"), field(fields, "name"))]
+            case "function":
+                return [Piece("result", message, None, field(fields, "name"))]
+            case "assistant":
+                legacy = as_dict(fields.get("function_call"))
+                calls = [self._call(call) for call in as_list(fields.get("tool_calls"))]
+                if not calls and field(legacy, "name"):
+                    return [Piece("call", message, None, field(legacy, "name"))]
+                return calls or [Piece("speech", message)]
+            case _:
+                return [Piece("speech", message)]
+
+    def _call(self, call: Json) -> Piece:
+        fields = as_dict(call)
+        if not fields:
+            return Piece("speech", call)
+        function = as_dict(fields.get("function")) or as_dict(fields.get("custom"))
+        return Piece("call", call, field(fields, "id"), field(function, "name"))
+
+    def build(self, message: Json, values: list[Json]) -> Json:
+        if as_list(message.get("tool_calls")) and message.get("role") == "assistant":
+            return {**message, "tool_calls": values}
+        return values[0]
+
+    def holds(self, message: Json) -> bool:
+        return False
+
+    def wrap(self, results: list[Json]) -> list[Json]:
+        return results
+
+    def error(self, call: Object, text: str) -> Json:
+        if field(call, "role") == "assistant":  # the old single call: its value is the message
+            return {"role": "function", "name": field(as_dict(call.get("function_call")), "name"), "content": text}
+        return {"role": "tool", "tool_call_id": field(call, "id"), "content": text}
+
+    def renamed(self, piece: Piece, id: str) -> Json:
+        return {**piece.value, "id" if piece.kind == "call" else "tool_call_id": id}
+
+    def has_links(self, message: Object) -> bool:
+        role = field(message, "role")
+        calls = as_list(message.get("tool_calls")) or as_dict(message.get("function_call"))
+        return role in ("tool", "function") or bool(calls)
+
+    def is_partial(self, messages: list[Json]) -> bool:
+        return False
+
+    def joined(self, messages: list[Json]) -> list[Json]:
+        return messages
+
+
+HISTORY = ChatHistory()
+
+
+def keep_first_call(body: Object, new_id: str = "") -> Object:
+    """A non-streaming body with only the first call of each answer, under `new_id` if there is one; nothing else
+    changes. The same object where nothing has to change."""
+    return one_call_in_each(HISTORY, body, "choices", "message", "assistant", new_id)
+
+
+# openai-chat over HTTP.
+
+
+class ChatHttp(HttpApi):
+    short_name = "chat"
+    provider = "openai"
+    base_url_variable = "OPENAI_BASE_URL"
+    base_path = "/v1"
+    path = "/chat/completions"
+    operations = dict.fromkeys(("/v1/chat/completions", "/chat/completions"), Operation())
+    endings = ("/chat/completions",)
+    response_id = "chatcmpl-"
+    roles = "system, developer, user, assistant or tool"
+    fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.fields,
+        "tool_choice": (str, dict),
+        "reasoning_effort": (str,),
+        "stop": (str, list),
+        "seed": (int,),
+    }
+    message_fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.message_fields,
+        "tool_calls": (list,),
+    }
+    takes_texts = True
+
+    def wants_usage(self, body: Mapping[str, Json]) -> bool:
+        return bool(as_dict(body.get("stream_options")).get("include_usage"))

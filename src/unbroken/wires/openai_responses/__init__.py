@@ -12,11 +12,9 @@ from unbroken.wires.openai_responses.responses_encoder import (
     error_body,
     error_event,
 )
-from unbroken.wires.openai_responses.responses_history import HISTORY, keep_first_call
-from unbroken.wires.openai_responses.responses_http import ResponsesHttp
 from unbroken.wires.openai_responses.responses_items import NAME
 from unbroken.wires.openai_responses.responses_messages import ID_RULE
-from unbroken.wires.openai_responses.responses_relay import RELAY
+from unbroken.wires.openai_responses.responses_relay import HISTORY, RELAY, ResponsesHttp, keep_first_call
 from unbroken.wires.openai_responses.responses_requests import decode_request, encode_request
 from unbroken.wires.wire import Wire
 
@@ -27,8 +25,11 @@ if TYPE_CHECKING:
 @cache
 def _for_tests() -> ForTests:
     from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
-    from unbroken.wires.openai_responses.responses_faults import ResponsesEvents  # noqa: PLC0415 - start-up time
-    from unbroken.wires.openai_responses.responses_strict import check_request, check_shape  # noqa: PLC0415 - start-up time
+    from unbroken.wires.openai_responses.responses_strict import (  # noqa: PLC0415 - start-up time
+        ResponsesEvents,
+        check_request,
+        check_shape,
+    )
 
     return ForTests(check_shape, check_request, ResponsesEvents())
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
 from unbroken.verdicts import Meaning
-from unbroken.wires.error_shapes import openai_error, status_of
+from unbroken.wires.http_api import openai_error, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.responses_messages import encode_call
 from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
-from unbroken.wires.relay import same_input
+from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object, as_text
 
 _TEXT, _SUMMARY = KINDS["output_text"], KINDS["summary_text"]

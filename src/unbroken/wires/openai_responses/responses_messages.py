@@ -25,7 +25,6 @@ from unbroken.messages import (
     ToolResult,
     User,
 )
-from unbroken.wires.ids import IdRule, fit
 from unbroken.wires.jsontext import dump_arguments, loads
 from unbroken.wires.openai_responses.responses_items import (
     NAME,
@@ -47,7 +46,7 @@ from unbroken.wires.parts import (
     own_native,
     says_more,
 )
-from unbroken.wires.values import Object, as_dict, as_text, dicts
+from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 
 ID_RULE = IdRule(64)
 

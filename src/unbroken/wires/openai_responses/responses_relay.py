@@ -1,4 +1,4 @@
-"""openai-responses, relaying: what part of a stream the client has received already, for the encoder that continues it.
+"""openai-responses in a gateway: relaying responses unchanged, raw items and their repair, HTTP.
 
 The last event of a stream repeats the complete response, so all text is read, and kept until its item has ended.
 `Writing` is one open item, begun by the encoder or in relayed bytes; both continue in the same way.
@@ -7,11 +7,15 @@ The last event of a stream repeats the complete response, so all text is read, a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from unbroken.messages import Json
-from unbroken.wires.relay import Relay, RelayedStream, StreamCheck, event_of
-from unbroken.wires.values import Object, as_dict, as_text, dicts
+from unbroken.transcript import Piece
+from unbroken.wires.http_api import HttpApi, Operation
+from unbroken.wires.openai_responses.responses_items import call_kind
+from unbroken.wires.raw_history import Relay, RelayedStream, StreamCheck, event_of, field
+from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +229,153 @@ def _item_conforms(item: Object) -> bool:
 
 
 RELAY = Relay(ResponsesCheck, _body_conforms, end=re.compile(rb"response\.(?:completed|incomplete|failed)"))
+
+
+# openai-responses, raw items: taken apart for repair, and a body with only its first call.
+#
+# The history is a flat list of items; neighbouring items of the model are one turn.
+
+
+# A call to be executed by the client, its answer's type, and how an error is written there.
+_BLANK = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
+_PAIRS: dict[str, tuple[str, Callable[[str], Object]]] = {
+    "function_call": ("function_call_output", lambda text: {"output": text}),
+    "custom_tool_call": ("custom_tool_call_output", lambda text: {"output": text}),
+    "local_shell_call": ("local_shell_call_output", lambda text: {"output": text}),
+    "shell_call": (
+        "shell_call_output",
+        lambda text: {"output": [{"stdout": "", "stderr": text, "outcome": {"type": "exit", "exit_code": 1}}]},
+    ),
+    "apply_patch_call": ("apply_patch_call_output", lambda text: {"status": "failed", "output": text}),
+    # A screenshot is the only answer that this call can have: a blank one.
+    "computer_call": (
+        "computer_call_output",
+        lambda text: {"output": {"type": "computer_screenshot", "image_url": _BLANK}},
+    ),
+    "tool_search_call": ("tool_search_output", lambda text: {"execution": "client", "tools": []}),
+}
+_OUTPUTS = {output for output, _ in _PAIRS.values()}
+
+
+class ResponsesHistory:
+    unique = False
+
+    def run(self, message: Json) -> str:
+        fields = as_dict(message)
+        type = field(fields, "type") or "message"
+        if type in _OUTPUTS:
+            return "results"
+        if not fields or type == "mcp_approval_response":
+            return ""
+        return "assistant" if type != "message" or fields.get("role") == "assistant" else ""
+
+    def pieces(self, message: Json) -> list[Piece]:
+        fields = as_dict(message)
+        type, id = field(fields, "type"), field(fields, "call_id")
+        # Without a call_id, the built-in calls are those that the provider runs itself.
+        kind = call_kind({"execution": "client", **fields}) if type in _PAIRS else ""
+        if kind and (id or kind in ("function", "custom")):
+            return [Piece("call", message, id, field(fields, "name"))]
+        if type in _OUTPUTS and (id or type != "tool_search_output"):
+            return [Piece("result", message, id or field(fields, "id"), field(fields, "name"))]
+        return [Piece("speech", message)]
+
+    def build(self, message: Json, values: list[Json]) -> Json:
+        return values[0]
+
+    def holds(self, message: Json) -> bool:
+        return False
+
+    def wrap(self, results: list[Json]) -> list[Json]:
+        return results
+
+    def error(self, call: Object, text: str) -> Json:
+        type, fields = _PAIRS[call["type"]]
+        return {"type": type, "call_id": field(call, "call_id"), **fields(text)}
+
+    def renamed(self, piece: Piece, id: str) -> Json:
+        return {**piece.value, "call_id": id}
+
+    def has_links(self, message: Object) -> bool:
+        return not field(message, "role") and any(piece.kind != "speech" for piece in self.pieces(message))
+
+    def is_partial(self, messages: list[Json]) -> bool:
+        """A reference stands for an item that only the provider has, perhaps a call."""
+        return any(field(as_dict(item), "type") == "item_reference" for item in messages)
+
+    def joined(self, messages: list[Json]) -> list[Json]:
+        return messages
+
+
+HISTORY = ResponsesHistory()
+
+
+def keep_first_call(body: Object, new_id: str = "") -> Object:
+    """A non-streaming body with only the first of its calls, under `new_id` if there is one; nothing else changes. The
+    same object where nothing has to change."""
+    items = as_list(body.get("output"))
+    calls = [piece for item in items for piece in HISTORY.pieces(item) if piece.kind == "call"]
+    if len(calls) < (1 if new_id else 2):
+        return body
+    first, dropped = calls[0], {id(piece.value) for piece in calls[1:]}
+    kept = [item for item in items if id(item) not in dropped]
+    renamed = HISTORY.renamed(first, new_id) if new_id else first.value
+    return {**body, "output": [renamed if item is first.value else item for item in kept]}
+
+
+# openai-responses over HTTP.
+
+
+_ROLES = ("user", "assistant", "system", "developer")
+_RESULTS = ("function_call_output", "custom_tool_call_output")
+
+
+class ResponsesHttp(HttpApi):
+    short_name = "responses"
+    provider = "openai"
+    base_url_variable = "OPENAI_BASE_URL"
+    base_path = "/v1"
+    path = "/responses"
+    operations = dict.fromkeys(("/v1/responses", "/responses"), Operation())
+    endings = ("/responses",)
+    messages_field = "input"
+    response_id = "resp_"
+    stores = True
+    roles = "system, developer, user or assistant, if it is a message"
+    fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.fields,
+        "instructions": (str,),
+        "tool_choice": (str, dict),
+        "reasoning": (dict,),
+        "text": (dict,),
+        "store": (bool,),
+    }
+    message_fields = {  # noqa: RUF012 - annotated in the base class
+        **HttpApi.message_fields,
+        "type": (str,),
+    }
+
+    def messages_of(self, body: Mapping[str, Json]) -> Json:
+        messages = body.get("input")
+        if isinstance(messages, str):
+            return [{"role": "user", "content": messages}]
+        if messages is None and (body.get("previous_response_id") or body.get("prompt")):
+            return [{"role": "user", "content": ""}]
+        return messages
+
+    def mistake_in(self, message: Object) -> str:
+        type, role = message.get("type"), message.get("role")
+        if type is None and role is None:  # with an id, it is a reference to an item that the provider has
+            return "" if message.get("id") else "has neither a `type` nor a `role`"
+        if type in (None, "message") and role not in _ROLES:
+            return f"has a `role` that is none of {', '.join(_ROLES)}"
+        if type in _RESULTS and not isinstance(message.get("output"), str | list | None):
+            return "has an `output` that is not a text or a list"
+        return ""
+
+    def held_by_provider(self, body: Mapping[str, Json]) -> str:
+        if "item_reference" in [as_dict(item).get("type") for item in as_list(body.get("input"))]:
+            return "item_reference"
+        return next((name for name in ("conversation", "prompt", "background") if body.get(name)), "")
