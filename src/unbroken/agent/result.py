@@ -13,6 +13,7 @@ from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
+from unbroken.frozen import quick
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.trajectory.metrics import Metrics
@@ -23,6 +24,7 @@ OutputT = TypeVar("OutputT", default=None)
 """The type of a structured answer."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Result(Generic[OutputT]):
     text: str

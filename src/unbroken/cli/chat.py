@@ -13,9 +13,10 @@ import typer
 
 from unbroken.agent import Conversation
 from unbroken.cli import options
-from unbroken.cli.options import EXIT_CODES, INTERRUPTED, code_of_stop, ending, print_error, print_line
+from unbroken.cli.exits import EXIT_CODES, INTERRUPTED, code_of_stop, ending, print_error, print_line
+from unbroken.cli.main import is_terminal
 from unbroken.cli.session import Session, open_session
-from unbroken.cli.terminal_text import is_terminal, one_line
+from unbroken.cli.terminal_text import one_line
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recording import SUFFIX

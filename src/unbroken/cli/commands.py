@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unbroken.cli.exits import MISUSED, print_line
 from unbroken.cli.main import print_version
-from unbroken.cli.options import MISUSED, print_line
 
 COMMANDS = ["run", "resume", "chat", "replay", "dph", "serve", "keys", "decode", "probe", "faults", "view", "stats"]
 """In the order in which `--help` lists them."""

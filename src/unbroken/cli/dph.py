@@ -16,9 +16,10 @@ from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.toolset import ToolSet
 from unbroken.cli import options
 from unbroken.cli.dph_progress import JsonShow, PlainShow, Show, TerminalShow, spent
-from unbroken.cli.options import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, print_line
+from unbroken.cli.exits import ANSWERED, MISUSED, STOPPED, code_of, ending, in_options, print_line
+from unbroken.cli.main import is_terminal
 from unbroken.cli.session import allow, build_model, build_tools, logged
-from unbroken.cli.terminal_text import clean, counted, is_terminal
+from unbroken.cli.terminal_text import clean, counted
 from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, ProgramResult, load_program, run_program
 from unbroken.dph.checking import check_program
 from unbroken.dph.evaluating import types_beside

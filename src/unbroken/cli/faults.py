@@ -22,8 +22,10 @@ from rich.table import Table
 from rich.table import Table as Grid
 
 from unbroken import testing
-from unbroken.cli.options import INTERRUPTED, LogLevelName, print_line
-from unbroken.cli.terminal_text import clean, is_terminal, one_line
+from unbroken.cli.exits import INTERRUPTED, print_line
+from unbroken.cli.main import is_terminal
+from unbroken.cli.options import LogLevelName
+from unbroken.cli.terminal_text import clean, one_line
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire

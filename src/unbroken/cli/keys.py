@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from unbroken.cli.options import print_line
-from unbroken.cli.terminal_text import is_terminal
+from unbroken.cli.exits import print_line
+from unbroken.cli.main import is_terminal
 from unbroken.errors import UserError
 from unbroken.gateway.config import FILE, read_config
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import sys
-import traceback
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -14,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
-from unbroken.cli.terminal_text import clean
-from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
 from unbroken.logs import LEVELS, VARIABLE
-from unbroken.models.provider_files import own_file
 from unbroken.models.retrying import ATTEMPTS
 from unbroken.tools.schedule import Schedule
 from unbroken.wires import WIRES
 
 if TYPE_CHECKING:
-    from unbroken.agent.limits import StopReason
+    pass
 
 
 SCHEDULES = [schedule.value for schedule in Schedule]
@@ -151,74 +144,3 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return call
 
     return decorate
-
-
-# Exit codes, and the line on standard error for an error that ends a command. It names options, not arguments.
-
-
-ANSWERED, MISUSED, FAILED, STOPPED, WAITING, INTERRUPTED = 0, 2, 3, 4, 5, 130
-
-EXIT_CODES = (
-    "Exit codes: 0 answered; 2 wrong use, a wrong key or a model that does not exist; 3 the provider failed or its "
-    "answer broke off; 4 a limit, a loop or failing tools ended the run (the text is still printed); 5 calls wait for "
-    "somebody outside; 130 interrupted."
-)
-
-_OPTIONS = {
-    "pass api_key=…": "name a variable that holds one with --api-key-env",
-    "check api_key": "check the key",
-    "set api_key": "set it",
-    "pass base_url=…": "give --base-url",
-    "base_url=": "--base-url",
-    "base_url": "--base-url",
-}
-"""The way out that an error names, and the option that does the same."""
-
-
-def code_of_stop(reason: StopReason) -> int:
-    return ANSWERED if reason == "answered" else WAITING if reason == "waiting" else STOPPED
-
-
-def code_of(error: UnbrokenError) -> int:
-    return MISUSED if isinstance(error, UserError | Unauthorized | ModelNotFound) else FAILED
-
-
-def print_line(line: str) -> None:
-    """One line on standard error. Line breaks and control characters in it are made harmless."""
-    typer.echo(f"unbroken: {clean(' '.join(line.split()))}", err=True)
-
-
-def print_error(error: UnbrokenError, setup: Setup) -> int:
-    if setup.debug:
-        traceback.print_exception(error, file=sys.stderr)
-    message = in_options(str(error))
-    if setup.api_key_env and isinstance(error, Unauthorized):
-        message = re.sub(r"(?<=check )[A-Z0-9_]+(?=, and)", setup.api_key_env, message)
-    print_line(message)
-    return code_of(error)
-
-
-def in_options(message: str) -> str:
-    """The message with options in place of arguments."""
-    if not _is_about_own_rows(message):
-        for spelled, option in _OPTIONS.items():
-            message = message.replace(spelled, option)
-    return message
-
-
-def _is_about_own_rows(message: str) -> bool:
-    """In an error about that file `base_url` is one of its keys, and no option helps."""
-    file = own_file()
-    return file is not None and message.startswith(str(file))
-
-
-@contextmanager
-def ending(setup: Setup) -> Generator[None]:
-    """An error or an interrupt becomes a line and an exit code."""
-    try:
-        yield
-    except UnbrokenError as error:
-        raise typer.Exit(print_error(error, setup)) from None
-    except KeyboardInterrupt:
-        print_line("interrupted")
-        raise typer.Exit(INTERRUPTED) from None

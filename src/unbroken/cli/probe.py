@@ -21,8 +21,9 @@ from rich.status import Status
 from rich.text import Text
 
 from unbroken.cli import options
-from unbroken.cli.options import ANSWERED, INTERRUPTED, MISUSED, print_error, print_line
-from unbroken.cli.terminal_text import is_terminal, one_line, seconds
+from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_error, print_line
+from unbroken.cli.main import is_terminal
+from unbroken.cli.terminal_text import one_line, seconds
 from unbroken.errors import TimedOut, UnbrokenError, UserError
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel

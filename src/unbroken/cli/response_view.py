@@ -16,7 +16,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text as RichText
 
-from unbroken.cli.options import print_line
+from unbroken.cli.exits import print_line
 from unbroken.cli.terminal_text import clean, escape, tokens_used
 from unbroken.clock import RealClock
 from unbroken.decoding import Decoder, Response

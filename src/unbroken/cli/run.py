@@ -15,7 +15,7 @@ from unbroken.agent.prompts import OTHER_TYPE, Prompt
 from unbroken.agent.recorded_agent import agent_of, output_of
 from unbroken.agent.resuming import reading
 from unbroken.cli import options
-from unbroken.cli.options import EXIT_CODES, code_of_stop, ending, print_line
+from unbroken.cli.exits import EXIT_CODES, code_of_stop, ending, print_line
 from unbroken.cli.session import build_tools, logged, open_screen, open_session
 from unbroken.cli.terminal_text import clean, counted
 from unbroken.cli.terminal_text import seconds as in_seconds

@@ -15,7 +15,8 @@ from typing import Annotated
 import typer
 from yarl import URL
 
-from unbroken.cli.options import MISUSED, ApiKeyEnv, BaseUrl, LogLevelName, WireName, print_line
+from unbroken.cli.exits import MISUSED, print_line
+from unbroken.cli.options import ApiKeyEnv, BaseUrl, LogLevelName, WireName
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.gateway.config import FILE, ServeOptions, read_config, settings_from_options
 from unbroken.gateway.config.preflight import Opened

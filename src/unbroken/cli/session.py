@@ -20,9 +20,9 @@ from unbroken.agent import Agent, Limits
 from unbroken.agent.recorded_agent import agent_of
 from unbroken.cli.agent_thread import AgentThread, Screen
 from unbroken.cli.live import LiveScreen
+from unbroken.cli.main import is_terminal
 from unbroken.cli.options import SCHEDULES, Setup
 from unbroken.cli.plain import JsonScreen, PlainScreen
-from unbroken.cli.terminal_text import is_terminal
 from unbroken.cli.timeline import Watch
 from unbroken.errors import UserError
 from unbroken.logs import PlainLines, chosen_level, stderr_handler

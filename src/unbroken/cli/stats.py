@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.status import Status
 
 from unbroken.agent.limits import Prices
-from unbroken.cli.options import ANSWERED, INTERRUPTED, MISUSED, print_line
+from unbroken.cli.exits import ANSWERED, INTERRUPTED, MISUSED, print_line
+from unbroken.cli.main import is_terminal
 from unbroken.cli.stats_tables import Counted, LeftOut, show_json, show_plain, show_tables
-from unbroken.cli.terminal_text import is_terminal
 from unbroken.errors import UserError
 from unbroken.trajectory.alerts import ALERTS, Alert, fired
 from unbroken.trajectory.metrics import Metrics

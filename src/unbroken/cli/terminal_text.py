@@ -5,18 +5,12 @@ what happens in a run.
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 import unicodedata
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from io import TextIOWrapper
-from typing import IO, TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape as _escape
-
-from unbroken.errors import UserError
 
 if TYPE_CHECKING:
     from unbroken.events import RequestRetried, RunFinished
@@ -171,70 +165,3 @@ def tokens_used(given: int, written: int) -> str:
 
 def _value(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-# The standard streams of a command, which may be closed, full, or not UTF-8.
-
-
-READER_GONE = 141
-"""The exit code of programs whose reader has gone, as shells give it."""
-
-
-class Output(TextIOWrapper):
-    """Raises `UserError` if it cannot be written to (a full disk), which a command reports in one line like any other
-    error. A pipe whose reader has gone, as with `head`, is not an error."""
-
-    gone = False
-    """The reader has closed the pipe."""
-
-    @classmethod
-    def over(cls, stream: TextIOWrapper) -> Output:
-        """A terminal that is not UTF-8 shows ? and nothing breaks."""
-        return cls(stream.buffer, stream.encoding, "replace", line_buffering=stream.line_buffering)
-
-    def write(self, text: str, /) -> int:
-        with self._reporting():
-            return super().write(text)
-
-    def flush(self) -> None:
-        with self._reporting():
-            super().flush()
-
-    @contextmanager
-    def _reporting(self) -> Generator[None]:
-        try:
-            yield
-        except BrokenPipeError:
-            self.gone = True
-            self._discard()
-            raise
-        except OSError as error:
-            self._discard()
-            raise UserError(f"standard output cannot be written to: {error.strerror or error}") from error
-
-    def _discard(self) -> None:
-        """What is still buffered would be written at the end of the program, fail again, and print a traceback."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.fileno())
-        os.close(nowhere)
-
-
-def open_streams() -> Output | None:
-    """A shell may have closed them; then Python has none. Returns what standard output is now."""
-    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - see above
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it is open as long as the program runs
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - see above
-        sys.stderr.write("unbroken: standard output is closed, and the answer goes there; send it to /dev/null\n")
-        sys.exit(2)
-    out, err = sys.stdout, sys.stderr
-    if isinstance(err, TextIOWrapper):
-        err.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and nothing breaks
-    if not isinstance(out, TextIOWrapper):
-        return None
-    sys.stdout = output = Output.over(cast("TextIOWrapper", out))
-    return output
-
-
-def is_terminal(stream: IO[str] | None) -> bool:
-    """There is no stream if the shell closed it."""
-    return stream is not None and stream.isatty()

@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from unbroken.cli.options import LogLevelName, print_line
+from unbroken.cli.exits import print_line
+from unbroken.cli.options import LogLevelName
 from unbroken.errors import UserError
 from unbroken.logs import chosen_level, set_up_logs
 from unbroken.trajectory.recording import is_recording

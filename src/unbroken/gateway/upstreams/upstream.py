@@ -126,7 +126,7 @@ def _from_python(name: str) -> Model:
     # Who made an Agent has loaded it, and with it what only agents need; nobody else has to.
     agents = sys.modules.get("unbroken.agent.agent")
     if agents is not None and isinstance(made, agents.Agent):
-        from unbroken.gateway.upstreams.python_model import AgentModel  # noqa: PLC0415 - start-up: loads all of `agent`
+        from unbroken.gateway.upstreams.agent_model import AgentModel  # noqa: PLC0415 - start-up: loads all of `agent`
 
         made = AgentModel(made)
     if inspect.iscoroutine(made):
