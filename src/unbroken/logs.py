@@ -14,7 +14,7 @@ import time
 from typing import Literal, TypeAlias, cast, get_args
 
 from unbroken.errors import UserError
-from unbroken.trajectory.redaction import Hiding, secrets_in_environment
+from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LEVELS = get_args(LogLevel)
@@ -61,10 +61,10 @@ class PlainLines(logging.Formatter):
 
     def __init__(self, form: str | None = None) -> None:
         super().__init__(form)
-        self._hiding = Hiding(secrets_in_environment())
+        self._redactor = Redactor(secrets_in_environment())
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._hiding.text(super().format(record)).translate(_HARMLESS)
+        return self._redactor.text(super().format(record)).translate(_HARMLESS)
 
 
 class JsonLines(PlainLines):
@@ -75,8 +75,8 @@ class JsonLines(PlainLines):
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": self._hiding.text(record.getMessage()),
+            "message": self._redactor.text(record.getMessage()),
         }
         if record.exc_info:
-            line["error"] = self._hiding.text(self.formatException(record.exc_info))
+            line["error"] = self._redactor.text(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)

@@ -107,7 +107,7 @@ def test_one_run_may_have_a_file_of_its_own_name_and_it_is_not_written_over(tmp_
         done = invoke("run", "Hi", *at(server), "--record", str(file))
         assert len(server.requests) == 1
     assert (done.exit_code, file.read_bytes()) == (2, before)
-    assert done.stderr.startswith(f"unbroken: {file} is there already")
+    assert done.stderr.startswith(f"unbroken: {file} exists already")
     assert "name another file, or a folder" in done.stderr
 
 

@@ -428,7 +428,7 @@ def test_what_is_kept_of_runs_does_not_grow_with_them() -> None:
         metrics(RunFailed(f"r{number}", 0, 1, 0.0, "ProviderError", "gone"))
     assert metrics.failed == 10 * MOST_FAILED
     facts = metrics._facts  # pyright: ignore[reportPrivateUsage] - what is kept is what is asked about
-    assert (len(facts.failed), len(facts.going), len(facts.waiting)) == (MOST_FAILED, 0, 0)
+    assert (len(facts.failed), len(facts.active), len(facts.waiting)) == (MOST_FAILED, 0, 0)
 
 
 def test_every_number_has_its_sentence_in_the_docs() -> None:

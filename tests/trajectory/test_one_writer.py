@@ -207,7 +207,9 @@ def test_what_was_read_before_somebody_else_resumed_it_is_refused(tmp_path: Path
     stream = agent(done).stream_resume(record, answers(waits))  # it has read the file, and not begun
     run_virtual(lambda: agent(done, record=record).resume(waits, {"a": Allow()}))  # b still waits
     for stale in (recording, waits, waits.to_json()):
-        with pytest.raises(RunTaken, match=r"run\.jsonl: run `r` was resumed by somebody else; read what became") as no:
+        with pytest.raises(
+            RunTaken, match=r"run\.jsonl: run `r` was resumed by somebody else; read there what happened"
+        ) as no:
             run_virtual(lambda: agent(done, record=record).resume(stale, answers(waits)))  # noqa: B023
         assert no.value.run == "r"
     with pytest.raises(RunTaken):

@@ -52,7 +52,7 @@ from unbroken.tools.context import CallContext
 from unbroken.trajectory.lines import Line, read_delta, read_sampling
 from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.redaction import Hiding
+from unbroken.trajectory.redaction import Redactor
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 
@@ -359,7 +359,7 @@ def test_one_file_is_for_one_run(tmp_path: Path) -> None:
     agent = Agent(model, record=path)
     run_virtual(lambda: agent.run("Go."))
     before = path.read_bytes()
-    with pytest.raises(UserError, match=r"is there already.*: name another file, or a folder"):
+    with pytest.raises(UserError, match=r"exists already.*: name another file, or a folder"):
         run_virtual(lambda: agent.run("Go."))
     assert path.read_bytes() == before
     assert len(model.requests) == 1
@@ -419,7 +419,7 @@ class Full(Middleware):
     """Records on a disk that is full."""
 
     def start(self, run: RunStart) -> RunRecorder:
-        return RunRecorder("/dev/full", os.open("/dev/full", os.O_RDWR), run, Hiding(()))
+        return RunRecorder("/dev/full", os.open("/dev/full", os.O_RDWR), run, Redactor(()))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no disk is full here")

@@ -24,10 +24,10 @@ from unbroken.messages import Request, ToolCall, Usage
 from unbroken.middleware import Ask, Middleware, RunStart
 from unbroken.models.scripted import Call
 from unbroken.testing import run_virtual
-from unbroken.trajectory.jsonl_writer import Scribe
+from unbroken.trajectory.jsonl_writer import JsonlWriter
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
-from unbroken.trajectory.redaction import Hiding
+from unbroken.trajectory.redaction import Redactor
 from unbroken.verdicts import Verdict
 
 
@@ -109,15 +109,15 @@ def test_what_is_urgent_stays_so_while_it_waits_behind_half_a_secret(tmp_path: P
     path = tmp_path / "run.jsonl"
 
     async def main() -> None:
-        scribe = Scribe(str(path), os.open(path, os.O_WRONLY | os.O_CREAT), Hiding(["sk-0123456789abcdef"]))
-        scribe.put_pieces(0.1, 0, "text", ["It is sk-0123"])
-        scribe.put({"line": "event", "event": "call_started"})
-        scribe.urgent = True
+        writer = JsonlWriter(str(path), os.open(path, os.O_WRONLY | os.O_CREAT), Redactor(["sk-0123456789abcdef"]))
+        writer.put_pieces(0.1, 0, "text", ["It is sk-0123"])
+        writer.put({"line": "event", "event": "call_started"})
+        writer.urgent = True
         await asyncio.sleep(0.1)  # it is written by itself, as far as it can be
-        assert (path.read_bytes(), scribe.urgent) == (b"", True)
-        scribe.flush()
-        assert ([line["line"] for line in lines_of(path)], scribe.urgent) == (["pieces", "event"], False)
-        scribe.end()
+        assert (path.read_bytes(), writer.urgent) == (b"", True)
+        writer.flush()
+        assert ([line["line"] for line in lines_of(path)], writer.urgent) == (["pieces", "event"], False)
+        writer.end()
 
     asyncio.run(main())
 

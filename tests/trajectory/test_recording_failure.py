@@ -150,7 +150,7 @@ def test_a_run_is_not_resumed_where_that_cannot_be_written(small_disk: Path) -> 
     fill_up(small_disk / "full")
     for on_failure in ("stop", "continue"):
         recorder = Recorder(small_disk, on_failure=on_failure)
-        with pytest.raises(RecordingFailed, match=r"so the run did not start.*make room and resume it again"):
+        with pytest.raises(RecordingFailed, match=r"so the run did not start.*free disk space and resume it again"):
             run_virtual(lambda: shop.agent(recorder).resume(record))  # noqa: B023
     assert shop.paid == [1]
 

@@ -533,7 +533,7 @@ def test_a_call_whose_line_is_damaged_is_told_as_that(tmp_path: Path) -> None:
     again = lines[place].replace(b'"call_id":"call_r0c0"', b'"call_id":"another"')
     assert again != lines[place]
     path.write_bytes(b"".join([*lines[:place], again, *lines[place + 1 :]]))
-    with pytest.raises(ReplayDiverged, match=r"call `write` \(call_r0c0\) is in it, but what came of it is not"):
+    with pytest.raises(ReplayDiverged, match=r"call `write` \(call_r0c0\) is recorded, but its result is missing"):
         agent().replay(path)
 
 

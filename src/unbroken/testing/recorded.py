@@ -23,7 +23,7 @@ from unbroken.models.connect import connect
 from unbroken.models.model import Model
 from unbroken.trajectory.divergence import ReplayDiverged, compare_requests
 from unbroken.trajectory.lines import read_delta, read_error
-from unbroken.trajectory.recorded_inputs import Exchange, read_tape
+from unbroken.trajectory.recorded_inputs import Exchange, read_inputs
 from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import read_recording
 
@@ -46,7 +46,7 @@ class RecordedModel:
         self._unfinished = 0
         """Answers that failed, broke off, or were not heard to their end."""
         self.records = rerecord or not path.exists()
-        self._left: list[Exchange] = [] if self.records else read_tape(read_recording(path)).exchanges
+        self._left: list[Exchange] = [] if self.records else read_inputs(read_recording(path)).exchanges
         self.name = model if isinstance(model, str) else getattr(model, "name", "recorded")
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:

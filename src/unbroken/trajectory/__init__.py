@@ -1,1 +1,1 @@
-"""What a run leaves behind: recordings, and what is done with them and with its events (replay, metrics, traces)."""
+"""Recordings of runs, and what is built on them and on events: replay, resume, metrics, traces."""

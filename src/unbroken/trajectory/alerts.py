@@ -1,7 +1,7 @@
-"""When metrics are not as they should be: thresholds as data, and a sink that says so in the log, once for each.
+"""Alerts on metrics: thresholds as data, and a sink that logs a warning, once for each.
 
-It watches the numbers of `metrics` from the start of the process on. Alerts over a window of time are the business of
-what collects metrics: Prometheus, say.
+It watches the numbers of `metrics` from the start of the process on. For alerts over a window of time use what collects
+the metrics, for example Prometheus.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unbroken.validation import checked
 LOG = logging.getLogger("unbroken.metrics")
 
 LEAST = 20
-"""Fewer queries say nothing: the first slow one would be an alarm."""
+"""Fewer queries are not significant: the first slow one would fire."""
 
 
 @checked
@@ -31,7 +31,7 @@ class Alert:
     """One of `metrics.NUMBERS`, or `queries_with_2_rounds` with any number."""
     above: float
     words: str = ""
-    """What it means, for who reads the log."""
+    """What it means, for the reader of the log."""
     least: int = LEAST
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ ALERTS = (
     Alert("slow_queries", "avg_query_latency", 4.0, "queries take more than 4 s"),
     Alert("broken_chains", "tool_chain_broken_rate", 0.0, "responses broke, or calls were left without a result"),
 )
-"""`dataclasses.replace(alert, above=…)` gives one another threshold."""
+"""`dataclasses.replace(alert, above=…)` changes a threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Fired:
 
 
 def fired(metrics: Metrics, alerts: Iterable[Alert] = ALERTS, *, least: int | None = None) -> list[Fired]:
-    """Those that fire now. `least` stands in place of each alert's own."""
+    """The alerts that fire now. `least` replaces each alert's own."""
     queries = metrics.queries
     found: list[Fired] = []
     for alert in alerts:
@@ -74,20 +74,20 @@ def fired(metrics: Metrics, alerts: Iterable[Alert] = ALERTS, *, least: int | No
 
 @checked
 class Alerts:
-    """A sink that logs a warning when an alert fires (logger `unbroken.metrics`), and not again. `metrics` is who
-    counts: it need not be among the sinks itself, and does no harm there."""
+    """A sink that logs a warning when an alert fires for the first time (logger `unbroken.metrics`). `metrics` does the
+    counting: it may also be a sink itself."""
 
     def __init__(self, *, metrics: Metrics | None = None, alerts: Iterable[Alert] = ALERTS) -> None:
         self.metrics = metrics if metrics is not None else Metrics()
         self.fired: list[Fired] = []
-        """What it has warned of, as it was then."""
+        """The alerts that have fired, with their values at that time."""
         self._watched = list(alerts)
 
     def __call__(self, event: Event) -> None:
         self.metrics(event)
         if isinstance(event, RunFinished | RunFailed) and self._watched:
             for found in fired(self.metrics, self._watched):
-                if found.alert in self._watched:  # another thread may have said so
+                if found.alert in self._watched:  # another thread may have logged it
                     self._watched.remove(found.alert)
                     self.fired.append(found)
                     LOG.warning("alert %s", found)

@@ -1,9 +1,9 @@
 """Resumes a run from its recording: finds what was recorded before the run stopped, and returns it to the resumed run.
 
 The last request is answered from the recording if its answer was complete. Calls that had finished get their recorded
-results, by their idempotency keys. Of calls that had started and have no result nobody knows whether they took effect:
-their tools say what becomes of them (`tools/after_crash`). What was decided about a call holds for that very call. From
-there on the model and the tools are asked.
+results, by their idempotency keys. Nobody knows whether calls that had started and have no result took effect: their
+tools decide what happens to them (`after_crash`). An approval holds for exactly that call. From there on the model and
+the tools are asked.
 
 Nothing runs with arguments that were masked when they were recorded: the model is asked to make such a call again.
 """
@@ -41,8 +41,8 @@ MASKED = "not executed: its arguments were masked when the run was recorded; mak
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a call gave, what it used itself, and how long it took."""
+class RecordedResult:
+    """The result of a call, the tokens it used itself, and how long it took."""
 
     result: ToolResult
     usage: Usage | None
@@ -51,7 +51,7 @@ class Given:
 
 @dataclass(slots=True)
 class Interrupted:
-    """Where a run was cut off."""
+    """Where a run was interrupted."""
 
     recording: Recording
     messages: tuple[Message, ...]
@@ -61,22 +61,22 @@ class Interrupted:
     state: Line
     """What the run had used and noted by then."""
     seconds: float
-    """How long it had been going."""
+    """How long it had been active."""
     next_seq: int
     next_call: int
     request: RecordedRequest | None = None
     answer: list[Line] = field(default_factory=list[Line])
-    """The deltas that came, if the answer was whole."""
-    results: dict[str, Given] = field(default_factory=dict[str, "Given"])
-    """What calls gave, by their keys."""
-    by_id: dict[tuple[int, str], Given] = field(default_factory=dict[tuple[int, str], "Given"])
+    """The deltas of the answer, if it was complete."""
+    results: dict[str, RecordedResult] = field(default_factory=dict[str, "RecordedResult"])
+    """The results of calls, by their keys."""
+    by_id: dict[tuple[int, str], RecordedResult] = field(default_factory=dict[tuple[int, str], "RecordedResult"])
     """The same, by their turns and ids."""
     begun: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
-    """How often each call was begun, by its turn and its id."""
+    """How often each call was started, by its turn and its id."""
     alike: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
-    """Calls that were begun, by their turn and what they are."""
+    """Calls that were started, by their turn, name and arguments."""
     started: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
-    """Calls of the last answer that were begun, by their ids."""
+    """Calls of the last answer that were started, by their ids."""
     turn: int = 0
     """Theirs."""
     numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
@@ -85,15 +85,15 @@ class Interrupted:
     loose: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     """The calls of the last answer that were neither dropped nor adopted, by their numbers."""
     uncertain: set[str] = field(default_factory=set[str])
-    """Those of them that have no result, and of which nobody has said that they may run again."""
+    """Those of them that have no result, and that nobody has allowed to run again."""
     asked_about: set[str] = field(default_factory=set[str])
-    """Those of them that the run waits for since."""
+    """Those of them that the run has been waiting for since."""
     decisions: dict[str, Approval | ToolResult] = field(default_factory=dict[str, "Approval | ToolResult"])
-    """What was decided about calls of the last answer, and what the client gave for them, by their ids."""
+    """Approvals for calls of the last answer, and results from the client, by their ids."""
 
 
 def find_interruption(recording: Recording) -> Interrupted:
-    """Raises `RunTaken` for a run that came to its end."""
+    """Raises `RunTaken` for a run that has ended."""
     ending = recording.ending
     if isinstance(ending, RunFinished) and ending.stop_reason != "waiting":
         raise RunTaken(
@@ -170,14 +170,16 @@ def find_interruption(recording: Recording) -> Interrupted:
             case "result":
                 found.uncertain.discard(line["call_id"])
                 took = recording.time_at(line["at"]) - starts.get((line["turn"], line["call_id"]), inf)
-                given = Given(read_result(line["result"]), read_usage(line.get("usage")), round(max(took, 0.0), 6))
-                found.results.setdefault(line["key"], given)  # the first ran, another would be only given again
+                given = RecordedResult(
+                    read_result(line["result"]), read_usage(line.get("usage")), round(max(took, 0.0), 6)
+                )
+                found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
                 found.by_id.setdefault((line["turn"], line["call_id"]), given)
             case "approval" if line["decision"] != "wait":
                 id, decision = line["call_id"], read_approval(line)
                 found.decisions[id] = combine(found.decisions.get(id), decision)
                 if id in found.asked_about and not isinstance(decision, Deny):
-                    found.uncertain.discard(id)  # somebody knows that it may run
+                    found.uncertain.discard(id)  # somebody has decided that it may run
             case _:
                 pass
     found.messages = from_json(history)
@@ -187,7 +189,7 @@ def find_interruption(recording: Recording) -> Interrupted:
 
 
 def combine(before: Approval | ToolResult | None, now: Approval | ToolResult) -> Approval | ToolResult:
-    """What was decided about a call twice: to allow what was edited leaves it edited."""
+    """Combines two decisions about a call: allowing a call that was edited keeps the edit."""
     return before if isinstance(before, Edit) and isinstance(now, Allow) else now
 
 
@@ -198,13 +200,13 @@ def _next_call(recording: Recording) -> int:
 
 
 def _state_of(recording: Recording) -> Line:
-    """Of a run that was resumed before its recording began: it has calls to finish, and asks nothing before that."""
+    """For a run that was resumed before its recording began: it has calls to finish before its first request."""
     state: Line = recording.head.get("state", {})
     return {**state, "requests": state["requests"] + 1, "attempts": state["attempts"] + 1} if state else {}
 
 
 def _seconds(recording: Recording) -> float:
-    """How long it has been going, without the time that nobody was there."""
+    """How long it was active, without the time between crash and resume."""
     total = began = last = 0.0
     for line in recording.lines:
         if line["line"] == "resumed":
@@ -214,7 +216,8 @@ def _seconds(recording: Recording) -> float:
 
 
 class Continuation(Middleware):
-    """Gives the rest of a run what was recorded of it. `answers` are given now, about calls that the run waits for."""
+    """Supplies a resumed run with what was recorded of it. `answers` are the new answers to calls that the run waits
+    for."""
 
     edits_answers = False
 
@@ -226,7 +229,7 @@ class Continuation(Middleware):
         self._toolbox: Toolbox | None = None
         self._result_limit = RESULT_LIMIT
         self._loose = dict(interrupted.loose)
-        """Calls that nobody has continued yet."""
+        """Calls that have not been continued yet."""
         runs = {id for id, answer in answers.items() if isinstance(answer, Allow | Edit)}
         self._uncertain = interrupted.uncertain - (runs & interrupted.asked_about)
 
@@ -242,7 +245,7 @@ class Continuation(Middleware):
         return _play(answer) if answer else call_next(request)
 
     def recorded_answer(self, request: Request) -> list[Line]:
-        """The answer that came to this very request, once."""
+        """The recorded answer to exactly this request, returned once."""
         answer, self._answer = self._answer, []
         recorded = self._interrupted.request
         if answer and recorded is not None and (words := compare_requests(recorded, request, recorded.turn)):
@@ -257,9 +260,10 @@ class Continuation(Middleware):
         return answer
 
     def continue_with_same_calls(self) -> None:
-        """The calls are those of the recording, though no answer is played: the run waited in the middle of them."""
+        """The calls are those of the recording, although no answer is replayed: the run waited in the middle of
+        them."""
         self._same, self._answer = True, []
-        self._loose = {}  # all that is left of them is in the history
+        self._loose = {}  # those that are left are in the history
 
     def _writes(self, call: ToolCall) -> bool:
         tool = self._toolbox.get(call.name) if self._toolbox is not None else None
@@ -291,13 +295,13 @@ class Continuation(Middleware):
         given = self._given(context)
         return None if given is None else given.seconds
 
-    def _given(self, context: CallContext[Any]) -> Given | None:
-        """What the call gave before, if it need not run again."""
+    def _given(self, context: CallContext[Any]) -> RecordedResult | None:
+        """The recorded result of the call, if it need not run again."""
         if context.name in self._live:
             return None
         found = self._interrupted
         given = found.results.get(context.key)
-        if given is None and self._same:  # its key was made of what is masked now
+        if given is None and self._same:  # its key was computed from arguments that are masked now
             given = found.by_id.get((context.turn, context.call_id))
         return given
 
@@ -342,7 +346,7 @@ class Continuation(Middleware):
 
     @property
     def _live(self) -> tuple[str, ...]:
-        """The tool that takes a typed answer has to take it again: it is in no message."""
+        """The tool that takes a typed answer has to run again: its value is in no message."""
         output: Line = self._interrupted.recording.settings.get("output") or {}
         return (output["tool"],) if output else ()
 

@@ -1,4 +1,4 @@
-"""Where a run diverges from its recording, in words: the first request or call that is another one, as a diff."""
+"""Describes where a run diverges from its recording: the first request or call that differs, as a diff."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unbroken.tools.context import CallContext
 from unbroken.trajectory.line_checks import objects
 from unbroken.trajectory.lines import Line, request_fields, spec_fields
 from unbroken.trajectory.recording import RecordedRequest, Recording
-from unbroken.trajectory.redaction import Hiding, secrets_in_environment
+from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.transcript import to_json
 
 _LONGEST = 40
@@ -23,11 +23,11 @@ _WIDEST = 200
 
 
 class ReplayDiverged(UserError):
-    """The run asked for something else than the recording has: what it says is where, and how it differs."""
+    """The run asked for something that is not in the recording: the message shows where, and how it differs."""
 
 
 def compare_requests(recorded: RecordedRequest, request: Request, place: int) -> str:
-    """What is other about the request, in words; nothing if it is the same."""
+    """How the request differs, as text; empty if it is the same."""
     messages = to_json(request.messages)
     for number, (before, now) in enumerate(zip(recorded.messages, messages, strict=False)):
         before, now = _as_sent(before), _as_sent(now)
@@ -53,7 +53,7 @@ def compare_requests(recorded: RecordedRequest, request: Request, place: int) ->
 
 
 def describe_call(call: ToolCall, context: CallContext[Any], recording: Recording) -> str:
-    """A call that the recording has not: what it has at that place."""
+    """A call that is not in the recording, compared with what is recorded at that place."""
     now: Line = {"name": call.name, "arguments": call.arguments}
     recorded: list[Line] = [
         {"name": line["name"], "arguments": line.get("arguments")}
@@ -62,7 +62,7 @@ def describe_call(call: ToolCall, context: CallContext[Any], recording: Recordin
     ]
     if now in recorded:
         at = f"turn {context.turn}, call `{call.name}` ({call.id})"
-        return f"the run diverges from its recording: {at} is in it, but what came of it is not, or cannot be read"
+        return f"the run diverges from its recording: {at} is recorded, but its result is missing or cannot be read"
     like = next((each for each in recorded if each["name"] == call.name), recorded[0] if recorded else {})
     return _words(f"turn {context.turn}, call `{call.name}` ({call.id})", like, now)
 
@@ -83,7 +83,7 @@ def _by_name(tools: Iterable[Line]) -> Line:
 
 
 def _same(recorded: Json, now: Json, masked: bool) -> bool:
-    """Equal, but for what was masked when it was recorded."""
+    """Equal, except for what was masked in the recording."""
     if recorded == now:
         return True
     before, after = _text(recorded), _text(now)
@@ -91,7 +91,7 @@ def _same(recorded: Json, now: Json, masked: bool) -> bool:
 
 
 def _fits(pieces: list[str], text: str) -> bool:
-    """Do they stand in the text in their order, the first at its beginning and the last at its end?"""
+    """Does the text contain them in order, the first at its beginning and the last at its end?"""
     first, *others = pieces
     if not text.startswith(first) or not others:
         return False
@@ -112,10 +112,10 @@ def _words(where: str, recorded: Json, now: Json) -> str:
     if len(lines) > _LONGEST:
         shown.append(f"… and {len(lines) - _LONGEST} lines more")
     words = f"the run diverges from its recording: {where} is different now\n" + "\n".join(shown)
-    return Hiding(secrets_in_environment()).text(words)  # what was masked there is not told here
+    return Redactor(secrets_in_environment()).text(words)  # what is masked in the recording is masked here too
 
 
 def _text(value: Json) -> str:
-    """Spread over lines, and nothing of our own escaping: a text of several lines is several lines."""
+    """Spread over lines, without escaping: a text of several lines is several lines."""
     text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True, default=str)
     return text.replace("\\n", "\n    ")

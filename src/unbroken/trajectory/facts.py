@@ -1,9 +1,9 @@
 """What there is to count in the events of runs: each fact has a name, an amount and, if it is one of several, a label.
 
-`Facts` hears events and tells facts as soon as they are sure; who adds them up stands above (`metrics`, `prometheus`).
-Nothing that was told is taken back, so a counter that only goes up can hold it, but for one case: a query that failed
-and goes on after all. What is kept meanwhile is little: of each run that goes on, a `RunView` of its present turn; of
-each that waits, what was told of its tokens; and of some that failed, the same.
+`Facts` receives events and reports facts as soon as they are certain; `metrics` and `prometheus` add them up. Nothing
+that was reported is taken back, so a counter that only increases can hold it, with one exception: a query that failed
+and is resumed. Little is kept meanwhile: for each active run a `RunView` of its current turn, and for each run that
+waits, and some that failed, the tokens that were reported.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Fact: TypeAlias = Literal[
     "latency",  # nanoseconds that it took, if it ended in an answer
     "broken_query",  # one in which a chain broke
     "chain_broken",  # responses that broke, and chains left without results, in one that has ended
-    "goes_on",  # one that had failed has not ended after all; the label was its outcome, the amount its rounds
-    "goes_on_broken",  # the same, if it had broken: so often
+    "goes_on",  # a failed query was resumed; the label was its outcome, the amount its rounds
+    "goes_on_broken",  # the same, if its chain had broken: how often
     "request",
-    "retry",  # a request is made again
+    "retry",  # a request is retried
     "restart",  # the same, because the response broke
     "turn",  # how many calls were in a response that had some
     "call",  # of a tool, which is the label of this and all that follow up to `saved`
@@ -66,9 +66,9 @@ NO_RESPONSE = frozenset({"limited", "unavailable", "unreachable", "unanswered", 
 TOKENS = ("input", "output", "cached", "cache_write", "reasoning")
 COST = 1_000_000_000_000
 MOST_RUNS = 10_000
-"""So many runs that go on or wait, or were begun elsewhere, are remembered."""
+"""How many runs that are active or wait, or were begun elsewhere, are remembered."""
 MOST_FAILED = 100
-"""So many that failed are: they may go on from their recordings."""
+"""How many failed runs are remembered: they may be resumed from their recordings."""
 
 _GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "SystemExit", "ClientGone"})
 
@@ -81,7 +81,7 @@ class Pricing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was told of a run that waits."""
+    """What was reported of a run that waits."""
 
     tokens: tuple[int, ...] = (0,) * len(TOKENS)
     estimated: int = 0
@@ -91,7 +91,7 @@ class Spent:
 
 @dataclass(slots=True)
 class Failed:
-    """What was told of a run that failed."""
+    """What was reported of a run that failed."""
 
     outcome: str
     rounds: int
@@ -104,17 +104,17 @@ class Facts:
         self._tell = tell
         self.prices = prices
         self._last: Event | None = None
-        self.going: dict[str, RunView] = {}
-        """Of each run that goes on, its present turn."""
+        self.active: dict[str, RunView] = {}
+        """The current turn of each active run."""
         self.waiting: dict[str, Spent] = {}
-        """Runs that wait for somebody outside, until they go on."""
+        """Runs that wait for somebody outside, until they are resumed."""
         self.failed: dict[str, Failed] = {}
         self.continued: dict[str, None] = {}
-        """Runs whose beginning was heard by somebody else: what that one told of their tokens is in what we told."""
+        """Runs whose beginning another `Facts` received: the tokens that it reported are included in ours."""
 
     def __call__(self, event: Event) -> None:
         take = self.TAKES.get(type(event))
-        if take is None or event is self._last:  # two sinks may share who counts
+        if take is None or event is self._last:  # two sinks may share one `Facts`
             return
         self._last = event
         take(self, event)
@@ -123,7 +123,7 @@ class Facts:
         """What is known of these runs."""
         known = Facts(self._tell, self.prices)
         for mine, theirs in (
-            (known.going, self.going),
+            (known.active, self.active),
             (known.waiting, self.waiting),
             (known.failed, self.failed),
             (known.continued, self.continued),
@@ -132,17 +132,17 @@ class Facts:
         return known
 
     def _run(self, event: Event) -> RunView:
-        return self.going.get(event.run) or remember(self.going, event.run, RunView())
+        return self.active.get(event.run) or remember(self.active, event.run, RunView())
 
     def _started(self, event: RunStarted) -> None:
         failed = self.failed.pop(event.run, None)
         if failed is None or event.seq == 0:  # another run of the same id
             self._run(event)
         else:
-            remember(self.going, event.run, failed.view)
-            self.tell_going_on(failed)
+            remember(self.active, event.run, failed.view)
+            self.report_resumed(failed)
 
-    def tell_going_on(self, failed: Failed) -> None:
+    def report_resumed(self, failed: Failed) -> None:
         self._tell("goes_on", failed.rounds, failed.outcome)
         if failed.broken:
             self._tell("goes_on_broken", failed.broken, "")
@@ -152,7 +152,7 @@ class Facts:
         known = view.requests
         view.feed(event)
         view.forget_turns()
-        if view.requests > known:  # else its process died in the middle, and what is told again of it is the same
+        if view.requests > known:  # else its process died in the middle, and its events are repeated
             self._tell("request", 1, "")
 
     def _retried(self, event: RequestRetried) -> None:
@@ -197,11 +197,11 @@ class Facts:
         known = view.by_number.get(event.call)
         told = known is not None and known.outcome is not None
         if known is not None and told and not _took_over(view, known):
-            return  # before its process died: what is told of it again is the same
+            return  # it finished before its process died, and the event is repeated
         view.feed(event)
         call = view.by_number[event.call]
         elsewhere = call.adopted is not None and call.adopted not in view.by_number
-        if call.response_broke and call.started is not None:  # nobody has adopted it, and it is dropped next
+        if call.response_broke and call.started is not None:  # no call has adopted it, and it is dropped next
             self._tell("execution", took, tool)
         elif event.outcome == "unknown":
             self._tell("uncertain", 1, tool)
@@ -221,7 +221,7 @@ class Facts:
             self._tell("saved", nanoseconds(call.saved), call.name)
 
     def _finished(self, event: RunFinished) -> None:
-        view = self.going.pop(event.run, None) or RunView()
+        view = self.active.pop(event.run, None) or RunView()
         before = self.waiting.pop(event.run, None)
         if before is None and event.requests > view.requests:
             remember(self.continued, event.run, None)
@@ -234,8 +234,8 @@ class Facts:
         self._ended(event.stop_reason, event.rounds, _broken(view, event.verdicts) + (not event.complete))
 
     def _failed(self, event: RunFailed) -> None:
-        view = self.going.pop(event.run, None) or RunView()
-        before = self.waiting.pop(event.run, None) or Spent()  # of its tokens nothing more is known
+        view = self.active.pop(event.run, None) or RunView()
+        before = self.waiting.pop(event.run, None) or Spent()  # nothing more is known about its tokens
         outcome = "cancelled" if event.error in _GIVEN_UP else "failed"
         view.rounds += before.rounds
         broken = _broken(view, event.verdicts)
@@ -281,7 +281,7 @@ class Facts:
 
 
 COUNTED = frozenset(Facts.TAKES)
-"""The events in which there is anything to count. Most are not among them: they are of text as it comes."""
+"""The events that count. Most do not: they are pieces of text."""
 
 COUNTED_IN_RUN = COUNTED - {RunStarted, RunFinished, RunFailed}
 """The same, without the start and the end of a run."""
@@ -291,7 +291,7 @@ V = TypeVar("V")
 
 
 def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
-    """Keeps the value; the oldest is forgotten where there are too many."""
+    """Keeps the value; drops the oldest if there are too many."""
     found = kept.setdefault(key, value)
     if len(kept) > most:
         del kept[next(iter(kept))]
@@ -299,7 +299,7 @@ def remember(kept: dict[K, V], key: K, value: V, most: int = MOST_RUNS) -> V:
 
 
 def failed(event: CallFinished) -> bool:
-    """Did its tool run and fail? What we ended ourselves did not."""
+    """Did its tool run and fail? A call that we ended ourselves did not."""
     return event.outcome in ("failed", "timed_out") and not event.duplicate_of
 
 
@@ -310,7 +310,7 @@ def _took_over(view: RunView, call: CallView) -> bool:
 
 
 def _broken(view: RunView, verdicts: Iterable[Mapping[str, Json]]) -> int:
-    """How many responses broke: what the end says of them, and what was heard and is not in it."""
+    """How many responses broke: those reported at the end of the run, and those seen in events only."""
     found = [
         (verdict.get("turn"), verdict.get("attempt"))
         for verdict in verdicts

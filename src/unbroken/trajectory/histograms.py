@@ -1,4 +1,4 @@
-"""How durations are spread: counts in fixed steps of two significant digits, whatever their size.
+"""The distribution of durations: counts in fixed steps of two significant digits, whatever their size.
 
 Whole nanoseconds, so that sums are the same in any order. Nothing is kept of a single duration, and there are at most
 some 900 steps: a histogram does not grow with what it has seen.
@@ -14,11 +14,11 @@ from unbroken.messages import Json
 
 NANOSECONDS = 1_000_000_000
 _SHORTEST, _LONGEST = 10_000, 1_000_000 * NANOSECONDS
-"""What is shorter, or longer, is counted as if it were not."""
+"""Shorter and longer durations are counted as these limits."""
 
 
 def nanoseconds(seconds: float) -> int:
-    return round(max(seconds, 0.0) * NANOSECONDS)  # a clock may have been put back
+    return round(max(seconds, 0.0) * NANOSECONDS)  # a clock may have been set back
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Histogram:
         return self.longest / NANOSECONDS
 
     def quantile(self, share: float) -> float:
-        """Seconds that this share of them did not take longer than: exact, or at most a tenth too much."""
+        """The seconds that this share of the durations did not exceed: exact, or at most a tenth too high."""
         wanted = max(ceil(share * self.count), 1)
         for step in sorted(self.steps):
             wanted -= self.steps[step]
@@ -66,7 +66,7 @@ class Histogram:
         return 0.0
 
     def cumulative(self, bounds: Iterable[float]) -> list[int]:
-        """How many took at most so many seconds: exact where a bound has two significant digits."""
+        """How many took at most each bound in seconds: exact if a bound has two significant digits."""
         ends = [nanoseconds(bound) for bound in bounds]
         return [sum(count for step, count in self.steps.items() if step <= end) for end in ends]
 

@@ -1,7 +1,7 @@
-"""Writes the lines of one recording: a few at a time, in their order, without secrets. What they say is `record`.
+"""Writes the lines of one recording: a few at a time, in order, without secrets. `run_recorder` makes the lines.
 
-What is put here is in the file after `DELAY` at the latest. A piece of a text that may be the beginning of a secret
-waits, and all that follows it, until that is known. If the file cannot be written, one warning says so.
+A line is in the file after `DELAY` at the latest. A piece of a text that may be the beginning of a secret, and
+everything after it, waits until that is known. If the file cannot be written, one warning is logged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import orjson
 from unbroken.clock import Deadline, deadline
 from unbroken.events import NAMES, Event, event_to_json
 from unbroken.trajectory.lines import Line, encode, exact
-from unbroken.trajectory.redaction import Hiding, Pieces
+from unbroken.trajectory.redaction import Pieces, Redactor
 
 LOG = logging.getLogger("unbroken.trajectory")
 
@@ -30,11 +30,11 @@ DELAY = 0.05
 """Seconds after which a line is in the file at the latest."""
 
 _EVENTS = {kind: b'{"line":"event","event":"%s",' % name.encode() for kind, name in NAMES.items()}
-"""How the line of each event begins. Its fields follow: there is no quicker way to have them all in one object."""
+"""How the line of each event begins. Its fields follow: this is the fastest way to write them as one object."""
 
 
 class _Piece:
-    """Of a text that is streamed, and in which there may be a secret; `text` is None until its words are final."""
+    """A piece of a streamed text that may contain a secret; `text` is None until it is final."""
 
     __slots__ = ("at", "joined", "masked", "name", "text", "turn")
 
@@ -48,41 +48,41 @@ class _Piece:
         self.masked = False
 
     def follows(self, other: _Piece) -> bool:
-        """May they stand in one line?"""
+        """May they share a line?"""
         return self.turn == other.turn and self.name == other.name and self.masked == other.masked
 
 
-class Scribe:
-    """`file` is open, and is closed at the end."""
+class JsonlWriter:
+    """Buffers and writes the lines. `file` must be open; it is closed at the end."""
 
-    def __init__(self, path: str, file: int, hiding: Hiding) -> None:
+    def __init__(self, path: str, file: int, redactor: Redactor) -> None:
         self.path = path
         self.broken = file == NOWHERE
         self.reason = ""
-        """Why it is broken."""
+        """Why it cannot be written."""
         self.on_broken: Callable[[], None] | None = None
         self.urgent = False
-        """Something is in it that must be in the file before the run goes on."""
+        """It holds something that must be in the file before the run continues."""
         self.exact = False
-        """A number is in it that the fast encoder would bend."""
+        """It holds a number that the fast encoder would change."""
         self._file = file
-        self._hiding = hiding
+        self._redactor = redactor
         self._lines: list[bytes | _Piece] = []
         self._said: Line | None = None
-        """Pieces of a text that came last: what follows at once goes to the same line."""
+        """The last pieces of a text: what follows immediately goes into the same line."""
         self._guarded = False
         """There are pieces among the lines."""
         self._timer: Deadline | None = None
         self._streams: dict[str, tuple[Pieces, deque[_Piece]]] = {}
         """Texts in which there may be a secret."""
 
-    def hide(self, hiding: Hiding) -> None:
-        """From now on this must not be shown."""
+    def hide(self, redactor: Redactor) -> None:
+        """From now on these secrets are masked."""
         self.settle()
-        self._hiding = hiding
+        self._redactor = redactor
 
     def end_cut_line(self) -> None:
-        """Whoever wrote the file before was killed in the middle of a line."""
+        """Ends the last line, if the process that wrote it was killed in the middle."""
         self._lines.append(b"")
 
     def put(self, line: Line) -> None:
@@ -109,9 +109,9 @@ class Scribe:
             self._set_timer()
 
     def put_pieces(self, at: float, turn: int, name: str, texts: Sequence[str]) -> None:
-        """Pieces of one text that came together."""
+        """Pieces of one text that arrived together."""
         said = self._said
-        if self._hiding.secrets and (self._streams or not self._hiding.is_clear("".join(texts))):
+        if self._redactor.secrets and (self._streams or not self._redactor.is_clear("".join(texts))):
             self._put_guarded(at, turn, name, texts)
         elif said is not None and said["turn"] == turn and said["delta"] == name:
             said["pieces"].append((at, *texts))
@@ -131,7 +131,7 @@ class Scribe:
         self._end_said()
         self._guarded = True
         if name not in self._streams:
-            self._streams[name] = (Pieces(self._hiding), deque())
+            self._streams[name] = (Pieces(self._redactor), deque())
         pieces, waiting = self._streams[name]
         for place, text in enumerate(texts):
             piece = _Piece(at, turn, name, joined=place > 0)
@@ -140,7 +140,7 @@ class Scribe:
             self._lines.append(piece)
 
     def settle(self) -> None:
-        """No more will come of the texts that are streamed: their words are final."""
+        """The streamed texts have ended: everything held back is final."""
         if self._streams:
             for pieces, waiting in self._streams.values():
                 _settle(waiting, pieces.end())
@@ -176,7 +176,7 @@ class Scribe:
         if not lines or self.broken or self._file < 0:
             return
         lines.append(b"")
-        data = self._hiding.lines(b"\n".join(cast("list[bytes]", lines)))
+        data = self._redactor.lines(b"\n".join(cast("list[bytes]", lines)))
         try:
             if was_urgent and not os.fstat(self._file).st_nlink:
                 raise FileNotFoundError(errno.ENOENT, "the file was deleted")
@@ -189,7 +189,7 @@ class Scribe:
             LOG.warning("the recording %s is not written any more: %s", self.path, error.strerror or error)
 
     def _settled(self, lines: list[bytes | _Piece]) -> list[bytes | _Piece]:
-        """With pieces that came one after another in one line. What must wait is put back."""
+        """Joins consecutive pieces into one line. What must wait is put back."""
         settled: list[bytes | _Piece] = []
         said: list[_Piece] = []
         self._guarded = False
@@ -250,7 +250,7 @@ else:
     import fcntl
 
 _FAR_AWAY = 1 << 40
-"""Windows locks bytes, and then nobody else can read them: this one is behind the end of every recording."""
+"""Windows locks bytes, and then nobody else can read them: this one is beyond the end of every recording."""
 
 
 def lock(file: int, *, wait: bool = False) -> bool:

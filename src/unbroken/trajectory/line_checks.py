@@ -1,4 +1,4 @@
-"""Is a line as the schema has it? Whoever reads on may rely on the types of what is checked here.
+"""Checks that a line follows the schema. Readers can rely on the types that are checked here.
 
 A recording may come from anywhere, and may be damaged anywhere. What is not checked is not relied on.
 """
@@ -21,7 +21,7 @@ Check = Callable[[Any], bool]
 
 
 def number(value: object) -> float:
-    """A number that can be reckoned with; else 0."""
+    """A number that can be calculated with; else 0."""
     return float(cast("float", value)) if is_number(value) else 0.0
 
 
@@ -38,7 +38,7 @@ def isfinite_small(value: float) -> bool:
 
 
 def objects(value: object) -> list[Line]:
-    """The objects of a list; nothing if it is none."""
+    """The objects in a list; empty if it is not a list."""
     if not isinstance(value, list):
         return []
     return [cast("Line", each) for each in cast("list[object]", value) if isinstance(each, dict)]
@@ -104,7 +104,7 @@ _COUNTED = frozenset({"rounds", "requests", "calls", "attempts", "nudges", "paus
 
 
 def is_state(value: object) -> bool:
-    """What a run had used and noted: it is reckoned with when the run continues."""
+    """What a run had used and noted: it is used when the run is resumed."""
     if not isinstance(value, dict):
         return False
     state = cast("Line", value)
@@ -239,7 +239,7 @@ def _is_event(line: Line) -> bool:
     if not isinstance(name, str):
         return False
     if name not in _EVENTS:
-        return True  # of a later version: whoever reads it will leave it out
+        return True  # of a later version: readers ignore it
     if "at" in line and not is_number(line["at"]):
         return False
     checks, needed = _EVENTS[name]
@@ -250,14 +250,13 @@ def _is_event(line: Line) -> bool:
     )
 
 
-# What a line says in one word, because other lines have said it: a message that was heard, a result that was given.
-#
-# The history grows by what the model said and what the tools gave. Both stand in the recording when the next request
-# is written, so the request only refers to them, and whoever reads it gets them back.
+# References to earlier lines instead of repeated content: a message that was received, a result that was returned. The
+# history grows by what the model said and what the tools returned. Both are in the recording when the next request is
+# written, so the request only refers to them, and readers restore them.
 
 
 def refer(messages: Sequence[Message], answer: Assistant | None, given: Mapping[str, ToolResult]) -> list[Line]:
-    """The messages in their saved form. `answer` and `given` are what the lines of the last turn have."""
+    """The messages in their saved form. `answer` and `given` are already in the lines of the last turn."""
     saved: list[Line] = []
     for message in messages:
         if message is answer:
@@ -277,7 +276,7 @@ LOST = "(its line is not in the recording)"
 
 
 class Expander:
-    """Puts back what lines refer to, in their order."""
+    """Replaces references by what they refer to, line by line."""
 
     def __init__(self) -> None:
         self._deltas: list[Line] = []
@@ -285,7 +284,7 @@ class Expander:
         self._lost = False
 
     def feed(self, line: Line) -> bool:
-        """False if it refers to something that is not there."""
+        """False if it refers to something that is missing."""
         found = True
         match line["line"]:
             case "delta":

@@ -59,7 +59,7 @@ from unbroken.verdicts import Verdict
 
 SCHEMA = 2
 LARGEST = 1e12
-"""Nothing that is counted or timed in a run is as much."""
+"""No count and no time in a run is as large."""
 
 Line = dict[str, Any]
 
@@ -77,15 +77,15 @@ NAMES: dict[type[Any], str] = {
     AttemptFailed: "attempt_failed",
     Restarted: "restarted",
 }
-"""How each delta is called in a recording. (Bytes that a gateway passes on are not recorded.)"""
+"""The name of each delta in a recording. (Bytes that a gateway passes on are not recorded.)"""
 
 
 CAUSED_BY_TOOLS = (CallProgress, TodoUpdated, ToolLate)
-"""Events that are something that goes in: a tool says them."""
+"""Events that are inputs of the run: a tool emits them."""
 
 
 def encode(line: Mapping[str, Any]) -> bytes:
-    """One line, without its end."""
+    """One line, without the newline."""
     try:
         return orjson.dumps(line)
     except (TypeError, ValueError):  # an integer beyond 64 bits, half a surrogate pair
@@ -93,16 +93,16 @@ def encode(line: Mapping[str, Any]) -> bytes:
 
 
 def exact(line: Any) -> bytes:
-    """The same for what the fast encoder refuses, or bends: it writes a number beyond all floats as null."""
+    """The same for what the fast encoder refuses or changes: it writes infinity as null."""
     return json.dumps(line, separators=(",", ":"), default=fields_of).encode()
 
 
 # Deltas
 
 
-def apart(line: Line) -> list[Line]:
-    """Pieces of a text that share a line, each as the delta that it was; any other line as it is. Pieces that arrived
-    together are one group and one event: all but the first of them are `joined`."""
+def split_pieces(line: Line) -> list[Line]:
+    """Splits a line of pieces into single deltas; returns any other line unchanged. Pieces that arrived together are
+    one event: all but the first are `joined`."""
     if line["line"] != "pieces":
         return [line]
     rest: Line = {"turn": line["turn"], "delta": line["delta"]} | ({"masked": True} if line.get("masked") else {})
@@ -127,7 +127,7 @@ def delta_fields(delta: Delta) -> Line:
 
 
 def ended_fields(ended: Ended, heard: PartialResponse) -> Line:
-    """`heard` is what the deltas before it came to: an end that says the same says so in one word."""
+    """`heard` is what the deltas before it add up to: if the message is the same, the line only refers to it."""
     return {"verdict": verdict_fields(ended.verdict), **_ending(ended.message, heard)}
 
 
@@ -184,7 +184,7 @@ def _read_message(line: Line, heard: PartialResponse) -> Assistant | None:
 
 
 def read_usage(saved: object) -> Usage | None:
-    """None if there is none, or what stands there is none: a result is worth more than what it cost."""
+    """None if it is missing or invalid: losing the usage is better than losing the result."""
     if not isinstance(saved, dict):
         return None
     known = {name: value for name, value in cast("Line", saved).items() if name in _names(Usage)}
@@ -199,18 +199,18 @@ def read_verdict(saved: Line) -> Verdict:
 
 
 def _known(kind: type[Any], saved: Line) -> Any:
-    """A value of its fields; those that a later version has added are left out."""
+    """A value from its fields; those that a later version has added are ignored."""
     names = _names(kind)
     return kind(**{name: value for name, value in saved.items() if name in names})
 
 
 def fields_of(value: object) -> Line:
-    """A dataclass as it is, its fields in their order."""
+    """A dataclass as a dict, its fields in order."""
     return {name: getattr(value, name) for name in _names(value.__class__)}
 
 
 def verdict_fields(verdict: Verdict) -> Line:
-    """Of one that has nothing to complain of only what it says besides. Its turn is that of its line."""
+    """The fields of a verdict; of a good one only those that are set. Its turn is that of its line."""
     if verdict.kind != "whole" or verdict.reason or verdict.open_calls or verdict.error is not None or verdict.again:
         saved = fields_of(verdict)
         del saved["turn"]
@@ -237,7 +237,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def request_fields(request: Request) -> Line:
-    """All of a request but its messages and tools; what is as usual is left out."""
+    """All of a request except its messages and tools; default values are left out."""
     line: Line = {}
     if request.choice is not None:
         line["choice"] = {"tool": request.choice.name} if isinstance(request.choice, OneTool) else request.choice
@@ -271,7 +271,7 @@ def spec_fields(spec: ToolSpec) -> Line:
 
 
 def tool_fields(tool: Tool) -> Line:
-    """A tool as the model sees it, and what it promises. A function among the promises is only said to be there."""
+    """A tool as the model sees it, and its declared properties. A function among them is only recorded as present."""
     spec = tool.spec
     return {
         "name": spec.name,
@@ -309,7 +309,7 @@ def error_fields(error: BaseException) -> Line:
 
 
 def read_error(line: Line) -> Exception:
-    """An error of the same type, as far as it is one of ours."""
+    """An error of the same type, if it is one of ours."""
     kind = getattr(errors, line["error"], None)
     if not (isinstance(kind, type) and issubclass(kind, UnbrokenError)):
         return ProviderError(f"{line['error']}: {line['message']}")

@@ -1,8 +1,8 @@
-"""What runs came to, in numbers: a fold over their events. Sums, counts and histograms, no events and no texts.
+"""Metrics of runs, computed from their events: sums, counts and histograms, no events and no texts.
 
 A `Metrics` is a sink: give it to an agent and read it whenever you like. Times are added up as whole nanoseconds and
-costs as millionths of millionths, so that any order and any split gives the same numbers. What there is to count is
-known in `facts`; here it is added up.
+costs as millionths of millionths, so that any order and any split gives the same numbers. `facts` finds what there is
+to count; here it is added up.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from unbroken.validation import checked
 
 MOST_TOOLS = 100
 OTHER_TOOLS = "(others)"
-"""A model may call what does not exist, by any name: what comes after so many names is counted together."""
+"""A model may invent any number of names: after this many, all others are counted together."""
 ROUNDS = re.compile(r"queries_with_(\d{1,3})_rounds")
 MOST_ROUNDS, MOST_CALLS = 100, 1000
-"""So many, or more, are counted as this many where queries are counted by their rounds and turns by their calls."""
+"""The largest number of rounds of a query, and of calls of a turn, that is counted separately."""
 
 
 @dataclass(slots=True)
@@ -90,9 +90,9 @@ class ToolMetrics:
 @checked
 class Metrics:
     """`metrics(event)` counts one event, `Metrics.of(events)` many, and `one + other` both. With `prices` it knows what
-    the tokens cost. A **query** is a run that has ended, however it did; one that waits for somebody outside is none
-    before it has gone on and ended, and what was counted of it is not counted again. To add two, each must have heard
-    its runs from their start to where they ended or waited."""
+    the tokens cost. A **query** is a run that has ended, in whatever way; a run that waits for somebody outside becomes
+    one when it is resumed and ends, and nothing is counted twice. To add two, each must have received its runs from the
+    start to where they ended or waited."""
 
     def __init__(self, *, prices: Pricing | None = None) -> None:
         self._facts = Facts(self._take, prices)
@@ -103,9 +103,9 @@ class Metrics:
         self.outcomes: dict[str, int] = {}
         """How many queries ended in what way: a stop reason, `failed` or `cancelled`."""
         self.rounds: dict[int, int] = {}
-        """How many queries had so many rounds."""
+        """How many queries had each number of rounds."""
         self.turns: dict[int, int] = {}
-        """How many responses had so many calls; those without calls are left out."""
+        """How many responses had each number of calls; those without calls are left out."""
         self.latency = Histogram()
         """Of queries that ended in an answer: from the start to the end, without the time in which they waited for
         somebody outside. Those that failed or were cancelled are left out."""
@@ -113,7 +113,7 @@ class Metrics:
 
     @classmethod
     def of(cls, events: Iterable[Event], *, prices: Pricing | None = None) -> Self:
-        """Counts these events: those of a recording, say. `UserError` if they are still JSON."""
+        """Counts these events, for example those of a recording. `UserError` if they are still JSON."""
         metrics = cls(prices=prices)
         for event in events:
             if isinstance(event, Mapping):
@@ -210,17 +210,17 @@ class Metrics:
 
     @property
     def unended(self) -> int:
-        """Runs that have neither ended nor wait: they still go on, or their process died."""
-        return len(self._facts.going)
+        """Runs that have neither ended nor wait: they are active, or their process died."""
+        return len(self._facts.active)
 
     @property
     def requests(self) -> int:
-        """Requests to a model; one that is made again counts once."""
+        """Requests to a model; a retried request counts once."""
         return self._counts.get("request", 0)
 
     @property
     def retries(self) -> int:
-        """How often a request was made again, for whatever reason."""
+        """How often a request was retried, for whatever reason."""
         return self._counts.get("retry", 0)
 
     @property
@@ -240,13 +240,13 @@ class Metrics:
 
     @property
     def queries_with_2_rounds(self) -> int:
-        """Queries that had two rounds; so it is named for any other number, and `rounds` has them all."""
+        """Queries that had two rounds; the same with any other number in the name. `rounds` has them all."""
         return self.rounds.get(2, 0)
 
     @property
     def tool_chain_broken(self) -> int:
-        """Responses that broke, whether they were asked for again or not, and histories that were left with calls
-        without results; counted when their query has ended."""
+        """Responses that broke, whether they were retried or not, and histories that were left with calls without
+        results; counted when their query has ended."""
         return self._counts.get("chain_broken", 0)
 
     @property
@@ -258,7 +258,7 @@ class Metrics:
 
     @property
     def tool_calls(self) -> int:
-        """Calls in the messages of models: also duplicates, refused ones, and those that wait."""
+        """Calls in the messages of models, including duplicates, refused calls, and calls that wait."""
         return self._all_tools("calls")
 
     @property
@@ -280,7 +280,7 @@ class Metrics:
 
     @property
     def tool_execution_time_total(self) -> float:
-        """Seconds of all executions together; those that ran side by side count each."""
+        """Seconds of all executions added up, also of those that ran side by side."""
         return sum(tool.seconds.total for tool in [*self.tools.values()]) / NANOSECONDS
 
     @property
@@ -290,7 +290,7 @@ class Metrics:
 
     @property
     def tool_failures(self) -> int:
-        """Executions that ended in an error, a time-out among them; not those that were dropped, which we ended."""
+        """Executions that ended in an error or a time-out; not dropped ones, which we ended ourselves."""
         return self._all_tools("failures")
 
     @property
@@ -300,7 +300,7 @@ class Metrics:
 
     @property
     def refused(self) -> int:
-        """Calls that were answered with an error and without a tool: unknown, cut, denied, over the budget."""
+        """Calls that were answered with an error without running a tool: unknown, cut, denied, over the budget."""
         return self._all_tools("refused")
 
     @property
@@ -315,12 +315,12 @@ class Metrics:
 
     @property
     def adopted(self) -> int:
-        """Calls that took over the execution of the same call in a response that broke."""
+        """Calls that continued the execution of the same call in a response that broke."""
         return self._all_tools("adopted")
 
     @property
     def dropped(self) -> int:
-        """Calls that were cancelled because their response broke and the next one had them not."""
+        """Calls that were cancelled because their response broke and the retry did not contain them."""
         return self._all_tools("dropped")
 
     @property
@@ -330,20 +330,21 @@ class Metrics:
 
     @property
     def early_seconds_saved(self) -> float:
-        """Of each call that started early: the seconds from its start to the end of its response, or to its own end if
-        that was first. Dropped ones saved nothing."""
+        """For each call that started early: the seconds from its start to the end of its response, or to its own end if
+        that was first. Dropped calls do not count."""
         return self._all_tools("saved") / NANOSECONDS
 
     # Tokens
 
     @property
     def tokens(self) -> int:
-        """Input and output, of queries that ended in an answer, and of runs that wait: failed ones do not say."""
+        """Input and output, of queries that ended in an answer, and of runs that wait: failed runs do not report
+        them."""
         return self.input_tokens + self.output_tokens
 
     @property
     def input_tokens(self) -> int:
-        """What models were sent, what came from a cache included; of the same runs as `tokens`."""
+        """What models were sent, including what came from a cache; of the same runs as `tokens`."""
         return self._tokens.get("input", 0)
 
     @property
@@ -353,7 +354,7 @@ class Metrics:
 
     @property
     def tokens_estimated(self) -> bool:
-        """Some provider did not say, so some are estimated."""
+        """Some provider did not report tokens, so some are estimated."""
         return self._counts.get("estimate", 0) > 0
 
     @property
@@ -375,18 +376,18 @@ class Metrics:
         return self._copy() if other == 0 else NotImplemented  # `sum` begins with 0
 
     def __iadd__(self, other: Metrics) -> Self:
-        """Costs as much as is in the other, and no more."""
+        """Takes time in proportion to the other one only."""
         more = other._copy()
         theirs = more._facts
-        runs = {**theirs.waiting, **theirs.going, **theirs.failed, **theirs.continued}
+        runs = {**theirs.waiting, **theirs.active, **theirs.failed, **theirs.continued}
         with self._lock:
             before = self._facts.only(runs)
             self._add(more)
             for run in runs:
-                if run in self._facts.waiting or run in self._facts.going or run in self._facts.failed:
+                if run in self._facts.waiting or run in self._facts.active or run in self._facts.failed:
                     for first, second in ((before, theirs), (theirs, before)):
                         if run in second.continued and run not in first.continued:
-                            self._go_on(run, first, second)
+                            self._merge_resumed(run, first, second)
         return self
 
     def _copy(self) -> Metrics:
@@ -416,15 +417,15 @@ class Metrics:
             remember(mine.failed, run, deepcopy(failed), MOST_FAILED)
         for run in theirs.continued:
             remember(mine.continued, run, None)
-        for run, going in theirs.going.items():
-            remember(mine.going, run, deepcopy(going))
+        for run, going in theirs.active.items():
+            remember(mine.active, run, deepcopy(going))
 
-    def _go_on(self, run: str, first: Facts, second: Facts) -> None:
-        """One heard the beginning of a run, the other how it went on, and told the tokens of both."""
-        if run not in second.going:
-            self._facts.going.pop(run, None)
+    def _merge_resumed(self, run: str, first: Facts, second: Facts) -> None:
+        """One received the beginning of a run, the other its continuation, with the tokens of both."""
+        if run not in second.active:
+            self._facts.active.pop(run, None)
         if run in first.failed:
-            self._facts.tell_going_on(first.failed[run])
+            self._facts.report_resumed(first.failed[run])
             self._facts.failed.pop(run, None)
             if run in second.failed:
                 self._facts.failed[run] = second.failed[run]
@@ -502,7 +503,7 @@ NUMBERS = (
     "tokens",
     "cost",
 )
-"""Every metric that is one number: an alert can watch it. So is `queries_with_2_rounds`, and so on."""
+"""Every metric that is one number, which an alert can watch; also `queries_with_2_rounds` with any number."""
 
 
 def _count(counts: dict[Any, int], what: object, amount: int = 1) -> None:

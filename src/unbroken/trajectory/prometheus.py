@@ -1,7 +1,7 @@
 """The same numbers for Prometheus: middleware that counts in `prometheus_client`, which the extra `metrics` brings.
 
-Real counters and histograms of that library, so that they work with several processes as all others there do. The
-averages and rates of `metrics` are left to who asks Prometheus: they are quotients of these.
+Real counters and histograms of that library, so that they work with several processes. Compute the averages and rates
+of `metrics` in Prometheus: they are quotients of these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unbroken.validation import checked
 
 MOST_TOOLS = 100
 OTHER_TOOLS = "(others)"
-"""A model may call what does not exist, by any name: after so many names there is one more label for all others."""
+"""A model may invent any number of names: after this many, all others share one label."""
 
 LATENCY = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 EXECUTION = (0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -100,7 +100,7 @@ class PrometheusMetrics(Middleware):
             self._multi.inc()
 
     def _series(self, fact: Fact, labels: tuple[str, ...], label: str) -> Any:
-        """Looked up in the library once: that costs more than to count."""
+        """Looked up in the library once: the lookup costs more than counting."""
         if labels == ("tool",):
             label = self._tool(label)
         found = self._known.get((fact, label))

@@ -1,9 +1,9 @@
-"""The tape of a recording: what went into the run, in its order, and how it is given out again.
+"""The inputs of a recorded run, in order, and how they are replayed.
 
-An input is given when its time has come, when all before it were given, and when the run has said all that it had said
-by then; and then at once, before the run does anything else. So its place among what the run says is the recorded one,
-however many things happen in one instant.
-Nothing is known here of models and tools: `replay` stands between them and the tape.
+An input is delivered when its time has come, when all before it were delivered, and when the run has emitted all events
+that it had emitted by then; and then at once, before the run does anything else. So its place among the events is the
+recorded one, however many things happen in one instant. This module knows nothing about models and tools: `replay`
+connects them to the queue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from unbroken.trajectory.recording import RecordedRequest, Recording
 _CAUSED_BY_TOOLS = [NAMES[kind] for kind in CAUSED_BY_TOOLS]
 _NEAR = 1e-9
 AFTER = 60.0
-"""Seconds after its last input in which a run ends what it does not wait for any longer."""
+"""Seconds that a run has after its last input to end what it no longer waits for."""
 PATIENCE = 0.25
-"""Seconds of real time after which an input is given although less was said before it than then."""
+"""Seconds of real time after which an input is delivered although fewer events came before it than in the recording."""
 
 
 @dataclass(slots=True)
@@ -32,31 +32,31 @@ class Input:
     at: float
     line: Line
     said_before: int
-    """How many events the run had said by then."""
+    """How many events the run had emitted by then."""
     place: int = 0
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request, and what came of it."""
+    """One request and its answer."""
 
     request: RecordedRequest
     inputs: list[Input]
     whole: bool = False
-    """It came to its end: an end, or an error."""
+    """The answer is complete: it has an end, or an error."""
 
 
 @dataclass(slots=True)
 class Execution:
-    """A tool that ran: what it reported, and what it gave."""
+    """A tool that ran: what it reported, and its result."""
 
     call: int
     """The number of the call that started it."""
     inputs: list[Input]
 
 
-class Tape:
-    """Gives inputs in their order, each at its time."""
+class InputQueue:
+    """Delivers inputs in order, each at its time."""
 
     def __init__(self, inputs: list[Input], speed: float) -> None:
         self._inputs = sorted(inputs, key=lambda each: each.place)
@@ -69,7 +69,7 @@ class Tape:
         self._said = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._waking: asyncio.Future[None] | None = None
-        """Of whoever was given an input and has not continued yet: nobody overtakes it."""
+        """The taker of an input that has not continued yet: nobody overtakes it."""
         self.over = False
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,7 +95,7 @@ class Tape:
             self._loop.enters_first = False
 
     def said(self) -> None:
-        """The run has said something: what waited for it may come."""
+        """The run has emitted an event: inputs that waited for it may follow."""
         self._said += 1
         self._give()
 
@@ -116,7 +116,7 @@ class Tape:
             return
         self._waiting[each.place] = future = self._loop.create_future()
         if at_once and isinstance(self._loop, VirtualLoop):
-            self._loop.call_first(self._give)  # tools that the run has started were entered before this came
+            self._loop.call_first(self._give)  # tools that the run has started must begin before this input arrives
         else:
             self._give()
         try:
@@ -128,7 +128,7 @@ class Tape:
                 self._give()
 
     async def take_despite_cancel(self, each: Input) -> None:
-        """The tool was cancelled and did more before it ended: what it did then comes now, too."""
+        """The tool was cancelled and did more before it ended: that is replayed, too."""
         while True:
             try:
                 await self.take(each)
@@ -136,7 +136,7 @@ class Tape:
             except asyncio.CancelledError:
                 if self.over:
                     raise
-                if each.place < self._next:  # it was given just before the cancellation
+                if each.place < self._next:  # it was delivered just before the cancellation
                     return
 
     async def until_its_end(self) -> None:
@@ -145,15 +145,15 @@ class Tape:
         last = max((each.at for each in self._inputs), default=0.0)
         await self._wait_until(self._began + last / self._speed + AFTER)
 
-    def pass_by(self, each: Input) -> None:
-        """It is taken, and nobody waits for it."""
+    def skip(self, each: Input) -> None:
+        """Marks the input as taken; nobody waits for it."""
         if each.place == self._next:
             self._next += 1
             self._give()
 
     async def _wait_until(self, due: float) -> None:
         assert self._loop is not None
-        # At once there is nothing to wait for, but others must get their turn between two pieces of a stream.
+        # Nothing to wait for, but other tasks must run between two pieces of a stream.
         await asyncio.sleep(max(due - self._loop.time(), 0.0))
 
     def _due(self, each: Input) -> float:
@@ -167,8 +167,8 @@ class Tape:
         return self._said >= each.said_before and self._is_due(each)
 
     def _give(self) -> None:
-        """Whoever waits for the next input continues with it before anything else happens. One at a time: the one
-        after it comes when this one has been taken."""
+        """The task that waits for the next input continues with it before anything else happens. One at a time: the
+        next follows when this one has been taken."""
         if self._waking is not None or not self._waiting:
             return
         future = self._waiting.get(self._next)
@@ -192,20 +192,20 @@ class Tape:
             self._timer.cancel()
         if not self._is_due(each):
             self._timer = self._call_at(self._due(each))
-        elif not isinstance(self._loop, VirtualLoop):  # which says when nothing will happen any more
+        elif not isinstance(self._loop, VirtualLoop):  # a virtual loop reports when nothing else will happen
             self._timer = self._loop.call_later(PATIENCE, self._unblock)
 
     def _call_at(self, due: float) -> asyncio.TimerHandle:
-        """After the run's own timers of that instant, as then: whoever waits for a timer continues when all of them
-        have gone off."""
+        """After the run's own timers of that instant, as in the recording: a task that waits for a timer continues when
+        all of them have fired."""
         assert self._loop is not None
         if isinstance(self._loop, VirtualLoop):
             return self._loop.call_last_at(due, self._give)
         return self._loop.call_at(due, self._give)
 
     def _unblock(self) -> bool:
-        """Nothing else will happen now. Who waits for the next input gets it, though less was said than then; an input
-        that nobody wants is passed over."""
+        """Nothing else will happen now. The task that waits for the next input gets it, although fewer events came
+        before it; an input that nobody waits for is skipped."""
         if not self._waiting:
             return False
         each = self._inputs[min(self._waiting)]
@@ -217,9 +217,9 @@ class Tape:
         return True
 
 
-def came_together(inputs: Sequence[Input]) -> Iterator[list[Input]]:
-    """The pieces of one answer, those in one list that were heard before the run acted on any of them: they have one
-    time, and nothing was said or came in between. An error comes alone."""
+def group_arrivals(inputs: Sequence[Input]) -> Iterator[list[Input]]:
+    """The pieces of one answer, grouped: pieces in one list arrived before the run acted on any of them, so they have
+    the same time and nothing happened in between. An error is a group of its own."""
     together: list[Input] = []
     for each in inputs:
         if together and not _came_with(each, together[-1]):
@@ -241,7 +241,7 @@ def _came_with(each: Input, last: Input) -> bool:
 
 @dataclass(slots=True)
 class Inputs:
-    """All that went into a run, by who asks for it."""
+    """All inputs of a run, by who takes them."""
 
     exchanges: list[Exchange] = field(default_factory=list[Exchange])
     executions: dict[tuple[int, str], list[Execution]] = field(default_factory=dict[tuple[int, str], list[Execution]])
@@ -266,12 +266,12 @@ class Inputs:
                 self._begin_execution(line)
             case "event" if line["event"] == "approval_asked" and line.get("uncertain"):
                 self.waits.add((line["turn"], line["call_id"]))
-                self.executions.pop((line["turn"], line["call_id"]), None)  # what its process died in
+                self.executions.pop((line["turn"], line["call_id"]), None)  # the execution that its process died in
             case "event" if line["event"] == "call_adopted":
                 running = self.by_call.get(line["adopted"])
                 if running is not None:
                     self.by_call[line["call"]] = running
-                else:  # its process had died: it gives its recorded result
+                else:  # its process had died: it returns its recorded result
                     self._begin_execution(line)
             case "event" | "result" | "cancelled":
                 is_input = line["line"] != "event" or line["event"] in _CAUSED_BY_TOOLS
@@ -287,7 +287,7 @@ class Inputs:
             self.executions.setdefault((line["turn"], line["call_id"]), []).append(execution)
 
     def begin_exchange(self, request: RecordedRequest, again: bool) -> None:
-        """`again`: the process died, and the last request came a second time, with all that came of it."""
+        """`again`: the process died, and the last request was recorded a second time, with its answer."""
         if again and self.exchanges and self.exchanges[-1].request.turn == request.turn:
             self.exchanges.pop()
             self.executions = {key: some for key, some in self.executions.items() if key[0] != request.turn}
@@ -295,17 +295,17 @@ class Inputs:
         self.exchanges.append(Exchange(request, []))
 
 
-def read_tape(recording: Recording) -> Inputs:
+def read_inputs(recording: Recording) -> Inputs:
     inputs = Inputs()
     requests = iter(recording.requests)
     said, died = 0, False
     last = nobody = 0.0
-    """When something was heard last; how long nobody was there in all: that is not waited for again."""
+    """The time of the last line, and the total time between crashes and resumes, which is not replayed."""
     for place, line in enumerate(recording.lines):
         at = line.get("at", last)
         if line["line"] == "resumed":
             if _ended_before(recording, place):
-                break  # it waited for somebody: what was answered then is another run of the loop
+                break  # it waited for somebody: the answers belong to another run of the loop
             nobody += max(at - last, 0.0)
             died = True
         elif line["line"] == "request":
@@ -318,6 +318,6 @@ def read_tape(recording: Recording) -> Inputs:
 
 
 def _ended_before(recording: Recording, place: int) -> bool:
-    """Had the run ended in any way before this line?"""
+    """Had the run ended before this line?"""
     ends = ("run_finished", "run_failed")
     return any(line["line"] == "event" and line["event"] in ends for line in recording.lines[:place])

@@ -1,5 +1,5 @@
-"""`Recorder`: one file of JSON Lines for each run, readable to its last whole line after a kill. Which file that is,
-who may go on with it, and what must not stand in it. What stands in it is `run_recorder`; `lines` has the schema.
+"""`Recorder`: one file of JSON Lines for each run, readable to its last complete line after a kill. It chooses the
+file, decides who may resume it, and masks secrets. `run_recorder` writes the content; `lines` has the schema.
 
 If a recording cannot be written, a tool that may change something does not start (`on_failure="stop"`), or the run
 continues without it (`"continue"`).
@@ -22,7 +22,7 @@ from unbroken.errors import RecordingFailed, RunTaken, UserError
 from unbroken.middleware import Middleware, RunStart
 from unbroken.trajectory.jsonl_writer import LOG, NOWHERE, lock
 from unbroken.trajectory.recording import SUFFIX, Recording, run_of
-from unbroken.trajectory.redaction import Hiding, secrets_in_environment
+from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.trajectory.run_recorder import WRITE_FIRST, OnFailure, RunRecorder, stopped
 from unbroken.validation import checked
 
@@ -44,7 +44,7 @@ class Recorder(Middleware):
     everything in `secrets`.
 
     If the file cannot be written (a full disk), `on_failure="stop"` lets no tool start that may change something: the
-    run ends with `RecordingFailed`. `"continue"` goes on without the recording. Both send `RecordingIncomplete`.
+    run ends with `RecordingFailed`. `"continue"` runs on without the recording. Both send `RecordingIncomplete`.
     """
 
     records = True
@@ -58,7 +58,7 @@ class Recorder(Middleware):
         self._secrets = frozenset((*given, *secrets_in_environment()))
         self._told = False
         self._continued: Resumed | None = None
-        self._hiding = Hiding(self._secrets)
+        self._redactor = Redactor(self._secrets)
         try:
             if "\0" in str(self.path):
                 raise ValueError("no name has a zero byte in it")
@@ -73,14 +73,14 @@ class Recorder(Middleware):
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What it hides in any case."""
+        """The secrets that are always masked."""
         return self._secrets
 
     def start(self, run: RunStart) -> RunRecorder:
         """Opens the file of a run. `UserError` if it is of another run, `RunTaken` if somebody else resumed the run."""
         head = run
-        if not self._hiding.covers(head.secrets()):
-            self._hiding = Hiding((*self._hiding.given, *head.secrets()))
+        if not self._redactor.covers(head.secrets()):
+            self._redactor = Redactor((*self._redactor.given, *head.secrets()))
         why = ""
         try:
             path, file = self._open(head)
@@ -95,16 +95,16 @@ class Recorder(Middleware):
                 raise stopped(self.path, why, "the run did not start", WRITE_FIRST) from None
             if not self._told:
                 self._told = True
-                LOG.warning("recording to %s failed, and runs go on without: %s", self.path, error.strerror or error)
+                LOG.warning("recording to %s failed, so runs are not recorded: %s", self.path, error.strerror or error)
             path, file = str(self.path), NOWHERE
         else:
             self._told = False
-        recorder = RunRecorder(path, file, head, self._hiding, self.on_failure, why)
+        recorder = RunRecorder(path, file, head, self._redactor, self.on_failure, why)
         if recorder.broken and file != NOWHERE and (self.on_failure == "stop" or head.resumed):
-            recorder.end()  # without its first line nobody would know that it was resumed
+            recorder.end()  # without its first line the resume would not be recorded
             if self._continued is not None:
-                raise stopped(path, recorder.reason, "the run did not start", "make room and resume it again")
-            with suppress(OSError):  # nothing has happened that it could tell of
+                raise stopped(path, recorder.reason, "the run did not start", "free disk space and resume it again")
+            with suppress(OSError):  # nothing has happened that it could report
                 os.unlink(path)
             raise stopped(path, recorder.reason, "the run did not start", WRITE_FIRST)
         return recorder
@@ -121,7 +121,7 @@ class Recorder(Middleware):
         if self._one_file:
             return [self.path] if run_of(self.path) == run else []
         name = _file_name(run)
-        files = self.path.glob(f"*{SUFFIX}")  # it may have been recorded to a file of any name
+        files = self.path.glob(f"*{SUFFIX}")  # the file may have any name
         return sorted(
             file for file in files if (name in file.name or not _DATED.match(file.name)) and run_of(file) == run
         )
@@ -136,10 +136,10 @@ class Recorder(Middleware):
                 return path, self._create(path)
             except FileExistsError:
                 raise UserError(
-                    f"{path} is there already, and is of another run: name another file, or a folder"
+                    f"{path} exists already and belongs to another run: name another file, or a folder"
                 ) from None
         name = _file_name(head.run)
-        if head.resumed:  # without the time in its name, so that of two that resume one result one is first
+        if head.resumed:  # without the time in its name, so that only one of two can create it
             path = f"{self._folder}{os.sep}{name}{SUFFIX}"
             try:
                 return path, self._create(path)
@@ -157,17 +157,17 @@ class Recorder(Middleware):
     def _create(self, path: str) -> int:
         try:
             file = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileNotFoundError:  # the folder was there when the recorder was made
+        except FileNotFoundError:  # the folder existed when the recorder was made
             self._folder.mkdir(parents=True, exist_ok=True)
             file = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        with suppress(OSError):  # a file system without locks: whoever resumes the run there gets the error
-            lock(file, wait=True)  # somebody may just look into the empty file
+        with suppress(OSError):  # a file system without locks: resuming the run raises the error
+            lock(file, wait=True)  # another process may just be reading the empty file
         return file
 
 
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _DATED = re.compile(r"[0-9]{8}-[0-9]{6}-")
-"""How the names of recordings begin that a recorder gave: the id of the run follows."""
+"""How the file names that a recorder makes begin: the id of the run follows."""
 _ODD = re.compile(r"[^\w.-]", re.ASCII)
 
 
@@ -178,13 +178,13 @@ def _file_name(run: str) -> str:
 
 @lru_cache(1)
 def _in_words(second: int) -> str:
-    """Most recordings begin in the same second as the one before."""
+    """Cached: most recordings begin in the same second as the one before."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(second))
 
 
 def already_resumed(path: Path, run: str) -> RunTaken:
     return RunTaken(
-        f"{path}: run `{run}` was resumed by somebody else; read what became of it there, or resume it from that file",
+        f"{path}: run `{run}` was resumed by somebody else; read there what happened, or resume it from that file",
         run,
     )
 
@@ -196,7 +196,7 @@ def refuse_taken(recording: Recording) -> None:
 
 
 def _reopen(recording: Resumed) -> int:
-    """Locked, and as it was when it was read."""
+    """Opens the file again, locked and unchanged since it was read."""
     path, run, _ = recording
     file = os.open(path, _FLAGS)
     try:
@@ -216,7 +216,7 @@ def _reopen(recording: Resumed) -> int:
 
 def _secrets(given: str | Iterable[str]) -> tuple[str, ...]:
     secrets = (given,) if isinstance(given, str) else tuple(given)
-    for secret in secrets:  # a generator is not looked into before
+    for secret in secrets:  # the type check does not look into a generator
         if not isinstance(secret, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
             raise UserError(f"Recorder(secrets=…) holds a value of the type {type(secret).__name__}: give texts")
     return secrets

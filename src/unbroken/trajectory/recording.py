@@ -1,7 +1,7 @@
-"""Reads recordings: all of one, or of many just what they came to.
+"""Reads recordings: one completely, or a summary of many.
 
-A recording is read as far as it can be: a line that is cut, broken or not as the schema has it is left out, and
-`problems` says so. Only what is no recording at all, or of a schema that this version does not know, is refused.
+As much of a recording is read as possible: a line that is cut, broken or does not follow the schema is left out, and
+`problems` reports it. Only a file that is not a recording, or has an unknown schema, is refused.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from unbroken.errors import UserError
 from unbroken.events import Event, ReasoningAdded, RunFailed, RunFinished, TextAdded, event_from_json
 from unbroken.messages import Json
 from unbroken.trajectory.line_checks import Expander, count, is_line, number, objects, texts
-from unbroken.trajectory.lines import SCHEMA, Line, apart
+from unbroken.trajectory.lines import SCHEMA, Line, split_pieces
 from unbroken.trajectory.schema_1 import Upgrade
 from unbroken.validation import checked
 from unbroken.wires.jsontext import loads_faithful
 
 SUFFIX = ".jsonl"
 _TAIL = 64 * 1024
-"""Bytes that are read of the end of a file, at first, to see what the run came to."""
+"""Bytes that are first read from the end of a file to see how the run ended."""
 _BEGINNING = b'{"line":"run","schema":'
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """What the model was asked, all of it."""
+    """One complete request to the model."""
 
     turn: int
     at: float
@@ -38,20 +38,20 @@ class RecordedRequest:
     """In the saved form of a history (`transcript.from_json` reads it); the system's message is the first."""
     tools: tuple[Line, ...]
     fields: Line
-    """The rest: choice, sampling and so on, as far as it is not as usual."""
+    """The rest: choice, sampling and so on, without default values."""
     masked: bool = False
     """A secret was masked in the recording: *** stands for anything."""
 
 
 @dataclass
 class Recording:
-    """One run as it was recorded. `lines` are all that could be read, in their order, the first left out (`head`)."""
+    """One run as it was recorded. `lines` are all lines that could be read, in order, without the first (`head`)."""
 
     path: Path
     head: Line
     lines: list[Line]
     problems: list[str] = field(default_factory=list[str])
-    """What could not be read, in words."""
+    """What could not be read."""
     size: int = 0
     """Bytes that the file had when it was read. It only ever grows."""
     damaged: int = 0
@@ -60,7 +60,7 @@ class Recording:
 
     @property
     def run(self) -> str:
-        """Its id, which all its events have."""
+        """The id of the run, as in its events."""
         return str(self.head.get("run", ""))
 
     @property
@@ -70,7 +70,7 @@ class Recording:
 
     @property
     def model(self) -> str:
-        """Who was asked: `openai:gpt-5`."""
+        """The model: `openai:gpt-5`."""
         return str(self.head.get("model", ""))
 
     @property
@@ -80,7 +80,7 @@ class Recording:
 
     @property
     def settings(self) -> Line:
-        """How it was played: the schedule, the limits, what happens after a failure."""
+        """How it ran: the schedule, the limits, what happens after a failure."""
         return _object(self.head.get("settings"))
 
     @property
@@ -91,17 +91,17 @@ class Recording:
 
     @cached_property
     def masked(self) -> bool:
-        """Secrets stood where *** stands now."""
+        """Were secrets replaced by ***?"""
         return any(line.get("masked") for line in (self.head, *self.lines))
 
     def time_at(self, at: float) -> float:
-        """The time of day, so many seconds after the beginning: to the bit what a virtual clock said."""
+        """The time of day, `at` seconds after the beginning: exactly what a virtual clock returned."""
         clock = self.virtual
         return self.time + at if clock is None else clock["start"] + round(clock["elapsed"] + at, 9)
 
     @cached_property
     def requests(self) -> list[RecordedRequest]:
-        """Every request, whole."""
+        """Every request, complete."""
         found: list[RecordedRequest] = []
         said: list[Line] = objects(self.head.get("messages"))
         system: list[Line] = []
@@ -123,11 +123,11 @@ class Recording:
 
     @cached_property
     def events(self) -> list[Event]:
-        """Every event that could be read, as it was said."""
+        """Every event that could be read, as it was emitted."""
         found: list[Event] = []
         said: list[Line] = objects(self.head.get("messages"))
         pieces: list[TextAdded | ReasoningAdded] = []
-        """Of the stream: an event was said of each, which is told by its number that no other has."""
+        """Pieces of the stream: each was an event, whose number no other event has."""
         next_seq, silent = 0, False
         for line in self.lines:
             match line["line"]:
@@ -136,7 +136,7 @@ class Recording:
                 case "request":
                     said, silent = [*said[: line["keep"]], *line["messages"]], False
                 case "delta" if line["delta"] == "restarted":
-                    silent = True  # the second answer is said when it is whole, as far as it is another one
+                    silent = True  # the second answer is emitted when it is complete, if it is different
                 case "delta" if line["delta"] in _PIECES and line.get("joined") and pieces and not silent:
                     pieces[-1].text += line["text"]
                 case "delta" if line["delta"] in _PIECES and not silent:
@@ -156,13 +156,13 @@ class Recording:
                     found.append(event)
                 case _:
                     pass
-        for piece in pieces:  # its process died while it was said
+        for piece in pieces:  # its process died while it was emitted
             piece.seq, next_seq = next_seq, next_seq + 1
         return [*found, *pieces]
 
     @cached_property
     def ending(self) -> RunFinished | RunFailed | None:
-        """How it ended; None if it did not: its process died, or it still goes on."""
+        """How it ended; None if it did not: its process died, or it is still active."""
         last: RunFinished | RunFailed | None = None
         for line in self.lines:
             if line["line"] == "resumed":
@@ -191,7 +191,7 @@ def _event(line: Line) -> Event | None:
 
 
 def read_recording(path: str | os.PathLike[str]) -> Recording:
-    """All of it. Raises `UserError` for what is no recording."""
+    """Reads a recording. Raises `UserError` if the file is not one."""
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
         raise UserError(f"{path!r} is no recording: give the name of its file")
     file = Path(path).expanduser()
@@ -224,7 +224,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
             if unreadable and found[0]["line"] != "resumed":
                 damaged = damaged or unreadable
             unreadable = 0
-            for line in (piece for each in found for piece in apart(each)):
+            for line in (piece for each in found for piece in split_pieces(each)):
                 if not expander.feed(line):
                     problems.append(f"line {place} refers to lines that are not there")
                 if line["line"] == "resumed":
@@ -274,7 +274,7 @@ def _json(raw: bytes) -> Line | None:
 
 
 def _lines(line: Line | None, upgrade: Upgrade | None) -> list[Line]:
-    """Nothing if it is no line: cut, or not as the schema has it."""
+    """Empty if it is not a valid line: cut, or not following the schema."""
     if line is None:
         return []
     if upgrade is not None:
@@ -283,13 +283,13 @@ def _lines(line: Line | None, upgrade: Upgrade | None) -> list[Line]:
 
 
 def _line(raw: bytes) -> Line | None:
-    """One that is the same in every schema, or None if it is none."""
+    """A line that is the same in every schema; None if it is not valid."""
     line = _json(raw)
     return line if line is not None and is_line(line) else None
 
 
 def run_of(path: Path) -> str | None:
-    """The run that a file is the recording of; None if it is none."""
+    """The id of the run that a file records; None if it is not a recording."""
     try:
         with _open(path) as file:
             return str(_head(path, file.readline()).get("run", ""))
@@ -299,7 +299,8 @@ def run_of(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a recording came to, for a list of many. With a `problem` it is none, or cannot be read."""
+    """A short summary of a recording, for a list of many. `problem` is set if it is not a recording or cannot be
+    read."""
 
     path: Path
     size: int = 0
@@ -309,8 +310,8 @@ class Summary:
     time: float = 0.0
     prompt: str = ""
     stop_reason: str = ""
-    """Empty if the run did not end, `failed` if it did with an error. Of one that did not end the numbers are those of
-    its last request, with the calls that came since."""
+    """Empty if the run did not end, `failed` if it ended with an error. If it did not end, the numbers are those of its
+    last request, plus the calls since then."""
     text: str = ""
     """The answer, or the error."""
     rounds: int = 0
@@ -323,7 +324,7 @@ class Summary:
 
 @checked
 def list_recordings(folder: str | os.PathLike[str]) -> list[Summary]:
-    """Of all recordings in a folder what they came to, the latest first. What is none of them is listed with the
+    """Summaries of all recordings in a folder, the latest first. A file that is not a recording is listed with the
     reason. Only the beginning and the end of each file are read."""
     try:
         files = [entry for entry in os.scandir(folder) if entry.name.endswith(SUFFIX) and _is_file(entry)]
@@ -376,7 +377,7 @@ def summarize(path: Path) -> Summary:
 
 
 def _ending(file: BinaryIO, size: int) -> Line:
-    """The event in which the run ended; of one that did not, what is known of it so far."""
+    """The event that ended the run; if it did not end, what is known so far."""
     wanted = _TAIL
     while True:
         start = max(size - wanted, 0)
@@ -384,7 +385,7 @@ def _ending(file: BinaryIO, size: int) -> Line:
         lines = file.read(size - start).split(b"\n")[0 if start == 0 else 1 :]
         for raw in reversed(lines):
             if raw.startswith(b'{"line":"resumed"'):
-                break  # what ended before has gone on
+                break  # it ended before, and was resumed
             if raw.startswith((_EVENT + b'run_finished"', _EVENT + b'run_failed"')) and (line := _line(raw)):
                 return line
         found = _so_far(lines)
@@ -394,7 +395,7 @@ def _ending(file: BinaryIO, size: int) -> Line:
 
 
 def _so_far(lines: list[bytes]) -> Line:
-    """When the run was heard of last, what it had used by its last request, and the calls that came since."""
+    """The time of the last line, what the run had used by its last request, and the calls since then."""
     found: Line = {}
     calls = started = 0
     for raw in reversed(lines):
@@ -420,7 +421,7 @@ _EVENT = b'{"line":"event","event":"'
 
 
 def _prompt(head: Line) -> str:
-    """What was asked, in words, short."""
+    """The prompt as short text."""
     asked = objects([head["question"]]) if head.get("question") else objects(head.get("messages"))
     for message in reversed(asked):
         if message.get("role") == "user":
@@ -443,7 +444,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _pending(end: Line) -> int:
-    """Calls that wait are not among those that were answered."""
+    """Calls that wait; they are not counted as answered."""
     pending = end.get("pending")
     return len(cast("list[object]", pending)) if isinstance(pending, list) else 0
 
@@ -453,7 +454,7 @@ def _object(value: object) -> Line:
 
 
 def is_recording(path: str | os.PathLike[str]) -> bool:
-    """Does it begin as one does?"""
+    """Does the file begin like a recording?"""
     try:
         with open(path, "rb") as file:
             return file.read(len(_BEGINNING)) == _BEGINNING

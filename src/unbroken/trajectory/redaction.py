@@ -1,7 +1,7 @@
-"""Secrets kept out of recordings, wherever they stand: in a text, in a line, in pieces over a stream.
+"""Masks secrets in recordings, wherever they are: in a text, in a line, in pieces of a stream.
 
-What is secret is given. It is looked for in the bytes of what is written; only where one is found is a line taken apart
-and its values masked, so that it stays a line. Words of the schema are no secrets.
+The secrets are known in advance. They are searched for in the bytes to be written; only if one is found, the line is
+parsed and its values are masked, so that it stays valid JSON. Names of the schema are never masked.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unbroken.wires.jsontext import loads_faithful
 _NAMES = re.compile(r"(?:KEYS?|TOKENS?|SECRETS?)(?:_|$)|PASSWORD|PASSWD|CREDENTIAL|(?:^|_)(?:PWD|PAT|PASS|AUTH)(?:_|$)")
 _SHORTEST = 8
 _SHORTEST_CUT = 6
-"""Characters of a secret that say something of it, where a text ends in the middle of one."""
+"""How many characters of a secret may be shown if a text ends in the middle of one."""
 _SIGN = 6
-"""Where no secret's beginning of so many characters stands, none does: they are few, most spellings begin alike."""
+"""Secrets are searched for by their first characters: those are few, because most encodings begin alike."""
 _OWN_FIELDS = frozenset({"line", "event", "delta", "schema", "at", "turn", "seq", "time", "kind"})
 
 
@@ -35,8 +35,8 @@ def secrets_in_environment() -> tuple[str, ...]:
     return tuple(value for value in (*found, *spelled, *map(unquote, spelled)) if len(value) >= _SHORTEST)
 
 
-class Hiding:
-    """What may be shown of a text or a line. False if there is nothing to hide."""
+class Redactor:
+    """Masks secrets in texts and lines. False if there are no secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self.given = frozenset(secrets)
@@ -73,7 +73,7 @@ class Hiding:
         return self._in_one_piece(text) or bool(self._folded.spans(text))
 
     def _in_one_piece(self, text: str) -> bool:
-        """Many searches for one text each are much quicker than one for any of them."""
+        """Many searches for one text each are much faster than one search for any of them."""
         return any(sign in text for sign in self._signs) and any(each in text for each in self._texts)
 
     def _in_bytes(self, data: bytes) -> bool:
@@ -82,7 +82,7 @@ class Hiding:
         return bool(self._folded.spans_in_bytes(data))
 
     def lines(self, data: bytes) -> bytes:
-        """Whole lines, each with its end."""
+        """Masks complete lines, each with its newline."""
         if not self._in_bytes(data):
             return data
         return b"\n".join(map(self._line, data.split(b"\n")))
@@ -109,13 +109,13 @@ class Hiding:
         return value
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where secrets stand in it."""
+        """Where the text contains secrets."""
         spans = [found.span() for found in self._any.finditer(text)] if self._in_one_piece(text) else []
         folded = self._folded.spans(text)
         return united([*spans, *folded]) if folded else spans
 
     def is_clear(self, text: str) -> bool:
-        """No secret is in it, and none can begin at its end."""
+        """It contains no secret, and none can begin at its end."""
         return not self._in_text(text) and self.cut(text) == len(text)
 
     def cut(self, text: str) -> int:
@@ -128,31 +128,31 @@ class Hiding:
 
 
 class Pieces:
-    """The pieces of one text, in which a secret may stand in parts. `feed` and `end` give those whose words are final,
-    in their order: as they came, but for a secret, which becomes *** in the piece in which it begins; and whether there
-    was one in the piece."""
+    """The pieces of one text, over which a secret may be spread. `feed` and `end` return the pieces that are final, in
+    order and unchanged, except that a secret becomes *** in the piece in which it begins; and for each, whether it
+    contained one."""
 
-    __slots__ = ("_held", "_hiding")
+    __slots__ = ("_held", "_redactor")
 
-    def __init__(self, hiding: Hiding) -> None:
-        self._hiding = hiding
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
         self._held: list[str] = []
 
     def feed(self, piece: str) -> list[tuple[str, bool]]:
-        if not self._held and self._hiding.is_clear(piece):
+        if not self._held and self._redactor.is_clear(piece):
             return [(piece, False)]
         self._held.append(piece)
         text = "".join(self._held)
-        return self._settle(text, self._hiding.cut(text), ())
+        return self._settle(text, self._redactor.cut(text), ())
 
     def end(self) -> list[tuple[str, bool]]:
-        """No more will come: what is left of a secret is shown, unless it is much of it."""
+        """The text has ended: the beginning of a secret is shown, unless it is long."""
         text = "".join(self._held)
-        cut = self._hiding.cut(text)
+        cut = self._redactor.cut(text)
         return self._settle(text, len(text), ((cut, len(text)),) if len(text) - cut >= _SHORTEST_CUT else ())
 
     def _settle(self, text: str, sure: int, more: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
-        hidden = [*(span for span in self._hiding.spans(text) if span[0] < sure), *more]
+        hidden = [*(span for span in self._redactor.spans(text) if span[0] < sure), *more]
         settled: list[tuple[str, bool]] = []
         at = 0
         while self._held and at + len(self._held[0]) <= sure:
@@ -165,7 +165,7 @@ class Pieces:
                     place, masked = min(stop, end), True
             settled.append((shown + text[place:end], masked))
             at = end
-        for begin, stop in hidden:  # of a secret that reaches into what is held nothing more is shown
+        for begin, stop in hidden:  # the rest of a secret that reaches into the held text is not shown
             if begin < at < stop:
                 self._drop(stop - at)
         return settled
@@ -178,7 +178,7 @@ class Pieces:
 
 
 def _shortest(texts: Iterable[str]) -> Iterable[str]:
-    """Without those in which another one stands: where that one is not, they are not."""
+    """Without those that contain another one: they can only occur where the shorter one does."""
     kept: list[str] = []
     for text in sorted(texts, key=len):
         if not any(each in text for each in kept):

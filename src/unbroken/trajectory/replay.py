@@ -1,9 +1,9 @@
-"""Plays a recording: in place of the model, of the tools and of who approves, so that a run happens once more.
+"""Replays a recording in place of the model, the tools and the approver, so that a run happens once more.
 
-Strategy. What went into the run (deltas, results, decisions, what tools reported) is a tape of inputs in the order in
-which they came. Each is given to whoever asks for it, when its time has come, when all before it were given, and when
-the run has said all that it had said before it: so the run goes the same way again, to the byte on virtual time. A run
-that asks for something else diverges from the recording, and is told where.
+Strategy. Everything that went into the run (deltas, results, approvals, what tools reported) is a queue of inputs in
+recorded order. Each is delivered to the task that asks for it when its time has come, when all before it were
+delivered, and when the run has emitted all events that came before it: so the run takes the same course, to the byte on
+virtual time. If the run asks for something else, it diverges, and the error shows where.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unbroken.tools.caller import Caller, Prepared, failure
 from unbroken.tools.context import CallContext
 from unbroken.trajectory.divergence import ReplayDiverged, compare_requests, describe_call
 from unbroken.trajectory.lines import CAUSED_BY_TOOLS, Line, read_approval, read_delta, read_error, read_usage
-from unbroken.trajectory.recorded_inputs import Exchange, Execution, Input, Tape, came_together, read_tape
+from unbroken.trajectory.recorded_inputs import Exchange, Execution, Input, InputQueue, group_arrivals, read_inputs
 from unbroken.trajectory.recording import Recording, read_recording
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
@@ -37,7 +37,7 @@ PlayedTools: TypeAlias = Literal["recorded", "live"]
 
 
 class RecordingEnded(UserError):
-    """The recording does not say how it went on."""
+    """The recording ends before the run did."""
 
 
 @checked
@@ -69,10 +69,10 @@ class Playback(Middleware):
         self.clock: PlayedClock = clock
         self.tools: PlayedTools = tools
         self.diverged: ReplayDiverged | None = None
-        """Where the run went another way, if it did."""
+        """Where the run diverged, if it did."""
         self.ended: RecordingEnded | None = None
         """Where the recording ended before the run, if it did."""
-        inputs = read_tape(recording)
+        inputs = read_inputs(recording)
         self._exchanges, self._executions, self._approvals = inputs.exchanges, inputs.executions, inputs.approvals
         self._waits = inputs.waits
         output: Line = recording.settings.get("output") or {}
@@ -80,15 +80,15 @@ class Playback(Middleware):
         self._asked = 0
         ending = recording.ending
         self._broke_off = ending is None or (isinstance(ending, RunFailed) and ending.error not in _OUR_ERRORS)
-        """Its process died, or somebody cancelled it: nothing in the recording does that again."""
+        """Its process died, or it was cancelled: nothing in the recording repeats that."""
         self._turn: int | None = None
-        """Of the last event, where events are heard."""
+        """The number of the last event."""
         self._last_turn = self._exchanges[-1].request.turn if self._exchanges else 0
         played = [each for exchange in self._exchanges for each in exchange.inputs]
         if tools == "recorded":
             played += [each for some in self._executions.values() for one in some for each in one.inputs]
             played += [each for some in self._approvals.values() for each in some]
-        self._tape = Tape(played, speed if clock == "real" else 1.0)
+        self._queue = InputQueue(played, speed if clock == "real" else 1.0)
 
     @property
     def run(self) -> str:
@@ -97,23 +97,23 @@ class Playback(Middleware):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The history that the run began with; what was asked is its last message."""
+        """The history that the run began with; the prompt is its last message."""
         return from_json(self.recording.head.get("messages", []))
 
     @property
     def question(self) -> User | None:
-        """What was asked once the calls had run in which that history ended."""
+        """The prompt that was sent after the open calls of that history had run."""
         saved = self.recording.head.get("question")
         message = from_json([saved])[0] if saved else None
         return message if isinstance(message, User) else None
 
     @property
     def left(self) -> int:
-        """Inputs that nobody has asked for."""
-        return self._tape.left
+        """The number of inputs that were not used."""
+        return self._queue.left
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """A new loop to play it on, whose time is that of the recording if it is virtual."""
+        """A new loop for the replay; if it is virtual, its time is that of the recording."""
         if self.clock == "real":
             return asyncio.new_event_loop()
         began = self.recording.virtual or {"start": self.recording.time, "elapsed": 0.0}
@@ -123,25 +123,25 @@ class Playback(Middleware):
 
     def start(self, run: RunStart) -> Playback:
         """The time of the recording counts from now."""
-        self._tape.begin(ordered=self.tools == "recorded")
+        self._queue.begin(ordered=self.tools == "recorded")
         return self
 
     def on_event(self, event: Event) -> None:
         self._turn = event.turn
         if not isinstance(event, CAUSED_BY_TOOLS):
-            self._tape.said()
+            self._queue.said()
 
     def on_time_limit(self) -> None:
-        self._tape.said()
+        self._queue.said()
 
     def end(self) -> None:
-        """The run is over: it lets go of the loop."""
-        self._tape.end()
+        """The run is over: releases the loop."""
+        self._queue.end()
 
     # In place of the model
 
     def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
-        """Answers as the model did then; nobody is asked."""
+        """Answers as recorded; the model is not asked."""
         return self.play_exchange(self.next_exchange(request))
 
     def next_exchange(self, request: Request) -> Exchange:
@@ -171,16 +171,16 @@ class Playback(Middleware):
         return self.ended
 
     async def play_exchange(self, exchange: Exchange) -> AsyncIterator[Sequence[Delta]]:
-        """The deltas of one answer, those together that came together, each when its time has come; a request that
-        failed then fails again."""
+        """The deltas of one answer, in the recorded batches and at the recorded times; a request that failed fails
+        again."""
         last = exchange.inputs[-1] if exchange.inputs else None
         left = last if last is not None and last.line.get("cancelled") else None
         try:
             hearing = PartialResponse()
-            for together in came_together([each for each in exchange.inputs if each is not left]):
+            for together in group_arrivals([each for each in exchange.inputs if each is not left]):
                 deltas: list[Delta] = []
                 for each in together:
-                    await self._tape.take(each)
+                    await self._queue.take(each)
                     if each.line["line"] == "failed":
                         raise read_error(each.line)
                     if each.line["line"] == "closed":
@@ -192,11 +192,11 @@ class Playback(Middleware):
             if left is not None or not exchange.whole:
                 if self._broke_off:
                     raise self._end("in the middle of an answer")
-                await self._tape.until_its_end()  # it was left there: somebody will cancel it again
+                await self._queue.until_its_end()  # the run stopped reading here, and will cancel it again
                 raise self._end("in the middle of an answer, and nobody leaves it as it was left then")
         except (asyncio.CancelledError, GeneratorExit):
             if left is not None:
-                await self._tape.take_despite_cancel(left)
+                await self._queue.take_despite_cancel(left)
             raise
 
     # In place of the part of the run that another process ran (`agent.run.Earlier`)
@@ -206,14 +206,14 @@ class Playback(Middleware):
         return (turn, prepared.call.id) in self._waits
 
     def number_of(self, call: ToolCall, turn: int) -> None:
-        """Its calls are counted anew."""
+        """Its calls are numbered from the start."""
 
     def had_started(self, number: int) -> bool:
         """Every call is played from its beginning."""
         return False
 
     def seconds_of(self, context: CallContext[Any]) -> None:
-        """Its calls are played; none has a result before that."""
+        """Its calls are replayed; none has a result before that."""
 
     def lost_calls(self) -> tuple[()]:
         """Nothing is lost in a replay."""
@@ -222,8 +222,7 @@ class Playback(Middleware):
     # In place of the tools
 
     async def call_tool(self, call: ToolCall, context: CallContext[Any], call_next: Caller) -> ToolResult:
-        """Returns what the tool returned then. With `tools="live"` the tools run; so does the one that takes a typed
-        answer."""
+        """Returns the recorded result. With `tools="live"` the tools run; so does the one that takes a typed answer."""
         if self.tools == "live":
             return await call_next(call, context)
         executions = self._executions.get((context.turn, call.id))
@@ -242,7 +241,7 @@ class Playback(Middleware):
                         break
                     raise asyncio.CancelledError
                 case "result":
-                    await self._tape.take_despite_cancel(each)
+                    await self._queue.take_despite_cancel(each)
                     if call.name == self._live_name:
                         return await call_next(call, context)
                     for late in execution.inputs[place + 1 :]:
@@ -251,41 +250,41 @@ class Playback(Middleware):
                         context.spend(usage)
                     return replace(read_result(each.line["result"]), call_id=call.id)
                 case _:
-                    await self._tape.take_despite_cancel(each)
+                    await self._queue.take_despite_cancel(each)
                     self._say(each, context)
         if not self._broke_off:
-            await self._tape.until_its_end()  # it was cancelled, and will be again
+            await self._queue.until_its_end()  # it was cancelled, and will be again
         self._end(f"while `{call.name}` runs")
         return failure(call, "the recording ends here")
 
     async def _cancelled_as(self, each: Input) -> bool:
-        """Waits until the run cancels what it cancelled then, and for its end. False if that does not happen."""
+        """Waits until the run cancels the call as recorded, and for its end. False if that does not happen."""
         task = asyncio.current_task()
         if not (each.line.get("by_itself") or (task is not None and task.cancelling())):
             if self._broke_off:
                 return False
             try:
-                await self._tape.until_its_end()
+                await self._queue.until_its_end()
             except asyncio.CancelledError:
-                if self._tape.over:
+                if self._queue.over:
                     raise
             else:
                 return False
-        await self._tape.take_despite_cancel(each)
+        await self._queue.take_despite_cancel(each)
         return True
 
     def _say(self, each: Input, context: CallContext[Any]) -> None:
-        """What the tool said; a thread of its own may have said it when the tool was done."""
-        self._tape.pass_by(each)
+        """Emits what the tool reported; its own thread may have reported it after the tool was done."""
+        self._queue.skip(each)
         event = event_from_json(each.line)
         assert isinstance(event, CallEvent)
         own = [getattr(event, field.name) for field in fields(event)[_OF_CALL_EVENTS:]]
         context.say(type(event), context.number, context.call_id, event.name, *own)
 
-    # In place of who approves
+    # In place of the approver
 
     def approver(self, on_approval: OnApproval | None) -> OnApproval | None:
-        """Decides as it was decided then; with `tools="live"`, who is given is asked."""
+        """Decides as recorded; with `tools="live"`, `on_approval` is asked."""
         if self.tools == "live" or (on_approval is None and not self._approvals):
             return on_approval
 
@@ -300,13 +299,13 @@ class Playback(Middleware):
             decisions.remove(each)
             if each.line["line"] == "cancelled":
                 raise asyncio.CancelledError if await self._cancelled_as(each) else self._never_approved(call)
-            await self._tape.take_despite_cancel(each)
+            await self._queue.take_despite_cancel(each)
             return read_approval(each.line)
 
         return played
 
     async def _leave_undecided(self, call: ToolCall) -> None:
-        """A question that was asked and never answered: its run left it, and will leave it now."""
+        """An approval that was requested and never answered: the run gave it up, and will again."""
         asked = any(
             line["event"] == "approval_asked" and line["call_id"] == call.id and self._turn in (None, line["turn"])
             for line in self.recording.of("event")
@@ -315,7 +314,7 @@ class Playback(Middleware):
             return
         if self._broke_off:
             raise self._never_approved(call)
-        await self._tape.until_its_end()
+        await self._queue.until_its_end()
 
     def _never_approved(self, call: ToolCall) -> RecordingEnded:
         return self._end(f"before `{call.name}` is approved")
@@ -328,8 +327,8 @@ _OF_CALL_EVENTS = len(fields(CallEvent))
 
 
 def _started_as(executions: list[Execution], number: int) -> Execution:
-    """The one of these that the call with this number started. A run that was resumed numbers its calls in another way:
-    then the executions of one id are taken in their order."""
+    """The execution that the call with this number started. A resumed run numbers its calls differently: then the
+    executions of one id are taken in order."""
     for place, execution in enumerate(executions):
         if execution.call == number:
             return executions.pop(place) if len(executions) > 1 else execution

@@ -1,8 +1,8 @@
-"""What is recorded of one run, and where it is heard: requests and deltas at the model, results at the tools, decisions
-where they are made, and events as they are said. Where the file is, `record` knows; how it is written, `jsonl_writer`.
+"""Records one run: requests and deltas at the model, results at the tools, approvals where they are made, and events as
+they are emitted. `recorder` chooses the file; `jsonl_writer` writes it.
 
-What must not be lost is written at once: that a tool begins which changes something, and what it gave. If that cannot
-be written, such a tool does not start (`on_failure="stop"`), or the run continues without its recording (`"continue"`).
+What must not be lost is written at once: the start and the result of a tool that changes something. If that cannot be
+written, such a tool does not start (`on_failure="stop"`), or the run continues without its recording (`"continue"`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from unbroken.tools.caller import Caller, failure, in_words
 from unbroken.tools.context import CallContext
 from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.jsonl_writer import NOWHERE, Scribe
+from unbroken.trajectory.jsonl_writer import NOWHERE, JsonlWriter
 from unbroken.trajectory.line_checks import refer
 from unbroken.trajectory.lines import (
     CAUSED_BY_TOOLS,
@@ -66,7 +66,7 @@ from unbroken.trajectory.lines import (
     spec_fields,
     tool_fields,
 )
-from unbroken.trajectory.redaction import Hiding
+from unbroken.trajectory.redaction import Redactor
 from unbroken.transcript import to_json
 from unbroken.transcript.saved import write_call, write_result
 
@@ -81,17 +81,23 @@ class RunRecorder(Middleware):
     edits_answers = False
 
     def __init__(
-        self, path: str, file: int, head: RunStart, hiding: Hiding, on_failure: OnFailure = "continue", why: str = ""
+        self,
+        path: str,
+        file: int,
+        head: RunStart,
+        redactor: Redactor,
+        on_failure: OnFailure = "continue",
+        why: str = "",
     ) -> None:
-        """`file` is open, and is closed at the end; where there is none, `why` says so."""
+        """`file` must be open and is closed at the end; if there is none, `why` has the reason."""
         self.turn = 0
-        """The number of the request that is asked now."""
-        self._scribe = Scribe(path, file, hiding)
-        self._scribe.on_broken, self._scribe.reason = self._tell_broken, why
+        """The number of the current request."""
+        self._writer = JsonlWriter(path, file, redactor)
+        self._writer.on_broken, self._writer.reason = self._tell_broken, why
         self._stops = on_failure == "stop"
-        self._put = self._scribe.put
-        self._put_event = self._scribe.put_event
-        self._hiding = hiding
+        self._put = self._writer.put
+        self._put_event = self._writer.put_event
+        self._redactor = redactor
         self._head = head
         self._clock = head.clock
         self._elapsed = head.clock.elapsed
@@ -100,53 +106,53 @@ class RunRecorder(Middleware):
         """Secrets of the model, when they were looked for last."""
         self._system: System | None = None
         self._sent: tuple[Message, ...] = head.messages
-        """Without the system's message, which stands beside them."""
+        """Without the system message, which is kept separately."""
         self._history: tuple[Message, ...] = ()
-        """As it was written where a request had not just that."""
+        """The history as last written, if a request differed from it."""
         self._answer: Assistant | None = None
         self._given: dict[str, ToolResult] = {}
-        """What the model said, and what the tools gave, since the last request: it stands in the file."""
+        """What the model said and what the tools returned since the last request: it is already in the file."""
         self._toolbox: Toolbox | None = None
         self._tools: tuple[Tool, ...] = ()
         self._specs: tuple[ToolSpec, ...] = ()
-        """Of the turn: those tools, as the model is told of them."""
+        """The tools of the turn, as the model sees them."""
         self._reads: set[str] = set()
         self._several: dict[int, list[str]] = {}
-        """The names of several calls in one answer that have not ended, by their turn."""
+        """The names of the calls of an answer with several calls that have not ended, by turn."""
         self._used: dict[int, Usage] = {}
-        """What calls have used that run now, by their contexts."""
+        """What the running calls have used, by their contexts."""
         self._ended = False
         """An answer has ended, and its stream is not closed yet."""
         size = os.fstat(file).st_size if head.resumed and file != NOWHERE else 0
         if size:
             os.lseek(file, -1, os.SEEK_END)
             if os.read(file, 1) != b"\n":
-                self._scribe.end_cut_line()
+                self._writer.end_cut_line()
             self._write_resumed()
         else:
             self._write_head()
-        self._scribe.flush()
+        self._writer.flush()
         if file == NOWHERE:
             self._tell_broken()
 
     @property
     def broken(self) -> bool:
-        """It could not be written to its end."""
-        return self._scribe.broken
+        """It could not be written completely."""
+        return self._writer.broken
 
     @property
     def reason(self) -> str:
         """Why it could not."""
-        return self._scribe.reason
+        return self._writer.reason
 
     def _tell_broken(self) -> None:
-        # Soon: this may be the first moment of the run, or the middle of another event.
-        told = RecordingIncomplete, self._scribe.path, self._scribe.reason
+        # Not immediately: this may be the first moment of the run, or the middle of another event.
+        told = RecordingIncomplete, self._writer.path, self._writer.reason
         asyncio.get_running_loop().call_soon(self._head.emit, *told)
 
     @property
     def path(self) -> Path:
-        return Path(self._scribe.path)
+        return Path(self._writer.path)
 
     def _write_head(self) -> None:
         head, clock = self._head, self._clock
@@ -211,10 +217,10 @@ class RunRecorder(Middleware):
         else:
             self._closed()
         finally:
-            self._scribe.settle()
+            self._writer.settle()
 
     def recorded(self, model: Model) -> Ask:
-        """For those who ask a model without an agent."""
+        """For requests to a model without an agent."""
         return partial(self.ask_model, call_next=model.stream)
 
     def requested(self, request: Request) -> None:
@@ -245,17 +251,17 @@ class RunRecorder(Middleware):
         self._put(line)
 
     def _look_for_secrets(self) -> None:
-        """A key that a function gives is known when it was asked for one, and may change with each request."""
+        """A key that a function returns is known only after the call, and may change with each request."""
         secrets = self._head.secrets()
         if secrets == self._looked_for:
             return
         self._looked_for = secrets
-        if not self._hiding.covers(secrets):
-            self._hiding = Hiding((*self._hiding.given, *secrets))
-            self._scribe.hide(self._hiding)
+        if not self._redactor.covers(secrets):
+            self._redactor = Redactor((*self._redactor.given, *secrets))
+            self._writer.hide(self._redactor)
 
     def received(self, deltas: Sequence[Delta], hearing: PartialResponse) -> None:
-        """What came together has one time."""
+        """Deltas that arrived together have the same time."""
         at, turn = self._at(), self.turn
         texts: list[str] = []
         name = "text"
@@ -278,42 +284,42 @@ class RunRecorder(Middleware):
 
     def _put_pieces(self, at: float, turn: int, name: str, texts: list[str], hearing: PartialResponse) -> None:
         (hearing.text if name == "text" else hearing.reasoning).extend(texts)
-        self._scribe.put_pieces(at, turn, name, texts)
+        self._writer.put_pieces(at, turn, name, texts)
 
     def _describe(self, delta: Delta, line: Line, hearing: PartialResponse) -> bool:
-        """In its line; False if it is not recorded."""
+        """Fills in the line of a delta; False if it is not recorded."""
         if isinstance(delta, CallOpened):
             line["index"], line["name"], line["id"] = delta.index, delta.name, delta.id
             return True
         if isinstance(delta, CallReady):
             call = delta.call
             if _HUGE.search(call.raw):
-                self._scribe.exact = True
+                self._writer.exact = True
             hearing.calls[call.index] = call
             line["call"] = write_call(call)
             return True
         if isinstance(delta, Ended):
-            self._scribe.settle()
+            self._writer.settle()
             self._answer = delta.message
             self._ended = True
             line |= ended_fields(delta, hearing)
             return True
-        if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._hiding.secrets):
-            return False  # half an argument may be half a secret; the call comes whole
+        if isinstance(delta, Received) or (isinstance(delta, CallArguments) and self._redactor.secrets):
+            return False  # a partial argument may be a partial secret; the complete call follows
         if isinstance(delta, Restarted | AttemptFailed):
-            self._scribe.settle()
+            self._writer.settle()
         hearing.feed(delta)
         line |= delta_fields(delta)
         return True
 
     def _failed(self, error: BaseException) -> None:
         self._look_for_secrets()
-        self._scribe.settle()
+        self._writer.settle()
         self._put(self._line("failed", **error_fields(error)))
 
     def _closed(self, cancelled: bool = False) -> None:
-        """The stream of an answer was closed. That is an input of its own: what tools do in the same instant stands
-        before it or after it."""
+        """The stream of an answer was closed. This is an input of its own: what tools do in the same instant comes
+        before or after it."""
         if cancelled:
             self._put(self._line("closed", cancelled=True))
         elif self._ended:
@@ -324,10 +330,10 @@ class RunRecorder(Middleware):
         changes = call.name not in self._reads
         self._used.pop(id(context), None)
         context.spend = partial(self._spend, id(context), context.spend)
-        if changes and self._scribe.urgent:  # that it starts must be known, if it is never heard of again
-            self._scribe.flush()
-        if changes and self._stops and self._scribe.broken:
-            raise stopped(self._scribe.path, self._scribe.reason, f"`{call.name}` did not start", RESUME)
+        if changes and self._writer.urgent:  # its start must be on record, in case the process dies
+            self._writer.flush()
+        if changes and self._stops and self._writer.broken:
+            raise stopped(self._writer.path, self._writer.reason, f"`{call.name}` did not start", RESUME)
         try:
             result = await call_next(call, context)
         except Exception as error:
@@ -338,12 +344,12 @@ class RunRecorder(Middleware):
                 self._keep_cancelled(call, call=context.number)
             raise
         self._keep_result(call, context, result)
-        if changes:  # at once: whatever runs next in this turn of the loop may take its time, or be the end
-            self._scribe.flush()
+        if changes:  # at once: whatever runs next in this turn of the loop may take long, or end the process
+            self._writer.flush()
         return result
 
     def _spend(self, context: int, spend: Callable[[Usage], None], usage: Usage) -> None:
-        """What a call uses itself (an agent as a tool): it counts for the run, and is heard on its way there."""
+        """Tokens that a call uses itself (an agent as a tool): they count for the run, and are noted on the way."""
         used = self._used.get(context)
         self._used[context] = usage if used is None else used + usage
         spend(usage)
@@ -364,7 +370,7 @@ class RunRecorder(Middleware):
         self._put(self._line("time_up"))
 
     def _keep_cancelled(self, cancelled: ToolCall, **what: Any) -> None:
-        """Not every tool ends at once when it is cancelled; and some raise the error though nobody cancelled them."""
+        """Not every tool ends at once when it is cancelled; and some raise the error although nobody cancelled them."""
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             what["by_itself"] = True
@@ -381,7 +387,7 @@ class RunRecorder(Middleware):
                 self._keep_cancelled(call, approval=True)
                 raise
             self._put(self._line("approval", call_id=call.id, name=call.name, **approval_fields(decision)))
-            self._scribe.flush()
+            self._writer.flush()
             return decision
 
         return recorded
@@ -395,17 +401,17 @@ class RunRecorder(Middleware):
             self._put_event(event)
         elif kind is CallStarted:
             self._put_event(event)
-            self._scribe.urgent = True
+            self._writer.urgent = True
         elif kind is RunFinished:
             self._put(self._finished_line(cast("RunFinished", event)))
-        elif kind in CAUSED_BY_TOOLS:  # what a tool does has its time in the count of what goes in
+        elif kind in CAUSED_BY_TOOLS:  # what a tool does is an input, and has its time
             self._put({**self._line("event"), **event_to_json(event)})
         else:
             self._put_event(event)
             self._note_stage(event)
 
     def _finished_line(self, event: RunFinished) -> Line:
-        """The history stands in the requests: only what they had not is written once more."""
+        """The history is in the requests: only what they do not have is written."""
         history = self._head.history()
         keep = _alike(self._sent, history)
         messages = refer(history[keep:], self._answer, self._given)
@@ -432,8 +438,8 @@ class RunRecorder(Middleware):
         self._put(line)
 
     def end(self) -> None:
-        self._scribe.end()
-        self._scribe.on_broken = None  # they know each other, and would only go when somebody looks for such circles
+        self._writer.end()
+        self._writer.on_broken = None  # breaks the reference cycle, which only the garbage collector would free
 
     def _line(self, kind: str, **fields: Any) -> Line:
         return {"line": kind, "at": self._at(), "turn": self.turn, **fields}
@@ -445,8 +451,8 @@ class RunRecorder(Middleware):
 
 WRITE_FIRST = "make the place writable and run it again"
 RESUME = (
-    "make room and resume the run, which reports results that did not reach the file as unknown; or continue with "
-    "agent.run(history=error.messages), which has them"
+    "free disk space and resume the run, which reports results that did not reach the file as unknown; or continue "
+    "with agent.run(history=error.messages), which has them"
 )
 
 
@@ -461,7 +467,7 @@ _FINISHED = [each.name for each in fields(RunFinished) if each.name != "messages
 _STAGES = (ToolCallsDetected, RoundFinished, RunFailed)
 _SPECIAL = frozenset({CallStarted, RunFinished, *CAUSED_BY_TOOLS, *_STAGES})
 _HUGE = re.compile(r"\d[eE]\+?\d{3}")
-"""A number beyond all floats."""
+"""Infinity."""
 
 
 def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
@@ -469,7 +475,7 @@ def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def _alike(before: Sequence[Message], now: Sequence[Message]) -> int:
-    """How many at the beginning are the same."""
+    """How many messages at the beginning are the same."""
     if not any(map(is_not, before, now)):
         return min(len(before), len(now))
     count = 0

@@ -1,7 +1,7 @@
-"""Reads recordings of schema 1: every line becomes the lines that schema 2 has in its place.
+"""Reads recordings of schema 1: every line becomes the corresponding lines of schema 2.
 
-In schema 1 a call was known by its turn and its id, which comes again when a response breaks off and is retried. What
-became of a call was told by flags of `call_finished`. Here each call gets its number when it is written, as in a run of
+In schema 1 a call was identified by its turn and its id, which repeats when a response breaks off and is retried. The
+outcome of a call was in flags of `call_finished`. Here each call gets its number when it is written, as in a run of
 today, and the flags become events of their own; those have the number and the time of the event beside them.
 """
 
@@ -41,7 +41,7 @@ class _Call:
 
 @dataclass(slots=True)
 class Upgrade:
-    """The state of one recording. `feed` takes its lines in their order, without the first."""
+    """The state of one recording. `feed` takes its lines in order, without the first."""
 
     run: str
     _next_call: int = 0
@@ -61,7 +61,7 @@ class Upgrade:
     """Events that stand before the next one."""
 
     def feed(self, line: Line) -> list[Line]:
-        """The lines in its place; none if it cannot be read."""
+        """The lines that replace it; empty if it cannot be read."""
         kind = line.get("line")
         if kind == "event":
             return self._event(line)
@@ -124,7 +124,7 @@ class Upgrade:
         self._coming.append(_of(call, "call_dropped", reason=reason))
 
     def _call(self, id: str, line: Line) -> _Call:
-        """The call with this id. Of a run that was resumed nobody saw some being written."""
+        """The call with this id. In a resumed run some calls were written before the recording began."""
         call = self._calls.get(id) or self._before.get(id)
         if call is None:
             arguments = line.get("arguments")
@@ -222,7 +222,7 @@ class Upgrade:
 
 
 def _beside(line: Line) -> Line:
-    """What an event has of the one that stands beside it."""
+    """The fields that an event shares with the one beside it."""
     return {name: line[name] for name in _BESIDE}
 
 
@@ -244,7 +244,7 @@ def _outcome(line: Line) -> Outcome:
 
 
 def _tools(line: Line) -> Line:
-    """Before tools said whether they may overlap, all of them might."""
+    """Before tools could declare `overlap`, all of them could overlap."""
     tools = line.get("tools")
     if not isinstance(tools, list):
         return line

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class OpenTelemetry(Middleware):
     """Give it to an agent as `middleware`; one object serves any number of agents and runs.
 
-    Without providers it uses those of the program (`trace.set_tracer_provider`). `content` puts what was said into the
-    spans too: prompts, answers, arguments and results. Keys of models, and values of variables that are named like a
-    secret, are masked there.
+    Without providers it uses those of the program (`trace.set_tracer_provider`). `content` adds messages to the spans:
+    prompts, answers, arguments and results. Keys of models, and values of variables that are named like a secret, are
+    masked there.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""What things of ours are called in OpenTelemetry: times, providers, addresses, kinds of failures. Pure.
+"""The names and values that OpenTelemetry uses: times, providers, addresses, kinds of failures. Pure.
 
-The names are those of the semantic conventions for generative AI; what those do not know is called `unbroken.…`.
+The names are those of the semantic conventions for generative AI; others begin with `unbroken.`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from unbroken.messages import (
     User,
 )
 from unbroken.middleware import RunStart
-from unbroken.trajectory.redaction import Hiding, secrets_in_environment
+from unbroken.trajectory.redaction import Redactor, secrets_in_environment
 from unbroken.wires.jsontext import dumps
 
 OTHER = "_OTHER"
-"""The conventions' word for what has no name of its own."""
+"""The conventions' value for anything that has no name of its own."""
 CANCELLED = "cancelled"
 
 PROVIDERS = {
@@ -45,17 +45,17 @@ PROVIDERS = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""Our rows that the conventions call something else."""
+"""Our provider names that the conventions spell differently."""
 
 
 def nanoseconds(seconds: float) -> int:
-    """A time of ours. To the microsecond: a float of today's seconds has no more."""
+    """A time in seconds as nanoseconds, rounded to the microsecond: a float is no more precise."""
     return round(seconds * 1e6) * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who is asked, as far as its name and its address say."""
+    """The model that is asked, by its name and its address."""
 
     provider: str
     model: str
@@ -64,7 +64,7 @@ class Asked:
 
     @classmethod
     def named(cls, name: str) -> Asked:
-        """`openai:gpt-5`; a model of one's own may be called anything."""
+        """`openai:gpt-5`; a custom model may have any name."""
         provider, colon, model = name.partition(":")
         return cls(PROVIDERS.get(provider, provider), model) if colon else cls(OTHER, name)
 
@@ -90,11 +90,11 @@ ERROR_TYPES: dict[Outcome, str] = {
     "not_executed": "not_executed",
     "unknown": "outcome_unknown",
 }
-"""What each outcome of a call is called as the type of an error."""
+"""The `error.type` of each outcome of a call."""
 
 
 def is_foreign(error: str) -> bool:
-    """Is it an error that a provider or the way to it made? Its words then tell nothing of what was said in the run."""
+    """Is it an error of a provider or of the connection? Its text then reveals nothing of the conversation."""
     kind = getattr(errors, error, None)
     return isinstance(kind, type) and issubclass(kind, (ProviderError, StreamError))
 
@@ -159,7 +159,7 @@ class Instruments:
         self._tool.record(ran, ended)
 
     def started_early(self, saved: float, about: Attributes) -> None:
-        if (seconds := round(saved, 6)) > 0:  # a time of ours holds no more
+        if (seconds := round(saved, 6)) > 0:  # our times are no more precise
             self._saved.add(seconds, about)
 
     def run_ended(self, seconds: float, rounds: int | None, about: Attributes, how: Attributes) -> None:
@@ -181,7 +181,7 @@ def json_text(value: Json) -> str:
 
 
 def instructions(messages: Iterable[Message]) -> list[Json]:
-    """What the system says: it stands apart from what was said."""
+    """The system texts, which are kept apart from the history."""
     return [part for message in messages if isinstance(message, System) for part in _parts(message.parts)]
 
 
@@ -238,14 +238,14 @@ def _media(media: Media) -> Json:
     return about | {"uri": media.url} if media.url else about
 
 
-# What the spans of one run share: the tracer and the instruments, the span of the run above them, whose they are.
+# What the spans of one run share: the tracer, the instruments, and the parent span of the run.
 
 
 SCOPE = "unbroken"
 
 
 class Telemetry:
-    """What all runs share. `content`: what was said is told too."""
+    """What all runs share. `content`: messages are exported too."""
 
     def __init__(
         self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
@@ -264,17 +264,18 @@ class Tracing:
         self._tracer = telemetry.tracer
         self._about = {"unbroken.run.id": head.run, "gen_ai.agent.name": head.agent}
         self._secrets = head.secrets
-        self._hiding = Hiding((*secrets_in_environment(), *head.secrets()))
+        self._redactor = Redactor((*secrets_in_environment(), *head.secrets()))
         self._above = outside
 
     def look_for_secrets(self) -> None:
-        """A key may be known only once somebody was asked."""
-        if not self._hiding.covers(known := tuple(self._secrets())):
-            self._hiding = Hiding((*secrets_in_environment(), *known))
+        """A key may be known only after the first request."""
+        if not self._redactor.covers(known := tuple(self._secrets())):
+            self._redactor = Redactor((*secrets_in_environment(), *known))
 
     def told(self, text: str) -> str:
-        """What may be told of a text. Half a surrogate pair becomes a question mark: no exporter can send it."""
-        return self._hiding.text(text).encode("utf-8", "replace").decode()
+        """The text as it may be exported, with secrets masked. Half a surrogate pair becomes a question mark: no
+        exporter can send it."""
+        return self._redactor.text(text).encode("utf-8", "replace").decode()
 
     def told_json(self, value: Any) -> str:
         return self.told(json_text(value))
@@ -298,7 +299,7 @@ def fail(span: Span, error: str, words: str = "") -> None:
 
 
 def headers_of(context: Context) -> dict[str, str] | None:
-    """What tells others of a context; None if there is nothing to tell."""
+    """The headers that propagate a context; None if there are none."""
     headers: dict[str, str] = {}
     inject(headers, context)
     return headers or None

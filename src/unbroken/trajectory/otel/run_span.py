@@ -1,7 +1,7 @@
 """The span of one run, and below it those of its requests (`asking`) and of its calls (`calls`).
 
-Times are those of the run's own clock, so a run on virtual time, and one that is played again, have theirs. A call's
-span is current while its tool runs, so what that does hangs below it: another agent, an instrumented library.
+Times are those of the run's own clock, also on virtual time and in a replay. A call's span is current while its tool
+runs, so everything that the tool does is a child of it: another agent, an instrumented library.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from unbroken.trajectory.otel.spans import Asking, CallSpans, traced
 def tracing(
     tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None, content: bool
 ) -> Callable[[RunStart], RunTrace]:
-    """Gives each run its trace; the tracer and the instruments are made once."""
+    """Returns a function that traces runs; the tracer and the instruments are made once."""
     return partial(RunTrace, Telemetry(tracer_provider, meter_provider, content))
 
 
 class RunTrace(Middleware):
-    """Begins where the run is awaited: the span that is current there is above its own."""
+    """The trace of one run. Its parent is the span that is current where the run is awaited."""
 
     sees_deltas = True
     edits_answers = False
@@ -178,7 +178,7 @@ class RunTrace(Middleware):
             about["gen_ai.output.messages"] = self._tracing.told_json(said)
         self._span.set_attributes(about)
         self._end(event.time)
-        if event.stop_reason != "waiting":  # then it goes on, and is counted when it has ended
+        if event.stop_reason != "waiting":  # a run that waits is counted when it has ended
             how = {"unbroken.run.stop_reason": event.stop_reason}
             self._tracing.instruments.run_ended(event.seconds, event.rounds, self._tracing.measured, how)
 
@@ -193,7 +193,7 @@ class RunTrace(Middleware):
         self._end(self._tracing.clock.now())
 
     def _end(self, time: float) -> None:
-        """Once. All that is still open ends with the run, before it."""
+        """Ends everything that is still open, then the run's span. Works once."""
         if self._over:
             return
         self._over = True

@@ -1,6 +1,6 @@
 """Requests to a model and tool calls, traced: a span for each, and their numbers.
 
-A call that never started has a span too, without length: it shared another's execution, or was refused.
+A call that never started has a span of zero length: it shared another's execution, or was refused.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from unbroken.trajectory.otel.names import (
 
 
 class CallSpans:
-    """All calls are known by their numbers. The view has had each event before it comes here."""
+    """The spans of all calls, by their numbers. The view must have received each event before."""
 
     def __init__(self, tracing: Tracing, view: RunView) -> None:
         self._tracing = tracing
         self._view = view
         self._toolbox: Toolbox | None = None
         self._running: dict[int, tuple[Span, Context]] = {}
-        """Of calls whose tool has begun."""
+        """The spans of calls whose tool has started."""
 
     def offered(self, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
@@ -119,7 +119,7 @@ class CallSpans:
     def _measure(self, event: CallFinished, call: CallView, ran: bool) -> None:
         before = None if call.adopted is None else self._view.by_number.get(call.adopted)
         if not ran and before is not None and before.outcome is not None:
-            return  # its end was told before its response broke
+            return  # its end was reported before its response broke
         about, instruments = self._about(event.name), self._tracing.instruments
         dropped = ran and call.response_broke
         if not dropped:
@@ -134,11 +134,11 @@ class CallSpans:
             self._tracing.instruments.started_early(call.saved, self._about(call.name))
 
     def _about(self, name: str) -> Attributes:
-        known = name if self._tool(name) is not None else OTHER  # a model may make up any number of names
+        known = name if self._tool(name) is not None else OTHER  # a model may invent any number of names
         return {**self._tracing.measured, "gen_ai.tool.name": known}
 
     def end(self, time: float) -> None:
-        """The run is over, and with it what still runs."""
+        """The run is over: ends the spans of calls that still run."""
         for span, _ in self._running.values():
             fail(span, CANCELLED)
             span.end(nanoseconds(time))
@@ -161,18 +161,16 @@ class CallSpans:
         return self._tracing.start("execute_tool", told(event.name), SpanKind.INTERNAL, about, event.time)
 
 
-# Requests to a model, traced: a `chat` span for each, current while the model works, and its numbers.
-#
-# Tries that a `RetryingModel` makes again belong to the one request, as the conventions have it. The span is current
-# only while the model is waited for, and not while its deltas are looked at: what an async generator sets it would
-# otherwise leave in the context of whoever reads from it.
+# Requests to a model, traced: a `chat` span for each, current while the model works, and its numbers. The retries of a
+# `RetryingModel` belong to one request, as the conventions require. The span is current only while the model is
+# awaited, not while its deltas are processed: otherwise an async generator would leave it in the context of its reader.
 
 
 _SAYING = (TextDelta, ReasoningDelta, CallOpened, CallReady)
 
 
 class Asking:
-    """One request on its way, and what came of it so far."""
+    """One active request, and its answer so far."""
 
     def __init__(self, tracing: Tracing, asked: Asked, request: Request, turn: int) -> None:
         self._tracing = tracing
@@ -222,7 +220,7 @@ class Asking:
             self.span.set_attribute("gen_ai.output.messages", self._tracing.told_json(said))
         if verdict.failed:
             self.fail(verdict.kind, verdict.reason)
-        elif not verdict.whole:  # an answer all the same: the model is told of a call that was cut
+        elif not verdict.whole:  # still an answer: the model reads an error for a call that was cut
             self.span.set_attribute("unbroken.verdict", verdict.kind)
 
     def fail(self, error: str, words: str = "") -> None:
@@ -230,7 +228,7 @@ class Asking:
         fail(self.span, error, self._tracing.told(words))
 
     def end(self) -> None:
-        """Once: the end of a run ends what it still waits for."""
+        """Ends the span. Works once: the end of a run ends requests that are still open."""
         if self._ended:
             return
         self._ended = True
@@ -252,7 +250,7 @@ class Asking:
         )
 
     def _count(self) -> None:
-        """Of a try that failed, too: it was paid for."""
+        """Counts failed attempts too: they were paid for."""
         if self._reported is not None:
             self._spent += self._reported
             self._reported = None
@@ -299,7 +297,7 @@ async def traced(
                     asking.hear(delta)
                 yield deltas
     except GeneratorExit:
-        raise  # nobody wants the rest
+        raise  # the reader has stopped
     except BaseException as error:
         kind = type(error).__name__
         asking.fail(kind, str(error) if is_foreign(kind) else "")
