@@ -187,7 +187,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     assert done.stdout == ""
     assert done.stderr == (
         f"unbroken: listening on 127.0.0.1:{port} failed: Address already in use; "
-        "choose another port, or 0 for any that is free\n"
+        "choose another port, or 0 for any free port\n"
     )
 
 
@@ -268,7 +268,7 @@ def test_check_tells_all_mistakes_and_exits_with_2() -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "unbroken: unbroken.toml:3: [server]: `port` has to be a whole number from 0 to 65535",
-        "unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY is to hold a key and is not set: set it",
+        "unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY should hold the key but is not set: set it",
         "unbroken: unbroken.toml:20: [[models]] 2: unknown key `seriel`, did you mean `serial`?",
     ]
 
@@ -278,7 +278,7 @@ def test_keys_that_are_missing_are_all_told_in_the_words_of_the_file() -> None:
     done = invoke("serve", "--check", env={"XAI_API_KEY": None, "WORK_KEY": None})
     assert done.exit_code == 2
     work, home = done.stderr.splitlines()
-    assert work.startswith("unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY is to hold a key")
+    assert work.startswith("unbroken: unbroken.toml:11: [[models]] 1: the variable WORK_KEY should hold the key")
     assert home == (
         "unbroken: unbroken.toml:17: [[models]] 2: provider `xai` needs a key: "
         "set XAI_API_KEY or name a variable with `api_key_env`"

@@ -218,7 +218,7 @@ on_tool_error = "contine"
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('host = "0.0.0.0:80"', "`host` has to be an address or a name alone, like 127.0.0.1; the port stands in"),
+        ('host = "0.0.0.0:80"', "`host` has to be an address or a name only, like 127.0.0.1; the port goes in"),
         ("workers = 0", "`workers` has to be a whole number from 1 to 256"),
         ("port = true", "`port` has to be a whole number from 0 to 65535"),
         ('max_body = "32 XB"', "`max_body` has to be a size from 1024 bytes: a number, or a text like"),
@@ -241,19 +241,22 @@ def test_a_value_that_cannot_be_says_what_can(tmp_path: Path, line: str, told: s
         ('alias = "a"', "2: [[models]] 1: `model` is missing: write it like model ="),
         ('model = "gpt-5"', "3: [[models]] 1: `model` has to be PROVIDER:MODEL like openai:gpt-5, python:"),
         ('model = "opnai:gpt-5"', "3: [[models]] 1: `model` names no model: there is no provider `opnai`: did"),
-        ('model = "openai:gpt 5"', "3: [[models]] 1: `model` has a name that no client can ask for: give it"),
+        ('model = "openai:gpt 5"', "3: [[models]] 1: `model` has a name that clients cannot use: give it"),
         ('model = "python:module"', "3: [[models]] 1: `model` has to be python:module:function, where the function"),
-        ('model = "demo"\nbase_url = "http://x"', "4: [[models]] 1: `base_url` says nothing to a model like demo"),
+        ('model = "demo"\nbase_url = "http://x"', "4: [[models]] 1: `base_url` has no effect on a model like demo"),
         ('model = "demo"\nalias = "my demo"', "4: [[models]] 1: `alias` has to be a name without spaces"),
         ('model = "openai:a"\nbase_url = "ftp://x"', "4: [[models]] 1: `base_url` has to be a web address, like https"),
         ('model = "openai:a"\nwire = "openai"', "4: [[models]] 1: `wire` has to be one of openai-chat, openai-respon"),
         ('model = "openai:a"\nidle = 0', "4: [[models]] 1: `idle` has to be a time above 0"),
-        ('model = "openai:a"\nextra = { at = 2025-06-01 }', "4: [[models]] 1: `extra` holds what JSON cannot say"),
+        (
+            'model = "openai:a"\nextra = { at = 2025-06-01 }',
+            "4: [[models]] 1: `extra` has a value that JSON does not have",
+        ),
         ('model = "openai:a"\nfallback = ["fsat"]', "4: [[models]] 1: `fallback` names `fsat`, which is neither"),
         ('model = "openai:a"\nfallback = "a"', "4: [[models]] 1: `fallback` leads back to `a` itself: leave that out"),
         ('model = "openai:a"\napi_key_env = "A"\napi_key_file = "a"', "5: [[models]] 1: it has `api_key_env` and"),
         ('model = "openai:a"\n[[models]]\nmodel = "xai:a"', "4: [[models]] 2: its alias `a` is that of [[models]] 1"),
-        ('model = "demo"\n[[clients]]\nname = "pi"', "4: [[clients]] 1: nothing says which client it is: give"),
+        ('model = "demo"\n[[clients]]\nname = "pi"', "4: [[clients]] 1: it does not identify a client: give"),
         ('model = "demo"\n[[clients]]\nkey = "ub-12"\nname = "a"', "5: [[clients]] 1: `key` has to be the name of"),
         ('model = "demo"\n[[clients]]\nheader = "a b"\nname = "a"', "5: [[clients]] 1: `header` has to be the name of"),
     ],
@@ -319,8 +322,7 @@ def test_a_key_in_the_file_is_refused_with_the_way_out_and_never_quoted(tmp_path
 
 def test_a_key_for_the_name_of_its_variable_is_not_quoted_either(tmp_path: Path) -> None:
     told = one_mistake(tmp_path, MODELS + 'api_key_env = "AIzaSyA0123456789abcdefghijk"')
-    assert told.endswith("`api_key_env` has to name a variable of the environment, like OPENAI_API_KEY; the key itself "
-                         "stands in there")  # fmt: skip
+    assert told.endswith("`api_key_env` has to name an environment variable, like OPENAI_API_KEY, which holds the key")
 
 
 def test_a_misspelled_key_that_sounds_like_a_secret_is_still_guessed(tmp_path: Path) -> None:
@@ -340,11 +342,11 @@ def test_a_misspelled_key_that_sounds_like_a_secret_is_still_guessed(tmp_path: P
         ("models = [3]", "unbroken.toml:1: [[models]] 1: this has to be a table: write [[models]] above its keys"),
         ("[[server]]\nport = 1\n" + MODELS, "unbroken.toml:1: [server]: this has to be a table: write [server] above"),
         (MODELS + "[nothing.at.all]", "unbroken.toml:3: unknown table [nothing]; there are: [server], [store], "),
-        ("[server\n", "unbroken.toml:1: this is no TOML: Expected ']' at the end of a table declaration (at line"),
-        ("[server]\nhost = here", "unbroken.toml:2: this is no TOML: Invalid value (at line 2, column 8)"),
-        ("[server]\nport = 1\nport = 2", "unbroken.toml:3: this is no TOML: Cannot overwrite a value"),
-        ("a = " + "[" * 2000, "unbroken.toml is nested deeper than anybody writes"),
-        ('a = "', "unbroken.toml:1: this is no TOML: "),
+        ("[server\n", "unbroken.toml:1: this is not TOML: Expected ']' at the end of a table declaration (at line"),
+        ("[server]\nhost = here", "unbroken.toml:2: this is not TOML: Invalid value (at line 2, column 8)"),
+        ("[server]\nport = 1\nport = 2", "unbroken.toml:3: this is not TOML: Cannot overwrite a value"),
+        ("a = " + "[" * 2000, "unbroken.toml is nested too deeply"),
+        ('a = "', "unbroken.toml:1: this is not TOML: "),
     ],
 )
 def test_what_is_no_such_file_at_all_is_told_in_one_line(tmp_path: Path, text: str, told: str) -> None:
@@ -357,7 +359,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a folder: name the file in it"):
         read_config(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b'[server]\nhost = "caf\xe9"')
-    with pytest.raises(UserError, match=r"latin\.toml is no UTF-8 text"):
+    with pytest.raises(UserError, match=r"latin\.toml is not UTF-8 text"):
         read_config(tmp_path / "latin.toml")
 
 
@@ -399,7 +401,7 @@ def test_a_store_is_a_path_an_address_or_the_variable_that_holds_one(tmp_path: P
 
 def test_a_store_s_password_stands_in_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = one_mistake(tmp_path, f'{MODELS}[store]\nurl = "redis://:hunter2@cache:6379/0"')
-    assert told.endswith("`url` has a password in it: put the whole address into a variable, and write env:VARIABLE")
+    assert told.endswith("`url` has a password in it: put the complete address into a variable, and write env:VARIABLE")
     with pytest.raises(UserError, match="variable STORE_URL is not set; export it, or name another store"):
         store_url("env:STORE_URL")
     monkeypatch.setenv("STORE_URL", "redis://:hunter2@cache:6379/0")
@@ -458,7 +460,7 @@ def test_a_wrong_option_is_told_by_its_own_name(tmp_path: Path) -> None:
         for option in ("--alias", "--base-url")
     ]
     assert wrong_options(upstream="openai:a", base_url="http://me:hunter2@x") == [
-        "--base-url has a password or a key in it: put it into a variable, and say --api-key-env VARIABLE"
+        "--base-url has a password or a key in it: put it into a variable, and use --api-key-env VARIABLE"
     ]
     assert wrong_options(workers=2, store="memory") == [
         "--workers cannot be 2 with memory: for a store, as each has its own: name a file or a server"

@@ -114,7 +114,7 @@ def test_a_file_that_is_damaged_while_it_runs_changes_nothing_and_is_logged(
             assert ring.find(secret) is not None
     [line] = caplog.messages
     assert line.startswith("the gateway keys stay as they were: the gateway keys in ")
-    assert line.endswith("are damaged: it is no JSON; restore the file, or remove it and make new keys")
+    assert line.endswith("are damaged: it is not JSON; restore the file, or remove it and make new keys")
     path.unlink()
     other = create_key(path, GatewayKey("bob"))
     clock.advance(1)
@@ -135,8 +135,8 @@ def test_a_file_that_was_removed_has_no_keys_any_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "are damaged: it is no JSON"),
-        ("[]", "are damaged: it is no JSON object"),
+        ("", "are damaged: it is not JSON"),
+        ("[]", "are damaged: it is not a JSON object"),
         ("{}", "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": {}}', "are damaged: `version` or `keys` is missing"),
         ('{"version": 1, "keys": [{"name": "a", "sha256": "12"}]}', "are damaged: key 1 in it is not complete"),

@@ -421,7 +421,7 @@ def test_the_command_says_where_it_records_or_that_it_cannot(tmp_path: Path, mon
     (tmp_path / "file").write_text("")
     shown = invoke("serve", "--check", "--record", "file")
     assert shown.exit_code == 2
-    assert shown.stderr == "unbroken: recording to file is not possible: file is no folder; name another\n"
+    assert shown.stderr == "unbroken: recording to file is not possible: file is not a folder; name another\n"
     (tmp_path / "unbroken.toml").write_text('[record]\nfolder = "file"\nshare = 0.1\n[[models]]\nmodel = "demo"\n')
     assert invoke("serve", "--check").stderr.startswith("unbroken: unbroken.toml:2: recording to file is not possible")
     assert "recordings         seen, 0.1 of all requests\n" in invoke("serve", "--check", "--record", "seen").stdout

@@ -121,7 +121,7 @@ def test_an_idempotency_key_with_another_body_is_refused() -> None:
         await dice.ask({"idempotency-key": "k1"})
         reply = await dice.ask({"idempotency-key": "k1"}, said="Something else.")
         assert reply.status == 422
-        assert "another body" in reply.body["error"]["message"]
+        assert "a different body" in reply.body["error"]["message"]
 
     run(story)
 

@@ -159,7 +159,7 @@ def test_a_head_that_does_not_come_is_refused_also_on_a_kept_connection() -> Non
             connection.sendall(b"POST / HTTP/1.1\r\nhost:")
             status, body = answer(connection)
             assert (status, connection.recv(1)) == (408, b"")
-            assert "did not come within 0.05 s" in json.loads(body)["error"]["message"]
+            assert "did not arrive within 0.05 s" in json.loads(body)["error"]["message"]
 
 
 def test_a_connection_on_which_nothing_is_asked_ends_without_a_word() -> None:

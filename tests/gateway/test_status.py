@@ -49,7 +49,7 @@ def test_the_page_says_how_the_gateway_stands() -> None:
     for words_said in (
         "version 0.1.0, up 1 h 2 min",
         "1,204",
-        "2 in work",
+        "2 in flight",
         "the oldest for 34 s",
         "1,822 entries, 5.1 MB",
         "openai:gpt-5",
@@ -94,7 +94,7 @@ def test_the_page_says_how_a_request_went() -> None:
         "96 out",
         "read_file, search",
         "1/3 handed out",
-        "dropped, asked again: cut",
+        "dropped, retried: cut",
         "broke",
     ]
 

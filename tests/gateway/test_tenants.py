@@ -198,7 +198,7 @@ def test_what_the_provider_holds_belongs_to_the_key_that_made_it(wire: str, tmp_
             for more in HELD[wire]:
                 data = json.dumps({**question(wire), **more}).replace("\\\\u005f", "\\u005f").encode()
                 status, told = await ann.ask(path, data)
-                assert (status, "this key got nothing called" in str(told)) == (404, True), (more, told)
+                assert (status, "this key did not get" in str(told)) == (404, True), (more, told)
                 if wire.startswith("openai"):
                     assert told["error"]["code"] is None  # no model is missing
             assert upstream.asked == []

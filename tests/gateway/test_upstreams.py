@@ -157,7 +157,7 @@ def test_all_that_is_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UserError) as told:
         open_upstreams(rows)
     first, second = str(told.value).splitlines()
-    assert "model `a`: the variable NOT_SET is to hold a key" in first
+    assert "model `a`: the variable NOT_SET should hold the key" in first
     assert "model `b`" in second
     assert "nobody" in second
 

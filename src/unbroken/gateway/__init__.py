@@ -1,8 +1,9 @@
 """The gateway: a server between any client and any model that releases one tool call at a time where a client needs it.
 
 A request passes `http` (server, key, route), then `relay` (answered by a model, with `turns` for held calls) or
-`passthrough` (forwarded unread). `upstreams` are the models, `stores` keep turns, `config` reads settings, `admin` has
-the status pages. Names are loaded on first use: the command line reads settings without starting a server.
+`passthrough` (forwarded to a provider as it is). `upstreams` are the models, `stores` keep turns, `config` reads
+settings, `admin` has the status pages. Names are loaded on first use: the command line reads settings without starting
+a server.
 """
 
 from __future__ import annotations

@@ -78,9 +78,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("unbroken.gateway")
 
 GONE = 499
-"""The status under which a request is counted whose client went away."""
+"""The status that is counted if the client disconnects."""
 PASSED = "passed"
-"""What stands for the client's wire where nothing was read of what it sent."""
+"""Stands for the client's wire if nothing of the request could be read."""
 
 
 class Gateway:
@@ -105,25 +105,25 @@ class Gateway:
         self._handlers = self._make_handlers(self.store)
         self._large = LargeRequests()
         self._large_handlers: _Handlers | None = None
-        self._room = MemoryBudget(settings.large_bodies)
+        self._large_memory = MemoryBudget(settings.large_bodies)
         self._recordings = _recordings(settings)
         self._pages = Pages(settings, self.upstreams, self.store, self._stats, self._limits, now)
 
     async def aclose(self) -> None:
-        """Closes the store and this loop's connections to models. A server that speaks ASGI's lifespan has it done."""
+        """Closes the store and this loop's connections to models. A server that supports ASGI lifespan calls it."""
         await self._large.aclose()
         await self.store.aclose()
         await close_session()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._serve(scope, receive, send)
         else:
             raise RuntimeError(f"the gateway speaks HTTP, not {scope['type']}")
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -146,19 +146,19 @@ class Gateway:
             elif (page := self._pages.find(path)) is not None:
                 await self._open_page(page, scope, response)
             elif path.startswith("/v1/"):
-                await self._pass(scope, receive, response)
+                await self._pass_through(scope, receive, response)
             else:
                 raise Refused(
-                    404, f"there is no path {path[:200]}: GET /openapi.json says what there is", kind="unknown_url"
+                    404, f"there is no path {path[:200]}: GET /openapi.json lists the paths", kind="unknown_url"
                 )
         except ClientGone:
             pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest
+        except Exception as error:  # noqa: BLE001 - the client always gets an answer, and the log the details
             await self._refuse(response, wire, self._failure(error))
 
     async def _open_page(self, page: Page, scope: Scope, response: Response) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, f"{scope['path']} is read with GET", {"allow": "GET, HEAD"})
+            raise Refused(405, f"{scope['path']} needs GET", {"allow": "GET, HEAD"})
         headers = read_headers(scope)
         if page.private or self._keys is None:
             key = self._admit(headers, scope)
@@ -166,15 +166,15 @@ class Gateway:
             key = self._keys.find(sent_key(headers, scope))
         if page.operators and key is not None and not key.operator:
             raise Refused(
-                403, f"{scope['path']} is about all keys: it needs one that `unbroken keys create --operator` made"
+                403, f"{scope['path']} shows all keys: it needs an operator's key (`unbroken keys create --operator`)"
             )
         await page.show(response, Viewer(key, has_keys=self._keys is not None))
 
-    # Questions
+    # Requests
 
     async def _open(self, route: Route, scope: Scope, receive: Receive, response: Response) -> None:
         if scope["method"] != "POST":
-            raise Refused(405, f"{scope['path'][:200]} is asked with POST", {"allow": "POST"})
+            raise Refused(405, f"{scope['path'][:200]} needs POST", {"allow": "POST"})
         outlet = ClientResponse(response, as_array=_wants_array(route, scope))
 
         async def answer(state: _RequestState, data: bytes) -> None:
@@ -198,8 +198,8 @@ class Gateway:
         state = _RequestState(route.wire, read_headers(scope), self._now(), self._handlers)
         await self._handle(state, scope, receive, outlet, answer)
 
-    async def _pass(self, scope: Scope, receive: Receive, response: Response) -> None:
-        """What else of OpenAI's is listed goes to a provider of its wires, and its answer back."""
+    async def _pass_through(self, scope: Scope, receive: Receive, response: Response) -> None:
+        """Forwards other paths that are listed to a provider of OpenAI's wires."""
         permits: list[Permit] = []
 
         def admit(key: GatewayKey | None) -> None:
@@ -223,7 +223,7 @@ class Gateway:
         await self._handle(state, scope, receive, ClientResponse(response), answer, error_wire(scope["path"]), admit)
 
     def _check_values(self, state: _RequestState, data: bytes) -> Callable[[int], None] | None:
-        """What a large body of JSON is checked by while it is read."""
+        """Returns the check that a large JSON body must pass while it is parsed."""
         if state.handlers is self._handlers:
             return None
         most, size = self.settings.max_values, len(data)
@@ -243,8 +243,8 @@ class Gateway:
     async def _check_body(
         self, state: _RequestState, route: Route, body: dict[str, object], key: GatewayKey
     ) -> Sequence[Reference]:
-        """A key reaches its own models and its own things at the provider, and no others. Gives those things."""
-        if key.aliases and (route.wanted != "count" or route.http.count_path):  # else it is never sent on
+        """Checks that the key uses only its own models and its own ids at the provider. Returns those ids."""
+        if key.aliases and (route.wanted != "count" or route.http.count_path):  # otherwise it is never forwarded
             for field in other_models(body):
                 raise other_model_refused(key, field)
         references = [*provider_references(body)]
@@ -272,7 +272,10 @@ class Gateway:
         try:
             key = state.key = self._admit(state.headers, scope)
             RESPONSE_LIMIT.set(ResponseLimit(self.settings.max_response, self.settings.max_calls))
-            with self._limits.admit(key) if key is not None else UNLIMITED as refused, self._room.share() as share:
+            with (
+                self._limits.admit(key) if key is not None else UNLIMITED as refused,
+                self._large_memory.share() as share,
+            ):
                 if refused is not None:
                     raise Refused(429, refused.words, {"retry-after": whole_seconds(refused.retry_after)})
                 if admit is not None:
@@ -291,7 +294,7 @@ class Gateway:
                 _log_failed(state, state.outcome.error)
         except ClientGone as error:
             cause, failure = error, Failure(GONE, "the client went away")
-        except asyncio.CancelledError as error:  # the time that a stop may take is over
+        except asyncio.CancelledError as error:  # `stop_timeout` is over
             cause, failure = error, Failure(503, "the gateway was stopped")
             await outlet.fail(wire or state.client_wire, failure)
             raise
@@ -362,11 +365,13 @@ class Gateway:
     def _admit(self, headers: Mapping[str, str], scope: Scope) -> GatewayKey | None:
         if self._keys is None:
             if not self.settings.open_to_all and is_foreign(headers, self.settings.host):
-                raise Refused(403, "web pages of others may not use this gateway: turn keys on, and send one")
+                raise Refused(403, "this gateway refuses requests from other web pages: turn keys on, and send one")
             return None
         secret = sent_key(headers, scope)
         if not secret:
-            raise Refused(401, "this gateway wants a key: send it as `Authorization: Bearer …` or as your client does")
+            raise Refused(
+                401, "this gateway requires a key: send it as `Authorization: Bearer …` or as your client does"
+            )
         key = self._keys.find(secret)
         if key is None:
             raise Refused(401, "this gateway does not know the key that was sent: `unbroken keys create` makes one")
@@ -374,7 +379,7 @@ class Gateway:
 
     async def _refuse(self, response: Response, wire: str, failure: Failure) -> None:
         if response.status:
-            return  # a page that broke off; nothing more can be said
+            return  # a page that broke off; no error can follow
         body = dumps(find_wire(wire).error_body(failure.status, failure.words, failure.kind))
         await response.complete(failure.status, body, failure.headers)
 
@@ -389,7 +394,7 @@ def _recordings(settings: GatewaySettings) -> Recordings | None:
 
 @dataclass(frozen=True, slots=True)
 class _Handlers:
-    """Where requests are answered: small ones on the server's loop, large ones on a thread."""
+    """What answers requests: one for the server's loop, one for the thread of large requests."""
 
     responder: Responder
     ids: ProviderIds
@@ -397,14 +402,14 @@ class _Handlers:
 
 @dataclass(slots=True)
 class _RequestState:
-    """A request from its head to the end of its answer: what is known of it by now."""
+    """What is known so far of a request that is being answered."""
 
     client_wire: str
     headers: Mapping[str, str]
     at: float
     handlers: _Handlers
     share: MemoryShare = field(default_factory=lambda: MemoryBudget(0).share())
-    """Of the memory for large bodies."""
+    """Its share of the memory for large bodies."""
     outcome: Outcome = field(default_factory=lambda: Outcome(time.perf_counter()))
     key: GatewayKey | None = None
     alias: str = ""

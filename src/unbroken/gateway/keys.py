@@ -1,7 +1,7 @@
-"""Gateway keys: who may ask the gateway, for which models, how often. The file holds the SHA-256 of each and never the
-key itself: keys are 32 random bytes, which no table and no guessing finds again, so a plain hash is enough.
+"""Gateway keys: who may use the gateway, which models, how often. The file holds the SHA-256 of each key, never the key
+itself. Keys are 32 random bytes, which cannot be guessed or looked up in a table, so a plain hash is enough.
 
-`create_key` and `revoke_key` change the file, `KeyRing` reads it in a running gateway and notices when it has changed.
+`create_key` and `revoke_key` change the file, `KeyRing` reads it in a running gateway and reloads it when it changes.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ PREFIX = "ub-"
 VERSION = 2
 """1 had neither `pass` nor `operator`."""
 LOOKED_AFTER = 1.0
-"""Seconds after which a running gateway looks at the file again."""
+"""Seconds after which a running gateway checks the file for changes."""
 PATIENCE = 5.0
-"""Seconds that one who changes the file waits for another."""
+"""Seconds to wait for another process that changes the file."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _LONGEST = 512
-"""No key of ours is longer; what is, is not hashed."""
+"""Our keys are never longer; anything longer is not hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayKey:
-    """All that is known of a key but the key."""
+    """Everything about a key except the key itself."""
 
     name: str
     aliases: tuple[str, ...] = ()
-    """The models that it may ask for; empty: all."""
+    """The models that it may use; empty: all."""
     requests_per_minute: int | None = None
     in_flight: int | None = None
-    """Requests at the same time."""
+    """Maximum number of requests at the same time."""
     created: float = 0.0
     passes: tuple[PassRule, ...] | None = None
-    """The requests that it may pass through to a provider; None: those that the gateway's configuration lists."""
+    """The requests that it may pass through to a provider; None: those in the gateway's configuration."""
     operator: bool = False
     """May see the status and the metrics of all keys. Other keys see their own requests."""
     id: str = ""
-    """What tells it from every other key, also from one of the same name that was revoked. From its hash, so all
-    gateways that share the file agree on it."""
+    """Unique, even among keys of the same name that were revoked. Derived from the hash, so all gateways that share the
+    file agree on it."""
 
     def allows(self, alias: str) -> bool:
-        """May this key ask for the model with this alias?"""
+        """May this key use the model with this alias?"""
         return not self.aliases or alias in self.aliases
 
 
 class KeyRing:
-    """The keys of a file, by their hash. A damaged file is an error at the start; later the keys that were good before
-    stay, and it is logged. A file that is not there has no keys."""
+    """The keys of a file, by their hash. A damaged file is an error at the start; later it is logged and the previous
+    keys stay valid. A missing file means no keys."""
 
     def __init__(self, path: str | Path, clock: Clock | None = None) -> None:
         self._path = Path(path)
@@ -109,10 +109,11 @@ class KeyRing:
 def create_key(
     path: str | Path, key: GatewayKey, *, now: Callable[[], float] = time.time, patience: float = PATIENCE
 ) -> str:
-    """Adds a key of this name and these limits to the file, and gives the key itself: nobody can have it again."""
+    """Adds a key with this name and these limits to the file and returns the key itself, which cannot be recovered
+    later."""
     if not _NAME.fullmatch(key.name):
         raise UserError(
-            "a key's name has letters, digits and . _ @ - only, 64 at most, and begins with one of the first"
+            "a key's name has letters, digits and . _ @ - only, at most 64, and begins with a letter or digit"
         )
     for what, limit in (("requests per minute", key.requests_per_minute), ("requests in flight", key.in_flight)):
         if limit is not None and limit < 1:
@@ -138,7 +139,7 @@ def revoke_key(path: str | Path, name: str, *, patience: float = PATIENCE) -> No
 
 
 def list_keys(path: str | Path) -> tuple[GatewayKey, ...]:
-    """In the order in which they were made."""
+    """In the order in which they were created."""
     return tuple(_read(Path(path)).values())
 
 
@@ -147,15 +148,15 @@ def _hash(secret: str) -> str:
 
 
 def _id(digest: str) -> str:
-    """Not the digest itself, which the file alone should hold."""
+    """A hash of the digest, since only the file should hold the digest itself."""
     return sha256(f"unbroken gateway key {digest}".encode()).hexdigest()[:32]
 
 
 @contextmanager
 def _changing(path: Path, patience: float) -> Generator[dict[str, GatewayKey]]:
-    """The keys, to be changed; what they are at the end is written. The new file is also the lock: only one can create
-    it, and it is gone in the moment in which it takes the place of the old one."""
-    path = path.resolve()  # behind a link, the file itself is replaced
+    """Yields the keys and writes them back when the block ends. The new file is also the lock: only one process can
+    create it, and renaming it over the old file releases it."""
+    path = path.resolve()  # behind a symlink, the target is replaced
     fresh = path.with_name(f"{path.name}.new")
     file = _open_alone(fresh, path, patience)
     try:
@@ -169,7 +170,7 @@ def _changing(path: Path, patience: float) -> Generator[dict[str, GatewayKey]]:
             _keep_owner(path, fresh)
         os.replace(fresh, path)
     except BaseException as error:
-        # Only here: once it has taken the other's place, a file of this name is that of the next one.
+        # Only on failure: after the rename, a file of this name belongs to the next process.
         with suppress(OSError):
             fresh.unlink()
         if isinstance(error, OSError):
@@ -194,7 +195,7 @@ def _open_alone(fresh: Path, path: Path, patience: float) -> int:
 
 
 def _keep_owner(path: Path, fresh: Path) -> None:
-    """Root may make a key for a gateway that is not root, and has to be able to read it."""
+    """Keeps the owner: root may create a key for a gateway that runs as another user."""
     with suppress(OSError, AttributeError):  # AttributeError: Windows has no owners of this kind
         owner = path.stat()
         os.chown(fresh, owner.st_uid, owner.st_gid)
@@ -221,9 +222,9 @@ def _read(path: Path) -> dict[str, GatewayKey]:
     except OSError as error:
         raise UserError(f"the gateway keys in {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise _damaged(path, "it is no JSON") from None
+        raise _damaged(path, "it is not JSON") from None
     if not isinstance(value, dict):
-        raise _damaged(path, "it is no JSON object")
+        raise _damaged(path, "it is not a JSON object")
     file = cast("dict[str, Any]", value)
     version = file.get("version")
     if isinstance(version, int) and version > VERSION:

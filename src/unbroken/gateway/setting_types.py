@@ -1,7 +1,8 @@
-"""What the values of settings may be in `unbroken.toml`: types that pydantic checks, each with its error in words.
+"""The types of the settings in `unbroken.toml`: pydantic checks them, and each has its own error message.
 
-The words follow the name of the key. They never quote the value: somebody may have written a key where the name of its
-variable belongs. Only `config` loads this module.
+A message
+follows the name of the key. It never quotes the value, which may be a secret that was written in place of its variable.
+Only `config` loads this module.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from unbroken.models.providers import find_provider
 from unbroken.models.secrets import MASK, mask
 from unbroken.wires import WIRES
 
-ELSEWHERE = "put it into a variable and name that with `api_key_env`, or into a file and name that with `api_key_file`"
+ELSEWHERE = "put it into a variable and name that in `api_key_env`, or into a file and name that in `api_key_file`"
 MOST = 2**53
-"""Beyond it numbers of JSON and of clocks are no longer exact."""
+"""Larger numbers are not exact in JSON and in clocks."""
 _DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _TIME = 'has to be a time above 0: seconds as a number, or a text like "500ms", "10s", "5min", "1h", "7d"'
 _SIZE = 'has to be a size from 1024 bytes: a number, or a text like "64 KiB", "32 MB", "1 GB"'
-_VARIABLE = "has to name a variable of the environment, like OPENAI_API_KEY; the key itself stands in there"
+_VARIABLE = "has to name an environment variable, like OPENAI_API_KEY, which holds the key"
 _ADDRESS = "has to be a web address, like https://host/v1"
 _STORES = ("memory", "sqlite", "redis", "rediss", "valkey", "valkeys", "env")
 _SECRET_NAMES = re.compile(
@@ -52,15 +53,15 @@ _SECRET_NAMES = re.compile(
 
 
 class In(NamedTuple):
-    """Where a setting stands in the file."""
+    """The place of a setting in the file."""
 
     table: str
     key: str = ""
-    """Empty if it is the name of the setting."""
+    """The key in the table; empty if it is the name of the setting."""
 
 
 def expect(words: str, fits: Callable[[Any], object] | None = None) -> WrapValidator:
-    """What is wrong with a value is said in these words, unless a type inside has some of its own."""
+    """Sets the error message of a type, unless an inner type has its own."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -75,7 +76,7 @@ def expect(words: str, fits: Callable[[Any], object] | None = None) -> WrapValid
 
 
 def words_of(error: ErrorDetails) -> str:
-    """Ours, of what pydantic found wrong; empty if it has only its own."""
+    """Our message for an error of pydantic; empty if there is none."""
     return str(error.get("ctx", {}).get("error", ""))
 
 
@@ -96,7 +97,7 @@ def one_of(names: Sequence[str]) -> BeforeValidator:
 
 
 def _in_units(units: Mapping[str, float]) -> BeforeValidator:
-    """A text like `10s` becomes a number."""
+    """Turns a text like `10s` into a number."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str):
@@ -126,7 +127,7 @@ def _is_ip(name: str) -> bool:
 
 
 def _is_variable(name: str) -> bool:
-    """The name of one, and not what somebody may have taken for its value."""
+    """Is it the name of a variable, and not a secret that was written in its place?"""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and MASK not in mask(name, ())
 
 
@@ -137,7 +138,7 @@ def _is_host(name: str) -> bool:
 def _model(model: str) -> str:
     provider, _, name = model.partition(":")
     if provider == "python" and not re.fullmatch(r"[\w.]+:[\w.]+", name):
-        raise ValueError("has to be python:module:function, where the function gives the model")
+        raise ValueError("has to be python:module:function, where the function returns the model")
     if model == "demo" or provider == "python":
         return model
     if not name.strip() or provider in ("http", "https"):
@@ -160,14 +161,14 @@ def _address(text: str) -> str:
 
 
 def _beside(path: str, info: ValidationInfo) -> str:
-    """A path in the file is meant from where the file is; the context is a function that knows."""
+    """A path in the file is relative to the file's folder; the validation context is the function that resolves it."""
     path = str(Path(path).expanduser()) if path.startswith("~") else path
     beside = cast("Callable[[str | None, str], str] | None", info.context)
     return beside(info.field_name, path) if beside else path
 
 
 def _store(url: str, info: ValidationInfo) -> str:
-    """A path is that of a SQLite file."""
+    """A plain path names a SQLite file."""
     scheme, colon, rest = url.partition(":")
     if not colon or len(scheme) == 1 or "/" in scheme or "\\" in scheme:  # C:\store.db is a path
         return "memory:" if url == "memory" else f"sqlite:{_beside(url, info)}"
@@ -182,9 +183,9 @@ def _store(url: str, info: ValidationInfo) -> str:
     if scheme not in ("memory", "env"):
         login, at, place = rest.removeprefix("//").rpartition("@")
         if not rest.startswith("//") or not place.strip("/"):
-            raise ValueError(f"has to say where the server is, like {scheme}://127.0.0.1:6379/0")
+            raise ValueError(f"has to name the server, like {scheme}://127.0.0.1:6379/0")
         if (at and ":" in login) or "password=" in place:
-            raise ValueError("has a password in it: put the whole address into a variable, and write env:VARIABLE")
+            raise ValueError("has a password in it: put the complete address into a variable, and write env:VARIABLE")
     return url
 
 
@@ -203,7 +204,7 @@ def _rule(text: str) -> str:
 
 
 def _public(texts: Mapping[str, object]) -> dict[str, str]:
-    """Headers or parts of a query, none of which is a key."""
+    """Headers or query parameters, none of which may be a key."""
     for name, text in texts.items():
         if _SECRET_NAMES.fullmatch(name) or mask(str(text), ()) != str(text):
             raise ValueError(f"has a key in it (`{mask(name, ())}`): {ELSEWHERE}")
@@ -214,7 +215,7 @@ def _json(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
-        raise ValueError("holds what JSON cannot say, like a date") from None
+        raise ValueError("has a value that JSON does not have, like a date") from None
     return value
 
 
@@ -225,7 +226,7 @@ Share: TypeAlias = Annotated[_Real, Field(ge=0, le=1), expect("has to be a numbe
 _Seconds: TypeAlias = Annotated[_Real, Field(gt=0, le=MOST), _in_units(_DURATIONS)]
 Seconds: TypeAlias = Annotated[_Seconds, expect(_TIME)]
 Patience: TypeAlias = Annotated[
-    _Seconds | None,  # None waits for ever
+    _Seconds | None,  # None: no limit
     BeforeValidator(lambda value: None if value == "never" else value),
     expect(f'{_TIME}; "never" waits for ever'),
 ]
@@ -242,7 +243,7 @@ Variable: TypeAlias = Annotated[str, expect(_VARIABLE, _is_variable)]
 Host: TypeAlias = Annotated[
     Text,
     AfterValidator(lambda name: name.removeprefix("[").removesuffix("]")),
-    expect("has to be an address or a name alone, like 127.0.0.1; the port stands in `port`", _is_host),
+    expect("has to be an address or a name only, like 127.0.0.1; the port goes in `port`", _is_host),
 ]
 StoreUrl: TypeAlias = Annotated[Text, AfterValidator(_store)]
 Alias: TypeAlias = Annotated[
@@ -266,7 +267,7 @@ Header: TypeAlias = Annotated[  # `Name: value`, or `Name` alone
     ),
 ]
 JsonObject: TypeAlias = Annotated[
-    dict[str, Any], expect("has to be a table of what stands in the body"), BeforeValidator(_json)
+    dict[str, Any], expect("has to be a table of fields for the body"), BeforeValidator(_json)
 ]
 PublicTexts: TypeAlias = Annotated[
     dict[str, str | _Real],
@@ -276,7 +277,7 @@ PublicTexts: TypeAlias = Annotated[
 
 
 class ConnectOptions(TypedDict, total=False):
-    """What else a model may have: arguments of `connect`."""
+    """Further settings of a model: arguments of `connect`."""
 
     stream: Flag
     connect_timeout: Patience

@@ -1,7 +1,8 @@
 """The settings of a gateway: plain frozen data, the same whether they came from a file or from options.
 
-The types say what a value may be in `unbroken.toml`. They are checked when `config` reads the file, not when you make
-settings yourself. Nothing is opened or connected here.
+The types
+describe the values in `unbroken.toml`. They are checked when `config` reads the file, not when you create settings
+yourself. Nothing is opened or connected here.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ if TYPE_CHECKING:  # `config` evaluates the annotations; a gateway that runs doe
     from unbroken.gateway import setting_types as values
 
 OnDiverge: TypeAlias = Literal["append", "error"]
-"""What a client gets when an answer broke after text was sent and the second one says something else: the new text
-after a paragraph break, or an error."""
+"""What a client gets if an answer broke after text was sent and the retry gives a different answer: the new text after
+a paragraph break, or an error."""
 
 OnToolError: TypeAlias = Literal["continue", "stop"]
-"""After a failed result of a call that was released: release the next, or answer the rest "not run" and ask."""
+"""After a released call failed: release the next one, or answer the rest with "not run" and ask the model."""
 
 HOST, PORT = "127.0.0.1", 8400
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """A model under the name by which clients ask for it."""
+    """A model and the alias that clients use for it."""
 
     alias: values.Alias
     model: values.ModelName
-    """`provider:model` as `connect` takes it; `python:module:function` that gives any `Model`; `demo`."""
+    """`provider:model` as for `connect`; `python:module:function` that returns any `Model`; `demo`."""
     base_url: values.Address = ""
     api_key_env: values.Variable = ""
     api_key_file: values.FilePath = ""
     wire: values.WireName = ""
     fallback: values.Texts = ()
-    """Aliases or names of models to go on with when this one has failed."""
+    """Aliases or names of models to try if this one fails."""
     serial: values.Flag = False
     """One call at a time for every client of this alias."""
     recover: values.Flag = False
@@ -48,7 +49,7 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientProfile:
-    """Who a client is and what it can take. All of the marks that are given have to fit."""
+    """Identifies a client and sets what it supports. All criteria that are given have to match."""
 
     name: values.Text
     key: values.KeyName = ""
@@ -56,13 +57,13 @@ class ClientProfile:
     header: values.Header = ""
     """`Name: value`, or `Name` alone for any value."""
     user_agent: values.Text = ""
-    """What its User-Agent contains."""
+    """Text that its User-Agent contains."""
     serial: values.Flag = True
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Each field says in which table of `unbroken.toml` it stands, and as which key if that has another name."""
+    """Each field declares its table in `unbroken.toml`, and its key there if that has another name."""
 
     upstreams: tuple[UpstreamSettings, ...]
     clients: tuple[ClientProfile, ...] = ()
@@ -72,13 +73,13 @@ class GatewaySettings:
     store: Annotated[values.StoreUrl, values.In("store", "url")] = "sqlite:unbroken-gateway.db"
     """`memory:`, `sqlite:PATH` or just a path, `redis://HOST:PORT/DB`, `env:VARIABLE` that holds one of these."""
     ttl: Annotated[values.Seconds, values.In("store")] = 7 * 24 * 3600.0
-    """Seconds that what a model said is kept."""
+    """Seconds that answers of models are stored."""
     store_bytes: Annotated[values.Size, values.In("store", "max_bytes")] = 1 << 30
-    """The most that is kept; the oldest goes first. (Redis has a limit of its own.)"""
+    """Maximum size of the store; the oldest entries are removed first. (Redis has a limit of its own.)"""
     entry_bytes: Annotated[values.Size, values.In("store", "max_entry")] = 8 << 20
-    """The most that one answer may take there."""
+    """Maximum size of one stored answer."""
     hold_timeout: Annotated[values.Seconds, values.In("serial")] = 3600.0
-    """Seconds that a call which was released is waited for; then the rest of its turn is let go."""
+    """Seconds to wait for the result of a released call; then the rest of its turn is dropped."""
     retry_window: Annotated[values.Seconds, values.In("serial")] = 60.0
     """Seconds in which a retry of a turn's first request gets the same answer."""
     on_tool_error: Annotated[OnToolError, values.one_of(get_args(OnToolError)), values.In("serial")] = "continue"
@@ -88,23 +89,24 @@ class GatewaySettings:
     keys: Annotated[values.Flag, values.In("keys", "required")] = False
     keys_file: Annotated[values.FilePath, values.In("keys", "file")] = "unbroken-keys.json"
     shared_ids: Annotated[values.Flag, values.In("keys")] = False
-    """Every key may use whatever the provider holds: files, conversations, containers, whoever made them."""
+    """Every key may use everything that the provider holds: files, conversations, containers, no matter who created
+    them."""
     passes: Annotated[values.PassRules, values.In("passing", "paths")] = MODEL_PATHS
     """The requests that are passed through to a provider, `METHOD /v1/path` each; a key may have a list of its own."""
     open_to_all: Annotated[values.Flag, values.In("server")] = False
-    """Told twice: another address than this machine's own, without keys."""
+    """Confirms that the gateway may listen on a public address without keys."""
     max_body: Annotated[values.Size, values.In("server")] = 32 << 20
     max_values: Annotated[int, *values.whole(1000), values.In("server")] = 250_000
-    """The most values (texts, numbers, objects, lists) that the JSON of one request may have."""
+    """Maximum number of values (texts, numbers, objects, lists) in the JSON of one request."""
     large_bodies: Annotated[values.Size, values.In("server")] = 256 << 20
-    """The most memory that large bodies may take together while they are answered, as far as it can be told."""
+    """Maximum memory, by estimate, that large bodies may take together while they are answered."""
     max_response: Annotated[values.Size, values.In("server")] = 64 << 20
-    """The most bytes that a provider may send for one request, all tries together."""
+    """Maximum bytes that a provider may send for one request, all attempts together."""
     max_calls: Annotated[int, *values.whole(1), values.In("server")] = 1000
-    """The most calls that one answer of a model may have."""
+    """Maximum number of calls in one answer of a model."""
     max_headers: Annotated[values.Size, values.In("server")] = 64 << 10
     head_timeout: Annotated[values.Seconds, values.In("server")] = 10.0
-    """Seconds in which the head of a request has to come."""
+    """Seconds in which the head of a request has to arrive."""
     body_timeout: Annotated[values.Seconds, values.In("server")] = 60.0
     """The same for its body."""
     write_timeout: Annotated[values.Seconds, values.In("server")] = 300.0
@@ -112,10 +114,10 @@ class GatewaySettings:
     stop_timeout: Annotated[values.Seconds, values.In("server")] = 60.0
     """Seconds that streams may take to end when the gateway is stopped."""
     record: Annotated[values.FilePath, values.In("record", "folder")] = ""
-    """The folder in which requests are recorded; empty: none is."""
+    """The folder in which requests are recorded; empty: no recording."""
     record_share: Annotated[values.Share, values.In("record", "share")] = 1.0
-    """Which part of them, from 0 to 1."""
+    """The fraction of requests that is recorded, from 0 to 1."""
     record_bytes: Annotated[values.Size, values.In("record", "max_bytes")] = 1 << 30
-    """The most that the recordings there may take."""
+    """Maximum size of the recordings in that folder."""
     access_log: Annotated[values.Flag, values.In("server")] = False
     """A line in the log for each request."""

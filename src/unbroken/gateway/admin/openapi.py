@@ -1,7 +1,7 @@
 """The gateway's interface as OpenAPI 3.1: for people, client generators and fuzzers.
 
-Requests have the types that the gateway checks (`HttpApi.fields`), and paths are those of `routes`. The wires belong to
-their providers: other fields pass through, and of answers only what all of them have is described.
+Requests have the types that the gateway checks (`HttpApi.fields`), and paths are those of `routes`. Each wire is
+defined by its provider: other fields pass through, and only what all answers have in common is described.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from unbroken.wires import find_wire
 from unbroken.wires.values import Object
 
 Shape: TypeAlias = Any
-"""A JSON value in short: a type, several of them in a tuple, `[shape]` for a list, `{name: shape}` for an object (one
-with `?` may be missing), `object` for anything, "#Name" for the schema of that name, another text for itself."""
+"""Shorthand for a JSON schema: a type, several types in a tuple, `[shape]` for a list, `{name: shape}` for an object (a
+name with `?` is optional), `object` for anything, "#Name" for the schema of that name, any other string for that
+constant."""
 
 _ABOUT = """\
-A gateway between any client and any model. Each path speaks the wire of its provider, streamed and whole, and any
-model can be asked through any of them. Where a client takes one tool call at a time, calls are held and handed out one
-by one. Other paths under /v1 go to a provider of that wire as they are."""
+A gateway between any client and any model. Each path speaks the wire of its provider, streaming or not, and every model
+is available on every path. If a client takes one tool call at a time, further calls are held and released one by one.
+Other paths under /v1 are forwarded unchanged to a provider of that wire."""
 
 _STATUSES = {
     400: "The request cannot be read, or the model refuses it.",
     401: "The gateway's key is missing or not known.",
-    403: "The model's provider says no.",
+    403: "The model's provider denied access.",
     404: "There is no such model.",
-    405: "Another method is meant.",
-    408: "The request did not come in time.",
+    405: "The path does not allow this method.",
+    408: "The request did not arrive in time.",
     413: "The body is too large.",
-    429: "Too many requests; `retry-after` says when to come back.",
+    429: "Too many requests; `retry-after` is the number of seconds to wait.",
     431: "The headers are too large.",
     500: "The gateway failed.",
     502: "The model failed.",
@@ -42,9 +43,9 @@ _STATUSES = {
 
 _HEADERS = {
     "x-unbroken-repairs": "Names of the repairs that the history needed.",
-    "x-unbroken-turn": "`handed 2/3`: a call that had been held, the second of three. No model was asked. "
-    "`lost; expired; 2 calls`: held calls that are not handed out, and why.",
-    "x-unbroken-reasoning": "What became of reasoning that the model wants back and the client did not send.",
+    "x-unbroken-turn": "`handed 2/3`: a held call was released, the second of three. No model was asked. "
+    "`lost; expired; 2 calls`: held calls that will not be released, and why.",
+    "x-unbroken-reasoning": "What happened to reasoning that the model needs back and the client did not send.",
 }
 
 
@@ -58,29 +59,34 @@ class _Page(NamedTuple):
 
 _GEMINI = "/v1beta/models/{model}"
 _ASKS = {
-    "/v1/chat/completions": ("chat", "Chat completions of OpenAI", "ChatRequest", "ChatAnswer"),
-    "/v1/responses": ("respond", "Responses of OpenAI", "ResponsesRequest", "ResponsesAnswer"),
-    "/v1/messages": ("message", "Messages of Anthropic", "MessagesRequest", "MessagesAnswer"),
+    "/v1/chat/completions": ("chat", "OpenAI Chat Completions", "ChatRequest", "ChatAnswer"),
+    "/v1/responses": ("respond", "OpenAI Responses", "ResponsesRequest", "ResponsesAnswer"),
+    "/v1/messages": ("message", "Anthropic Messages", "MessagesRequest", "MessagesAnswer"),
     "/v1/messages/count_tokens": (
         "countMessageTokens",
-        "How many tokens messages have",
+        "Count the tokens of messages",
         "CountMessagesRequest",
         "MessagesCount",
     ),
-    f"{_GEMINI}:generateContent": ("generate", "Contents of Gemini", "GeminiRequest", "GeminiAnswer"),
-    f"{_GEMINI}:streamGenerateContent": ("generateStream", "The same, streamed", "GeminiRequest", "GeminiAnswers"),
-    f"{_GEMINI}:countTokens": ("countTokens", "How many tokens contents have", "CountContentsRequest", "GeminiCount"),
+    f"{_GEMINI}:generateContent": ("generate", "Gemini generateContent", "GeminiRequest", "GeminiAnswer"),
+    f"{_GEMINI}:streamGenerateContent": (
+        "generateStream",
+        "Gemini generateContent, streaming",
+        "GeminiRequest",
+        "GeminiAnswers",
+    ),
+    f"{_GEMINI}:countTokens": ("countTokens", "Count the tokens of contents", "CountContentsRequest", "GeminiCount"),
 }
 """By path: the operation, its summary, and the schemas of request and answer."""
 _PAGES = {
-    "/v1/models": _Page("listModels", "The models, for clients of OpenAI and Anthropic", "Models"),
-    "/v1beta/models": _Page("listGeminiModels", "The models, for clients of Gemini", "Models"),
-    "/healthz": _Page("healthz", "Is it there?", "Health", public=True),
-    "/readyz": _Page("readyz", "Can it keep what models say?", "Health", public=True),
-    "/status.json": _Page("status", "What the page at / shows", "Status"),
+    "/v1/models": _Page("listModels", "List the models, for OpenAI and Anthropic clients", "Models"),
+    "/v1beta/models": _Page("listGeminiModels", "List the models, for Gemini clients", "Models"),
+    "/healthz": _Page("healthz", "Is the gateway running?", "Health", public=True),
+    "/readyz": _Page("readyz", "Can the gateway store answers?", "Health", public=True),
+    "/status.json": _Page("status", "The data of the page at /", "Status"),
     "/metrics": _Page("metrics", "For Prometheus", media="text/plain"),
     "/openapi.json": _Page("openapi", "This", "Description", public=True),
-    "/": _Page("page", "A page for people", media="text/html", public=True),
+    "/": _Page("page", "Status page", media="text/html", public=True),
 }
 _ALT: Object = {
     "name": "alt",
@@ -101,10 +107,10 @@ _REQUESTS = {
 _MORE: Mapping[str, Object] = {
     "tools": {"items": {"type": "object"}},
     "parallel_tool_calls": {
-        "description": "False: one call at a time. Further calls of the model are held, and handed out one by one."
+        "description": "False: one call at a time. Further calls of the model are held and released one by one."
     },
 }
-"""What is said of some of them beside their types."""
+"""Descriptions of some fields."""
 _SHAPES: Mapping[str, Shape] = {
     "ChatAnswer": {
         "id": str,
@@ -144,8 +150,8 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 
 def openapi(models: Sequence[str] = ()) -> Object:
-    """With the names of models, these are the ones that can be asked."""
-    model: Object = {"type": "string", "minLength": 1, "description": "One of those that /v1/models lists."}
+    """If `models` is given, it lists the models that a client may ask for."""
+    model: Object = {"type": "string", "minLength": 1, "description": "One of the models that /v1/models lists."}
     if models:
         model["enum"] = list(models)
     requests = {request: _request(_route(path), _REQUESTS[request]) for path, (_, _, request, _) in _ASKS.items()}
@@ -189,9 +195,9 @@ def _schema(shape: Shape) -> Object:
 
 def _request(route: Route, fields: str) -> Object:
     http = route.http
-    words = "What is on the list?"
+    words = "The kind of entry."
     message = _described(http.message_fields)
-    message["description"] = f"As the provider has it: `role` is {route.http.roles}."
+    message["description"] = f"As the provider defines it: `role` is {route.http.roles}."
     message["examples"] = [{"role": "user", http.parts_field: [{"text": words}] if route.model else words}]
     messages: Object = {"type": "array", "items": message, "minItems": 1}
     if http.messages_of({http.messages_field: words}) != words:
@@ -204,7 +210,7 @@ def _request(route: Route, fields: str) -> Object:
 
 
 def _described(fields: Mapping[str, tuple[type, ...]]) -> Object:
-    """Null is as good as a field that is not given."""
+    """Null means the same as a missing field."""
     properties = {name: _schema((*kinds, None)) | _MORE.get(name, {}) for name, kinds in fields.items()}
     return {"type": "object", "properties": properties}
 
@@ -252,7 +258,7 @@ def _refusals(path: str, statuses: Iterable[int]) -> Object:
     own = f"#{find_wire(error_wire(path)).http.error_name}"
 
     def schema(status: int) -> Object:
-        # What is refused before a path was read has OpenAI's shape.
+        # Errors before the path is known have OpenAI's shape.
         before = status in (400, 408, 431) and own != "#OpenAIError"
         return {"anyOf": [_schema(own), _schema("#OpenAIError")]} if before else _schema(own)
 

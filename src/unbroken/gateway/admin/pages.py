@@ -26,15 +26,15 @@ _LISTS = ("/v1/models", "/v1beta/models")
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks. Without keys, everybody may see everything."""
+    """The caller of a page. Without keys, everybody may see everything."""
 
     key: GatewayKey | None
     has_keys: bool
-    """The gateway asks for keys."""
+    """Whether the gateway requires keys."""
 
     @property
     def may_see(self) -> bool:
-        """Whatever it sees of models and requests, it sees as its key's."""
+        """Whether private pages are visible. They show only the models and requests of the caller's key."""
         return not self.has_keys or self.key is not None
 
     @property
@@ -49,9 +49,9 @@ class Viewer:
 class Page:
     show: Callable[[Response, Viewer], Awaitable[None]]
     private: bool = True
-    """Where the gateway has keys, one is needed to see it at all."""
+    """Needs a key, if the gateway has keys."""
     operators: bool = False
-    """And that has to be an operator's: it is about all keys."""
+    """Needs an operator's key, because it shows all keys."""
 
 
 class Pages:
@@ -92,7 +92,7 @@ class Pages:
         await response.complete(200, b'{"status":"ok"}')
 
     async def _send_readiness(self, response: Response, viewer: Viewer) -> None:
-        """Ready means that turns can be kept; models are asked when somebody asks for them."""
+        """Ready means that turns can be stored. Models are not checked here."""
         try:
             await self._store.ping()
         except StoreUnavailable as error:
@@ -102,7 +102,7 @@ class Pages:
         await response.complete(200, b'{"status":"ready"}')
 
     async def _list_models(self, response: Response, viewer: Viewer) -> None:
-        """In the shapes of all wires at once: OpenAI and Anthropic read `data`, Gemini `models`."""
+        """One body for the clients of all wires: OpenAI and Anthropic read `data`, Gemini reads `models`."""
         aliases = [alias for alias in self._upstreams if viewer.may_ask(alias)]
         ends = {"first_id": aliases[0] if aliases else None, "last_id": aliases[-1] if aliases else None}
         listed = {"data": list(map(self._model, aliases)), "models": list(map(_gemini_model, aliases))}
@@ -111,7 +111,7 @@ class Pages:
     def _model_page(self, alias: str, gemini: bool) -> Page:
         async def show(response: Response, viewer: Viewer) -> None:
             if alias not in self._upstreams or not viewer.may_ask(alias):
-                raise Refused(404, f"there is no model {alias[:100]!r} here: GET /v1/models lists those that there are")
+                raise Refused(404, f"there is no model {alias[:100]!r} here: GET /v1/models lists the models")
             await response.complete(200, dumps(_gemini_model(alias) if gemini else self._model(alias)))
 
         return Page(show)

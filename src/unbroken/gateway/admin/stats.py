@@ -1,6 +1,6 @@
 """What the gateway has done since it started, for the status page and the metrics: counts, and the last requests.
 
-In this process; nothing is stored, and never what was said: no message, no arguments, no result.
+Held in this process only. Content is never kept: no messages, arguments or results.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Usage
 
-# What a gateway counts, for Prometheus. Only counting: who counts what, and when, is known above.
-#
-# A name that a client chose is never a label: who sends a thousand names of models would make a thousand series. So
-# the aliases are given in advance, and all other names are one; and no metric grows beyond `MOST` series.
+# The Prometheus metrics of a gateway. This part only counts; the callers decide what and when. A name that a client
+# chose is never a label: a thousand made-up model names would create a thousand series. So the aliases are given in
+# advance, all other names share one label, and no metric grows beyond `MOST` series.
 
 
 MOST = 2000
 UNKNOWN = "unknown"
 COUNTS_DIR = "PROMETHEUS_MULTIPROC_DIR"
-"""Where prometheus-client counts in files that all workers add up. It looks for this variable when it is imported."""
+"""With this variable, prometheus-client counts in files, so that all workers can be added up. It reads the variable
+when it is imported."""
 
 FIRST_TOKEN = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 WHOLE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -56,13 +56,13 @@ class GatewayMetrics:
         self._lost = self._counts("lost_turns", "Turns whose held calls were not handed out.", "alias", "reason")
         self._repairs = self._counts("repairs", "Repairs of histories, by name.", "kind")
         self._fallbacks = self._counts("fallbacks", "Answers that came from a fallback.", "alias")
-        self._restarts = self._counts("restarts", "Broken answers asked for again, by what broke.", "alias", "kind")
+        self._restarts = self._counts("restarts", "Retries of broken answers, by what broke.", "alias", "kind")
         self._errors = self._counts("upstream_errors", "Errors of models, by type.", "alias", "kind")
         self._turn_store = self._counts("kept", "What was put into the store.", "kind")
         self._seconds = self._times("request_seconds", "From the request to the end of its answer.", WHOLE)
         self._first = self._times("time_to_first_token_seconds", "From the request to the first token.", FIRST_TOKEN)
-        self._in_flight = self._level("requests_in_flight", "Requests in work.")
-        # Each call of a turn may be released by another worker, and none would know what waits in all.
+        self._in_flight = self._level("requests_in_flight", "Requests in flight.")
+        # Each call of a turn may be released by a different worker, so no worker knows the total.
         held = "Turns whose held calls wait for results."
         self._held_open = self._level("held_turns_open", held) if not _with_workers() else None
 
@@ -74,8 +74,8 @@ class GatewayMetrics:
         self._first[alias,].observe(seconds)
 
     def tokens(self, alias: str, usage: Usage) -> None:
-        """Cached, written and reasoned tokens are also in the input and the output: what is counted twice by adding
-        all kinds up, is to be read by kind."""
+        """Cached, cache-written and reasoning tokens are also part of input or output, so the kinds must not be added
+        up."""
         tokens = self._tokens
         if usage.input_tokens > 0:
             tokens[alias, "input"].inc(usage.input_tokens)
@@ -93,7 +93,7 @@ class GatewayMetrics:
         self._lost[alias, reason].inc()
 
     def held(self, alias: str, calls: int) -> None:
-        """A turn was held, with so many calls that were not released at once."""
+        """A turn was held, with this number of calls that were not released at once."""
         self._held[alias,].inc()
         self._held_calls[alias,].inc(calls)
 
@@ -123,12 +123,12 @@ class GatewayMetrics:
         self._turn_store[kind,].inc()
 
     def render(self) -> tuple[bytes, str]:
-        """The body and its content type. With several workers: what all of them counted."""
+        """The body and its content type. With several workers, the sum of all of them."""
         registry = self._registry
         if _with_workers():
             registry = CollectorRegistry()
             MultiProcessCollector(registry)
-        return generate_latest(_WithoutTimesOfBirth(registry)), CONTENT_TYPE_LATEST
+        return generate_latest(_WithoutCreated(registry)), CONTENT_TYPE_LATEST
 
     def _counts(self, name: str, help: str, *labels: str) -> _Series[Counter]:
         return _Series(Counter(f"unbroken_{name}", help, labels, registry=self._registry), self._known(labels))
@@ -148,8 +148,8 @@ class GatewayMetrics:
 
 
 class _Series(dict[Labels, M]):
-    """The series of one metric by their labels, each looked up in prometheus-client once: that costs more than to
-    count."""
+    """The series of one metric by their labels. Cached, because the lookup in prometheus-client costs more than
+    counting."""
 
     def __init__(self, metric: M, known: Callable[[Labels], Labels]) -> None:
         super().__init__()
@@ -166,8 +166,8 @@ class _Series(dict[Labels, M]):
         return series
 
 
-class _WithoutTimesOfBirth:
-    """prometheus-client adds a series to each that says when it was made; nobody asks."""
+class _WithoutCreated:
+    """Leaves out the `_created` series that prometheus-client adds to each metric."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -188,14 +188,14 @@ log = logging.getLogger("unbroken.gateway")
 MOST_HELD = 10_000
 KEPT = 100
 LONGEST = 200
-"""Characters of a name or an error: a client, or a model, may have chosen it."""
+"""Maximum characters of a name or an error, since a client or a model may have chosen it."""
 MOST_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RecentRequest:
     at: float
-    """When it came, in seconds since 1970."""
+    """When it arrived, in seconds since 1970."""
     client_wire: str
     alias: str
     status: int
@@ -203,17 +203,17 @@ class RecentRequest:
     key: str = ""
     """The name of the gateway key, never the key."""
     upstream_wire: str = ""
-    """Empty where the model has none."""
+    """Empty if the model has none."""
     streamed: bool = False
     first_token: float | None = None
-    """Seconds from the request to the first of the answer."""
+    """Seconds from the request to the first token."""
     calls: tuple[str, ...] = ()
-    """Names of the tools that the client was given calls of."""
+    """Names of the tools in the calls that the client received."""
     handed: str = ""
-    """`2/3` where a call was released that had been held, or others are held behind it."""
+    """`2/3` if a held call was released, or if further calls are held."""
     repairs: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
-    """What broke, for each time that the answer was asked for again."""
+    """What broke, for each retry of the answer."""
     error: str = ""
     """Without secrets."""
     input_tokens: int = 0
@@ -250,7 +250,7 @@ class _Tally:
 
 
 class Stats:
-    """`now` is wall time; `hold_timeout` tells when a held turn is no longer waited for."""
+    """`now` is wall time; after `hold_timeout` a held turn no longer counts as waiting."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class Stats:
         self._hold_timeout = hold_timeout
         self._lock = Lock()
         self._held: OrderedDict[str, float] = OrderedDict()
-        """Held turns of which calls wait to be released, and since when."""
+        """Turns with calls that wait to be released, and since when."""
         self._now = now
         self._access_log = access_log
         self.metrics = GatewayMetrics(self._tallies)
@@ -279,7 +279,7 @@ class Stats:
         self.metrics.in_flight(1)
 
     def end(self, request: RecentRequest, failed: str = "", scope: str = "") -> None:
-        """`failed`: how, if it was the model who did. `scope`: whose request it was."""
+        """`failed`: the kind of error, if the model failed. `scope`: the caller."""
         self.in_flight -= 1
         self.metrics.in_flight(-1)
         self.metrics.request(request.alias, request.client_wire, request.upstream_wire, request.status, request.seconds)
@@ -308,7 +308,7 @@ class Stats:
             self._own_tallies.setdefault((scope, request.alias), _Tally()).add(request, failed)
 
     def hold(self, turn: str, waiting: int) -> None:
-        """So many calls of this turn wait to be released."""
+        """This number of calls of the turn wait to be released."""
         with self._lock:
             self._held.pop(turn, None)
             if waiting:
@@ -317,7 +317,7 @@ class Stats:
                     self._held.popitem(last=False)
 
     def held(self) -> tuple[int, float | None]:
-        """How many turns wait, and since when the oldest does."""
+        """How many turns wait, and since when the oldest has waited."""
         over = self._now() - self._hold_timeout
         with self._lock:
             while self._held and next(iter(self._held.values())) < over:
@@ -325,8 +325,8 @@ class Stats:
             return len(self._held), next(iter(self._held.values()), None)
 
     def counts(self) -> tuple[bytes, str]:
-        """The metrics as Prometheus reads them, and their content type. What waits has changed by itself since it was
-        last counted."""
+        """The metrics as Prometheus reads them, and their content type. Held turns are counted anew: they expire by
+        themselves."""
         self.metrics.held_open(self.held()[0])
         return self.metrics.render()
 
@@ -336,7 +336,7 @@ class Stats:
         )
 
     def upstreams_of(self, key: GatewayKey) -> tuple[UpstreamStatus, ...]:
-        """What one key may see: its models and its own requests. What they fall back to is another model."""
+        """What one key may see: its models and its own requests, without the fallbacks, which are other models."""
         return tuple(
             _status(upstream, self._own_tallies.get((key.id, upstream.alias), _Tally()))
             for upstream in self._upstreams
@@ -359,13 +359,13 @@ def _status(upstream: Upstream, tally: _Tally, fallback: tuple[str, ...] = ()) -
 
 
 class Recent:
-    """A ring: the newest push the oldest out."""
+    """A ring buffer of the newest requests."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._requests: deque[tuple[str, RecentRequest]] = deque(maxlen=kept)
 
     def add(self, request: RecentRequest, scope: str = "") -> None:
-        """`scope`: whose it is. A key's name is not enough: another may have it by now."""
+        """`scope`: the caller. A key's name is not enough, since a newer key may have it by now."""
         if len(request.calls) > MOST_CALLS or any(
             len(said) > LONGEST for said in (request.alias, request.error, *request.calls)
         ):
@@ -378,7 +378,7 @@ class Recent:
         self._requests.append((scope, request))
 
     def latest(self, scope: str | None = None) -> tuple[RecentRequest, ...]:
-        """The newest first: of everybody, or of one caller."""
+        """The newest first: of all callers, or of one."""
         return tuple(request for whose, request in reversed(self._requests) if scope is None or whose == scope)
 
 

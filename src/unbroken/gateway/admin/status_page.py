@@ -1,8 +1,8 @@
 """The status page and its data. Pure: `GatewayStatus` in, bytes out.
 
 What the page shows is built once, here, as facts and tables of plain text. `status_page` renders it first, also for
-browsers without scripts; status.html renders it again every two seconds. Both only ever produce text: names of models
-and tools, and error messages, are untrusted.
+browsers without scripts; status.html renders it again every two seconds. Both only produce text, because names of
+models and tools and error messages are untrusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StoreStatus:
     entries: int = 0
     bytes: int = 0
     problem: str = ""
-    """Why it cannot be used, without secrets."""
+    """Why the store cannot be used, without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class GatewayStatus:
     started: float
     upstreams: tuple[UpstreamStatus, ...]
     store: StoreStatus | None = None
-    """None where only one key's own requests are shown."""
+    """None if only one key's own requests are shown."""
     in_flight: int = 0
     held_turns: int = 0
-    """Turns of which calls wait to be released."""
+    """Turns with calls that wait to be released."""
     held_since: float | None = None
-    """When the oldest of them was."""
+    """When the oldest of them was held."""
     recent: tuple[RecentRequest, ...] = ()
     keys: bool = False
     key: str = ""
-    """The name of the key whose requests these are; empty: everybody's."""
+    """The name of the key whose requests are shown; empty: all requests."""
     workers: int = 1
 
 
@@ -80,7 +80,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the page says."""
+    """What the page shows."""
 
     headline: str
     facts: tuple[Fact, ...]
@@ -92,11 +92,11 @@ def status_json(status: GatewayStatus) -> bytes:
 
 
 def status_page(status: GatewayStatus | None) -> tuple[bytes, dict[str, str]]:
-    """The page and its headers. Without a status it is empty, and asks for a key."""
+    """The page and its headers. Without a status it is empty and asks for a key."""
     body, data = "", "null"
     if status is not None:
         shown = view(status)
-        # Within a script element nothing is escaped, so nothing may stand there that ends it.
+        # Nothing is escaped inside a script element, so the JSON must not contain what would close it.
         body, data = _html(shown), _dumps(shown).decode().replace("<", "\\u003c")
     return "".join((_TOP, body, _MIDDLE, data, _BOTTOM)).encode("utf-8", "replace"), PAGE_HEADERS
 
@@ -121,7 +121,7 @@ def view(status: GatewayStatus) -> View:
 def _facts(status: GatewayStatus) -> Sequence[Fact]:
     requests = sum(upstream.requests for upstream in status.upstreams)
     errors = sum(upstream.errors for upstream in status.upstreams)
-    asked = Fact("Requests", Cell(f"{requests:,}", f"{status.in_flight:,} in work"))
+    asked = Fact("Requests", Cell(f"{requests:,}", f"{status.in_flight:,} in flight"))
     failed = Fact("Errors of models", Cell(f"{errors:,}", _share(errors, requests), "warn" if errors else ""))
     store = status.store
     if store is None:
@@ -133,7 +133,7 @@ def _facts(status: GatewayStatus) -> Sequence[Fact]:
         failed,
         Fact("Held turns", Cell(f"{status.held_turns:,}", since or "calls that wait for others")),
         Fact("Store", Cell(store.kind, store.problem or kept, "bad" if store.problem else "")),
-        Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "whoever reaches it may ask")),
+        Fact("Keys", Cell("on" if status.keys else "off", "" if status.keys else "anyone who can reach it")),
     )
 
 
@@ -176,7 +176,7 @@ def _request(request: RecentRequest, now: float) -> tuple[Cell, ...]:
     held = bool(request.handed) and not request.handed.startswith("1/")
     tokens = f"{request.input_tokens:,} in", f"{request.output_tokens:,} out"
     handed = f"{request.handed} handed out" if request.handed else ""
-    notes = [*request.repairs, *(f"asked again: {what}" for what in request.restarts)]
+    notes = [*request.repairs, *(f"retried: {what}" for what in request.restarts)]
     return (
         Cell(_ago(now - request.at), _clock(request.at)),
         Cell(request.key or request.client_wire, f"{request.client_wire}, {how}" if request.key else how),
@@ -269,7 +269,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _hash(tag: str) -> str:
-    """Of the one inline element of this kind, as a browser takes it."""
+    """The CSP hash of the page's only inline element of this kind."""
     inner = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
     return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
 
@@ -283,4 +283,4 @@ PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""Nothing runs on the page, and nothing is drawn, that is not in status.html."""
+"""The page runs and loads only what is in status.html."""

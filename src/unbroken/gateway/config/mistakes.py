@@ -1,5 +1,5 @@
-"""What is wrong with a configuration, collected: one line for each mistake, which says where it was written, in a line
-of the file or as an option. `lines_of` finds the lines, as `tomllib` does not report them.
+"""Collects the mistakes in a configuration: one line each, with the line of the file or the option. `lines_of` finds
+the lines, because `tomllib` does not report them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.setting_types import ELSEWHERE
 
 Where: TypeAlias = tuple[str | int, ...]
-"""`("models", 1, "alias")`: by name in a table, by number in an array, as in what `tomllib` gives."""
+"""`("models", 1, "alias")`: a name in a table, a number in an array, as `tomllib` returns them."""
 
 
 class Mistakes:
@@ -25,31 +25,31 @@ class Mistakes:
         self._options: dict[Where, str] = {}
         self._found: list[tuple[int, str]] = []
         self.models: dict[str, Where] = {}
-        """Where the model of each alias stands; empty for one that came as an option."""
+        """The place of each alias's model in the file; empty if it came as an option."""
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     def written_as(self, where: Where, option: str) -> None:
-        """This value came as an option, whatever the file says."""
+        """This value came as an option, even if the file has it too."""
         self._options[where] = option
 
     def beside(self, setting: str | None, path: str) -> str:
-        """A path that was written in the file is meant from where the file is."""
+        """A path in the file is relative to the file's folder."""
         is_option = not self.file or option_of(setting or "") in self._options.values()
         return path if is_option else str(Path(self.file).parent / path)
 
     def note(self, where: Where, words: str, *, table: bool = True) -> None:
-        """Something is wrong with a table, or with what is not there. `table`: its name belongs to the words."""
+        """Notes a mistake in a table, or something missing. `table`: put the table's name before the text."""
         line = 0 if where in self._options else self._line(where)
         place = "" if where in self._options else f"{self.file}:{line}" if line else self.file
         name = table_name(where) if table else ""
         self._found.append((line, ": ".join(part for part in (place, name, words) if part)))
 
     def note_value(self, where: Where, words: str) -> None:
-        """Something is wrong with the value of a key, or with one of a list; the words follow its name."""
+        """Notes a mistake in the value of a key, or in an item of a list; the text follows its name."""
         if option := self._options.get(where):
-            self.note_option(option, words.replace(ELSEWHERE, "put it into a variable, and say --api-key-env VARIABLE"))
+            self.note_option(option, words.replace(ELSEWHERE, "put it into a variable, and use --api-key-env VARIABLE"))
         else:
             key = next(step for step in reversed(where) if isinstance(step, str))
             self.note(where, f"`{key}` {words}")
@@ -57,13 +57,13 @@ class Mistakes:
     def note_option(self, option: str, words: str) -> None:
         self._found.append((0, f"{option} {words}"))
 
-    def tell(self) -> None:
-        """All of them as one error, in the order of the file; options come first."""
+    def raise_all(self) -> None:
+        """Raises all mistakes as one error, in the order of the file; options come first."""
         if self._found:
             raise UserError("\n".join(words for _, words in sorted(self._found, key=lambda found: found[0])))
 
     def _line(self, where: Where) -> int:
-        """That of the table, where the key itself is not found; 0 if nothing is."""
+        """The line of the key, or of its table; 0 if neither is found."""
         return next((line for end in range(len(where), 0, -1) if (line := self._lines.get(where[:end]))), 0)
 
 
@@ -85,7 +85,7 @@ _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TEXT = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}'  # up to two quotes stand before the three that end it
+    r'"""(?:[^\\]|\\.)*?"{3,5}'  # up to two quotes may precede the closing three
     r"|'''.*?'{3,5}"
     r'|"(?:[^"\\\n]|\\.)*"'
     r"|'[^'\n]*'",
@@ -95,8 +95,8 @@ _PLAIN = re.compile(r"[^,\]}\n#]*")
 
 
 def lines_of(text: str) -> dict[Where, int]:
-    """The line, from 1, of each key and of the head of each table. The text has been parsed before: a scan that fails
-    stops, and what it has found so far counts."""
+    """The line, from 1, of each key and of the head of each table. The text is known to parse: if the scan fails, it
+    stops and returns what it has found so far."""
     scan = _Scan(text)
     with suppress(_Lost, RecursionError):
         scan.read()
@@ -115,7 +115,7 @@ class _Scan:
         self._counted = 0
         self._line = 1
         self._tables: dict[Where, int] = {}
-        """How many tables each array of tables has by now."""
+        """How many tables each array of tables has so far."""
 
     def read(self) -> None:
         table: Where = ()
@@ -138,7 +138,7 @@ class _Scan:
             self._match(_BLANK)
 
     def _resolved(self, keys: list[str]) -> Where:
-        """A name that stands for an array of tables means the last of them."""
+        """The name of an array of tables means its last table."""
         path: Where = ()
         for key in keys:
             path = (*path, key)

@@ -1,7 +1,7 @@
-"""What settings name is opened, so far as that changes nothing: models, keys, the store's file. What is wrong there is
-told with all the rest, in its line of the file.
+"""Opens what the settings name, without changing anything: models, keys, the store's file. Mistakes are reported with
+their line of the file, like all others.
 
-Not loaded with the other parts: who only reads a file needs no models.
+Loaded on demand: reading a configuration needs no models.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
 
 
 class Opened:
-    """A `Look`; afterwards it has what it opened."""
+    """A `Look` that keeps what it opened."""
 
     def __init__(self) -> None:
         self.upstreams: dict[str, Upstream] = {}
         self.ring: KeyRing | None = None
 
     def __call__(self, settings: GatewaySettings, mistakes: Mistakes) -> None:
-        # Who was not read may be missing as a fallback; each is opened for itself anyway.
+        # A fallback may be missing because it could not be read. Each model is opened on its own anyway.
         self.upstreams, wrong = try_upstreams(settings.upstreams, with_fallbacks=not mistakes)
         for alias, error in wrong.items():
             mistakes.note(mistakes.models.get(alias, ()), str(error))
@@ -42,10 +42,10 @@ class Opened:
 
 
 def _unusable(folder: Path) -> str:
-    """Why nothing can be recorded there; a folder that is not there yet will be made."""
+    """Why nothing can be recorded there. A missing folder is no problem: it will be created."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        return f"recording to {folder} is not possible: {there} is no folder; name another"
+        return f"recording to {folder} is not possible: {there} is not a folder; name another"
     if not os.access(there, os.W_OK | os.X_OK):
         return f"recording to {folder} is not possible: {there} cannot be written to; name another folder"
     return ""

@@ -1,8 +1,8 @@
-"""Turns `unbroken.toml`, the options of `unbroken serve`, or both into settings, and collects all that is wrong.
+"""Turns `unbroken.toml`, the options of `unbroken serve`, or both into settings, and collects all mistakes.
 
-Options are read as if they stood in the file. pydantic checks each value by the types of `GatewaySettings`,
-`UpstreamSettings`, `ConnectOptions` and `ClientProfile`; here are the tables, and what one value means for another.
-Nothing is connected: a missing provider key is reported when its model is opened.
+Options are read as if they were in the file. pydantic checks each value by the types of `GatewaySettings`,
+`UpstreamSettings`, `ConnectOptions` and `ClientProfile`; this module handles the tables, and values that depend on each
+other. Nothing is connected: a missing provider key is reported when its model is opened.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSe
 from unbroken.models.providers import find_provider
 
 Look: TypeAlias = Callable[[GatewaySettings, Mistakes], None]
-"""Has a look at what was read, which may be incomplete, and notes what else is wrong."""
+"""Inspects what was read, which may be incomplete, and notes further mistakes."""
 
 FILE = "unbroken.toml"
-"""What is read when nothing else is said and it stands in the working directory."""
+"""The file that is read by default, if the working directory has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What was said on the command line; what is empty, None or False was not."""
+    """The options of the command line; empty, None and False mean that an option was not given."""
 
     upstream: str = ""
     alias: str = ""
@@ -55,8 +55,8 @@ class ServeOptions:
 
 
 def _partial(name: str, *kinds: type) -> type[BaseModel]:
-    """A model of what a table may have: the fields of these, but for those that are tables themselves. Each may be left
-    out."""
+    """A pydantic model of a table: the fields of these classes, all optional, without those that are tables
+    themselves."""
     hints = [get_type_hints(kind, localns={"values": setting_types}, include_extras=True) for kind in kinds]
     tables = ("upstreams", "clients", "options")
     fields: Any = {field: (hint, None) for each in hints for field, hint in each.items() if field not in tables}
@@ -89,8 +89,8 @@ def read_config(
     options: ServeOptions = ServeOptions(),  # noqa: B008 - frozen
     look: Look | None = None,
 ) -> GatewaySettings:
-    """The settings of a file. What options say counts before it; a model that they name is served alone. All mistakes
-    are one `UserError`, a line for each."""
+    """The settings of a file. Options override the file; if they name a model, only that one is served. All mistakes
+    are raised as one `UserError`, with one line each."""
     text = _read_text(str(path))
     document = _parse(text, str(path))
     return _settle(document, options, Mistakes(str(path), lines_of(text)), look)
@@ -100,8 +100,8 @@ def settings_from_options(
     options: ServeOptions = ServeOptions(),  # noqa: B008 - frozen
     look: Look | None = None,
 ) -> GatewaySettings:
-    """The settings of a gateway without a file. One that is told of no model has the demo model, which keeps what it
-    said in memory, if that does."""
+    """The settings of a gateway without a file. Without a model it serves the demo model, with its store in memory if
+    that is possible."""
     document: dict[str, Any] = {}
     if not options.upstream:
         document["models"] = [{"model": "demo"}]
@@ -118,7 +118,7 @@ def _read_text(path: str) -> str:
     except IsADirectoryError:
         raise UserError(f"{path} is a folder: name the file in it") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no UTF-8 text, and TOML always is") from None
+        raise UserError(f"{path} is not UTF-8 text, and TOML has to be") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 
@@ -127,11 +127,11 @@ def _parse(text: str, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise UserError(f"{path} is nested deeper than anybody writes") from None
-    except ValueError as error:  # TOMLDecodeError, and what a number of 5,000 digits makes
+        raise UserError(f"{path} is nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, or the error for a number of 5,000 digits
         found = re.search(r"\(at line (\d+),", str(error))
         line = int(found[1]) if found else len(text.splitlines())
-        raise UserError(f"{path}:{line}: this is no TOML: {error}") from None
+        raise UserError(f"{path}:{line}: this is not TOML: {error}") from None
 
 
 def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes, look: Look | None) -> GatewaySettings:
@@ -151,7 +151,7 @@ def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes,
             words = "goes with --upstream PROVIDER:MODEL, which is missing; a file has [[models]]"
             mistakes.note_option(option_of(name), words)
             continue
-        if isinstance(table, dict):  # what is no table is told of when it is read
+        if isinstance(table, dict):  # if it is not a table, reading it reports that
             table[where[-1]] = value
             mistakes.written_as(where, option_of(name))
     models: object = document.get("models")
@@ -161,12 +161,12 @@ def _settle(document: dict[str, Any], options: ServeOptions, mistakes: Mistakes,
     settings = _read_document(document, mistakes)
     if look is not None:
         look(settings, mistakes)
-    mistakes.tell()
+    mistakes.raise_all()
     return settings
 
 
 def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySettings:
-    """The settings are only good if no mistake was noted."""
+    """The settings are valid only if no mistake was noted."""
     found: dict[str, Any] = {}
     for name, table in document.items():
         if name not in TABLES:
@@ -184,7 +184,7 @@ def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySe
     if not (is_loopback(settings.host) or settings.keys or settings.open_to_all):
         words = (
             "lets everybody who reaches this machine use your providers' keys: turn gateway keys on (--keys on; "
-            "required = true in [keys]), or say as well that it is meant so (--open-to-all; open_to_all = true)"
+            "required = true in [keys]), or confirm that it is intended (--open-to-all; open_to_all = true)"
         )
         mistakes.note_value(("server", "host"), words)
     return settings
@@ -193,7 +193,7 @@ def _read_document(document: Mapping[str, Any], mistakes: Mistakes) -> GatewaySe
 def _read(
     kind: type[BaseModel], given: Mapping[str, Any], place: Callable[[str], Where], mistakes: Mistakes
 ) -> dict[str, Any]:
-    """Those of the values that are right; the others are noted."""
+    """The values that are valid; the others are noted as mistakes."""
     try:
         return kind.model_validate(given, context=mistakes.beside).model_dump(exclude_unset=True)
     except ValidationError as error:
@@ -208,7 +208,7 @@ def _read(
 def _read_array(
     kind: type[BaseModel], document: Mapping[str, Any], name: str, mistakes: Mistakes
 ) -> Iterator[tuple[Where, dict[str, Any], dict[str, Any]]]:
-    """Each table of an array: its place, what is written there, and what of that is right."""
+    """Each table of an array: its place, its values as written, and those that are valid."""
     tables: object = document.get(name)
     for at, table in enumerate(cast("list[Any]", tables) if isinstance(tables, list) else ()):
         where = (name, at)
@@ -269,10 +269,10 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
         kind, _, name = read["model"].partition(":")
         for key in read if kind in ("demo", "python") else ():
             if key not in ("alias", "model", "fallback", "serial", "recover"):  # the others are about a provider
-                mistakes.note_value((*where, key), f"says nothing to a model like {kind}: leave it out")
+                mistakes.note_value((*where, key), f"has no effect on a model like {kind}: leave it out")
         alias = read.setdefault("alias", name.partition(":")[2] if kind == "python" else name or kind)
         if not is_alias(alias):
-            mistakes.note_value((*where, "model"), "has a name that no client can ask for: give it an `alias`")
+            mistakes.note_value((*where, "model"), "has a name that clients cannot use: give it an `alias`")
             continue
         if (other := by_alias.setdefault(alias, where)) != where:
             words = f"its alias `{alias}` is that of {table_name(other)}: give it an `alias` of its own"
@@ -282,7 +282,7 @@ def _read_models(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Upstr
     mistakes.models = by_alias if mistakes.file else {}
     models: object = document.get("models")
     if isinstance(models, list) and len(upstreams) == len(cast("list[object]", models)):
-        _check_fallbacks(upstreams, mistakes)  # else an alias may be missing that is there
+        _check_fallbacks(upstreams, mistakes)  # otherwise an alias may only seem to be missing
     return tuple(upstreams.values())
 
 
@@ -328,7 +328,7 @@ def _read_clients(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Clie
         if "name" not in table:
             mistakes.note(where, '`name` is missing: write it like name = "pi"')
         if not table.keys() & {"key", "header", "user_agent"}:
-            words = "nothing says which client it is: give it `key`, `header` or `user_agent`"
+            words = "it does not identify a client: give it `key`, `header` or `user_agent`"
             mistakes.note(where, f"{words}; for every client of a model, set `serial` there")
         profile = ClientProfile(read.pop("name", ""), **read)
         if profile.name and any(profile.name == other.name for other in profiles):

@@ -1,11 +1,11 @@
-"""Who may send a request, and how many: the key of a request, the limits of a key, and web pages that are kept out.
+"""Decides which requests are admitted: the key of a request, the limits of a key, and foreign web pages.
 
-Limits are counted in this process: with several workers, a key may get its limit once in each of them. Nothing waits,
-and a refused request counts for nothing.
+Limits are counted per process: with several workers, a key has its limit in each of them. Nothing waits, and a refused
+request does not count.
 
-Without keys, a web page in a browser on this machine must not get in. A page can post to any address on the loopback,
-and with a host name of its own that leads there (DNS rebinding) it can read the answer too. Clients that are not
-browsers send no `Origin`, and ask for `localhost` or an address.
+Without keys, a web page in a browser on this machine must not get in. A page can post to any loopback address, and with
+a host name of its own that resolves there (DNS rebinding) it can read the answer too. Other clients send no `Origin`,
+and `localhost` or an address as `Host`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SOON = 1.0
 
 @dataclass(frozen=True, slots=True)
 class OverLimit:
-    """Not now: `words` for the client, and the seconds that it should wait (Retry-After)."""
+    """The request is over a limit: `words` for the client, and the seconds to wait (Retry-After)."""
 
     words: str
     retry_after: float
@@ -43,8 +43,8 @@ class _Count:
 
 
 class KeyLimits:
-    """`with limits.admit(key) as refused:` counts the request as in flight until the block is left, unless it gives a
-    `OverLimit`. No more than the key's requests begin in any 60 seconds."""
+    """`with limits.admit(key) as refused:` counts the request as in flight until the block ends, unless it returns an
+    `OverLimit`. In any 60 seconds, no more requests begin than the key allows."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or RealClock()
@@ -69,7 +69,7 @@ class KeyLimits:
         return 0 if count is None else count.in_flight
 
     def _begin(self, key: GatewayKey, count: _Count) -> float:
-        """0.0, and it has begun; or the seconds until it may."""
+        """Returns 0.0 if the request may begin and was counted, otherwise the seconds until it may."""
         if key.requests_per_minute is None:
             return 0.0
         now, times = self._clock.elapsed(), count.times
@@ -82,12 +82,12 @@ class KeyLimits:
 
 
 def _identity(key: GatewayKey) -> str:
-    """A new key under the name of a revoked one has done nothing yet."""
+    """Not the name: a new key with the name of a revoked one starts at zero."""
     return key.id or key.name
 
 
 class _Slot:
-    """Not a generator: it is made for each request."""
+    """A class instead of a generator, for speed: one is made for each request."""
 
     __slots__ = ("_count", "refused")
 
@@ -106,11 +106,11 @@ class _Slot:
 
 
 UNLIMITED = _Slot(None, None)
-"""Of somebody without a key: it counts nothing."""
+"""For a request without a key: counts nothing."""
 
 
 def sent_key(headers: Mapping[str, str], scope: Scope) -> str:
-    """The gateway key of a request, in any of the places where clients send theirs; empty if there is none."""
+    """The gateway key of a request, from any header that clients use for it; empty if there is none."""
     kind, _, given = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and given.strip():
         return given.strip()
@@ -121,8 +121,8 @@ def sent_key(headers: Mapping[str, str], scope: Scope) -> str:
 
 
 def is_foreign(headers: Mapping[str, str], host: str) -> bool:
-    """Does this request come from somebody else's web page? `headers` by their names in lower case; `host` is the name
-    that the gateway listens on."""
+    """Does this request come from a foreign web page? `headers` have lower-case names; `host` is the name that the
+    gateway listens on."""
     return _is_foreign(
         headers.get("host", ""), headers.get("origin", ""), headers.get("sec-fetch-site", ""), host.lower()
     )
@@ -131,7 +131,7 @@ def is_foreign(headers: Mapping[str, str], host: str) -> bool:
 @lru_cache(maxsize=256)
 def _is_foreign(host: str, origin: str, site: str, own_name: str) -> bool:
     asked = _name(f"//{host}")
-    # A name without a dot is one of this network: nobody outside can make it lead here.
+    # A name without a dot belongs to the local network: nobody outside can make it resolve here.
     own = "." not in asked or asked == own_name or asked.endswith(".localhost") or _is_address(asked)
     if not own:
         return True

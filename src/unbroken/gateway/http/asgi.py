@@ -28,29 +28,29 @@ EVENTS = b"text/event-stream; charset=utf-8"
 
 
 class Refused(Exception):
-    """The request cannot be read, or is not allowed: `status` and words for the client."""
+    """The request cannot be read, or is not allowed: `status` and a message for the client."""
 
     def __init__(self, status: int, words: str, headers: Mapping[str, str] | None = None, kind: str = "") -> None:
         super().__init__(words)
         self.status = status
         self.headers = dict(headers or {})
         self.kind = kind
-        """As `Wire.error_body` has it."""
+        """The kind, as in `Wire.error_body`."""
 
 
 class ClientGone(Exception):
-    """Nobody is there any more to be answered."""
+    """The client has disconnected."""
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Names in lower case. Of several with one name the last counts."""
+    """Names in lower case. If a name occurs several times, the last one counts."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 async def read_body(
     headers: Mapping[str, str], receive: Receive, most: int, seconds: float, received: Callable[[int], None]
 ) -> bytes:
-    """`received` is called with the number of bytes so far, and may raise."""
+    """Calls `received` with the number of bytes so far; it may raise."""
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
         raise Refused(413, f"the body has {int(length):,} bytes, {most:,} are allowed (`max_body`)")
@@ -71,7 +71,7 @@ async def read_body(
                 if not message.get("more_body"):
                     return parts[0] if len(parts) == 1 else b"".join(parts)
     except TimeoutError:
-        raise Refused(408, f"the body did not come within {seconds:g} s") from None
+        raise Refused(408, f"the body did not arrive within {seconds:g} s") from None
 
 
 class Response:
@@ -83,7 +83,7 @@ class Response:
         self.status = 0
 
     def reroute(self, by: Callable[[Send], Send]) -> None:
-        """What is sent from now on goes another way to the same place."""
+        """Replaces the `send` function for everything from now on."""
         self._send = by(self._send)
 
     async def begin(self, status: int, content_type: bytes, headers: Mapping[str, str], length: int | None) -> None:
@@ -93,7 +93,7 @@ class Response:
             pairs.append((b"content-length", b"%d" % length))
         else:
             pairs.append((b"cache-control", b"no-cache"))
-            pairs.append((b"x-accel-buffering", b"no"))  # nginx would hold events back
+            pairs.append((b"x-accel-buffering", b"no"))  # otherwise nginx buffers events
         pairs += [(name.encode("latin-1"), _safe(value)) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
@@ -109,24 +109,25 @@ class Response:
 
 
 def _safe(value: str) -> bytes:
-    """A header is one line; what stands in it may come from a client."""
+    """Removes line breaks: the value may come from a client."""
     return value.encode("latin-1", "replace").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 class DisconnectSignal:
-    """Where a server that can tell it (`protocol`) says at once that a client has gone: `then` is called."""
+    """A server that supports it (`protocol`) reports a disconnect at once: it calls `then`."""
 
     __slots__ = ("then",)
 
     NAME = "unbroken.leaving"
-    """Under `extensions` in the scope."""
+    """The name in the scope's `extensions`."""
 
     def __init__(self) -> None:
         self.then: Callable[[], None] | None = None
 
 
 class CancelOnDisconnect:
-    """`with Watching(scope, receive):` a client that goes away ends what is inside, with `ClientGone`."""
+    """`with CancelOnDisconnect(scope, receive):` cancels the block if the client disconnects, and raises
+    `ClientGone`."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._leaving: DisconnectSignal | None = scope.get("extensions", {}).get(DisconnectSignal.NAME)
@@ -139,7 +140,7 @@ class CancelOnDisconnect:
         self._working = asyncio.current_task()
         if self._leaving is not None:
             self._leaving.then = self._end
-        else:  # any other server has to be asked, by a task that does nothing else
+        else:  # any other server is polled by a task
             self._watcher = asyncio.create_task(self._watch())
 
     def __exit__(
@@ -148,7 +149,7 @@ class CancelOnDisconnect:
         if self._leaving is not None:
             self._leaving.then = None
         if self._watcher is not None:
-            # Not awaited: it only waits itself, and the loop sees it out.
+            # Not awaited: the task only waits, and the loop ends it.
             self._watcher.cancel()
         if self._gone and self._working is not None:
             self._working.uncancel()
@@ -176,20 +177,20 @@ class CancelOnDisconnect:
 T = TypeVar("T")
 
 LARGE = 1 << 20
-"""Bytes of a body that is large whatever stands in it."""
+"""A body of this many bytes is large in any case."""
 _MEDIUM, _MANY = 64 << 10, 3000
-"""A body from 64 KiB on is large if it has so many parts: each costs about 20 us to read, check and write."""
+"""A body from 64 KiB on is large if it has this many parts: each takes about 20 us to read, check and write."""
 _MANY_NUMBERS = 40_000
-"""The same for commas: there is one between two numbers, and each takes about 1 us."""
+"""The same for commas, which separate numbers: each takes about 1 us."""
 LARGE_ANSWER = 64 << 10
-"""Bytes of a provider's answer that are read on a thread: 64 KiB of calls take some 10 ms."""
+"""A provider's answer of this many bytes is read on a thread: 64 KiB of calls take about 10 ms."""
 _COPIES = 3
-"""A body is there as bytes, as values, and as the bytes that the provider gets."""
+"""A body is in memory three times: as bytes, as values, and as the bytes for the provider."""
 _VALUE = 150
-"""Bytes that a value takes beside its text, about."""
+"""Approximate bytes that a value takes besides its text."""
 
 MAIN_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("unbroken_gateway_home", default=None)
-"""In a large request: the loop that everything else runs on."""
+"""Set in a large request: the loop that everything else runs on."""
 
 
 def is_large(data: bytes) -> bool:
@@ -199,13 +200,13 @@ def is_large(data: bytes) -> bool:
         return True
     if data.count(b",") >= _MANY_NUMBERS:
         return True
-    # Half of a surrogate pair is beyond the fast parser and the fast writer: 1 MB of them takes 50 ms.
+    # The fast parser and writer cannot handle half of a surrogate pair: 1 MB of them takes 50 ms.
     return data.count(b"\\ud") >= _MANY
 
 
 class MemoryBudget:
-    """The memory that large bodies may take together. A request beyond it is refused at once, not made to wait: those
-    that hold the room may wait themselves, for slow clients."""
+    """The memory that large bodies may take together. A request beyond it is refused at once instead of waiting: the
+    requests that hold the memory may wait for slow clients themselves."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -220,23 +221,23 @@ class MemoryBudget:
             if by > 0 and self._taken + by > self._most:
                 raise Refused(
                     503,
-                    "the gateway is answering as many large requests as it has room for: try again",
+                    "the gateway is answering as many large requests as it has memory for: try again",
                     {"retry-after": "1"},
                 )
             self._taken += by
 
 
 class MemoryShare:
-    """What one request takes of the room, until the block is left."""
+    """The memory of one request, until the block ends."""
 
-    __slots__ = ("_room", "_size")
+    __slots__ = ("_budget", "_size")
 
-    def __init__(self, room: MemoryBudget) -> None:
-        self._room = room
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
         self._size = 0
 
     def received(self, size: int) -> None:
-        """So many bytes of the body are there."""
+        """This many bytes of the body have arrived."""
         if size >= LARGE:
             self._grow(size)
 
@@ -245,7 +246,7 @@ class MemoryShare:
 
     def _grow(self, size: int) -> None:
         if size > self._size:
-            self._room.change(size - self._size)
+            self._budget.change(size - self._size)
             self._size = size
 
     def __enter__(self) -> MemoryShare:
@@ -253,18 +254,18 @@ class MemoryShare:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._size:
-            self._room.change(-self._size)
+            self._budget.change(-self._size)
 
 
 class LargeRequests:
-    """The thread. It starts with the first large request and ends with `aclose`."""
+    """The thread for large requests. It starts with the first one and ends with `aclose`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Does the work there and waits for its end here. Cancelled, it cancels the work, and still waits."""
+        """Runs the work on the thread and waits for it. If cancelled, it cancels the work and waits for its end."""
         home = asyncio.get_running_loop()
         loop = self._loop or self._start()
         ended: asyncio.Future[None] = home.create_future()
@@ -315,12 +316,12 @@ class LargeRequests:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """What work on so many bytes gives. If they are many, it is done on another thread."""
+    """The result of work on this many bytes. If they are many, it runs on another thread."""
     return work() if size < LARGE_ANSWER else await asyncio.to_thread(work)
 
 
 def send_on_main_loop(home: asyncio.AbstractEventLoop, send: Send) -> Send:
-    """What a request sends to its client, from whichever loop it does."""
+    """Wraps `send` so that a request can use it from any loop."""
 
     async def send_there(message: dict[str, Any]) -> None:
         if asyncio.get_running_loop() is home:
@@ -332,7 +333,7 @@ def send_on_main_loop(home: asyncio.AbstractEventLoop, send: Send) -> Send:
 
 
 async def on_main_loop(home: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[T]]) -> T:
-    """Awaits it on the loop that it belongs to."""
+    """Awaits the coroutine on the loop that it belongs to."""
 
     async def there() -> T:
         return await call()
@@ -341,7 +342,7 @@ async def on_main_loop(home: asyncio.AbstractEventLoop, call: Callable[[], Await
 
 
 class StoreOnMainLoop:
-    """A store of another loop."""
+    """A store that belongs to another loop."""
 
     def __init__(self, store: Store, home: asyncio.AbstractEventLoop) -> None:
         self._store = store
@@ -360,4 +361,4 @@ class StoreOnMainLoop:
         await on_main_loop(self._home, self._store.ping)
 
     async def aclose(self) -> None:
-        """It is closed at home."""
+        """Does nothing: the main loop closes the store."""

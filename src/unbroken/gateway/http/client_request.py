@@ -1,4 +1,4 @@
-"""What a client asked for, once its key is checked and its body is read: data, and what can be read off it. Pure."""
+"""A client's request after its key is checked and its body is read, and what follows from it. Pure."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _RETRY = re.compile("[1-9][0-9]{0,5}")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a request says about whether it is one of several attempts at the same."""
+    """What a request reveals about being one of several attempts."""
 
     client: str = ""
-    """Where it comes from, as far as that can be seen."""
+    """The client's address, if known."""
     key: str = ""
     """Its idempotency key."""
     retry: bool = False
-    """Its SDK says that it is a retry."""
+    """Its SDK marks it as a retry."""
     counted: bool = False
-    """Its SDK counts its attempts, so a retry of it will say so."""
+    """Its SDK counts attempts, so a retry will be marked as one."""
 
     @property
     def first(self) -> bool:
-        """Its SDK says that it is no retry."""
+        """Its SDK marks it as the first attempt."""
         return self.counted and not self.retry
 
     @property
@@ -56,7 +56,7 @@ def read_attempt(headers: Mapping[str, str], peer: str) -> Attempt:
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What came in: read, admitted, and for a model that there is."""
+    """A request that was read and admitted, for a model that exists."""
 
     route: Route
     body: Object
@@ -64,13 +64,13 @@ class ClientRequest:
     """The same as bytes."""
     upstream: Upstream
     scope: str = ""
-    """Whose it is: what one key's models said is not found by another."""
+    """The caller: one key never finds answers that were given to another."""
     key: str = ""
     """The name of its gateway key."""
     serial: bool = False
-    """By its profile or its alias the client can take one call at a time."""
+    """The client's profile or the alias requires one call at a time."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those that are meant for the provider."""
+    """Headers that are forwarded to the provider."""
     attempt: Attempt = field(default_factory=Attempt)
     """Whether it is a retry."""
 
@@ -80,8 +80,8 @@ class ClientRequest:
 
 
 def ends_in_result(incoming: ClientRequest) -> bool:
-    """Does the client's last message bring a result? Text that only comes with one is no new question, and neither are
-    the images of a result, which two wires can only carry in a message of their own."""
+    """Does the client's last message bring a result? Text beside a result is not a new question. Neither are a result's
+    images, which two wires can only carry in a separate message."""
     raw = incoming.body.get(incoming.route.http.messages_field)
     history = find_wire(incoming.wire).history
     for message in reversed(cast("list[Json]", raw) if isinstance(raw, list) else []):
@@ -95,7 +95,7 @@ _MEDIA = frozenset({"image_url", "input_image", "file", "input_file", "input_aud
 
 
 def _brings_images(message: Object) -> bool:
-    """A message of the user that is nothing but media, and the words by which our own encoder says whose they are."""
+    """A user message with nothing but media and the text by which our encoder links them to a result."""
     parts = dicts(message.get("content"))
     media = [part for part in parts if as_text(part.get("type")) in _MEDIA]
     texts = [as_text(part.get("text")) for part in parts if part.get("type") in ("text", "input_text")]
@@ -105,7 +105,7 @@ def _brings_images(message: Object) -> bool:
 
 
 def find_profile(profiles: Iterable[ClientProfile], key: str, headers: Mapping[str, str]) -> ClientProfile | None:
-    """The first that fits. `headers` by their names in lower case."""
+    """The first profile that matches. `headers` have lower-case names."""
     return next((profile for profile in profiles if _fits(profile, key, headers)), None)
 
 

@@ -37,10 +37,10 @@ class Failure:
     status: int
     words: str
     kind: str = ""
-    """As `Wire.error_body` has it."""
+    """The kind, as in `Wire.error_body`."""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     upstream: str = ""
-    """What kind it is, if it is the model's: not the client's, and not ours."""
+    """The kind of error, if the model caused it; empty if the client or the gateway did."""
 
 
 def failure_from(error: BaseException) -> Failure:
@@ -60,21 +60,21 @@ def failure_from(error: BaseException) -> Failure:
             return Failure(
                 502, "the model's answer is too large to be held: the gateway's `entry_bytes` sets the limit"
             )
-        case StoreUnavailable():  # its address is not for clients; the log has it
+        case StoreUnavailable():  # clients must not see its address; the log has it
             words = "the gateway's store does not answer, and without it calls could be lost: try again"
             return Failure(503, words, headers={"retry-after": whole_seconds(error.retry_after)})
-        case MissingKey():  # the provider's: no client can do anything about it
+        case MissingKey():  # the provider's error: no client can do anything about it
             return Failure(502, str(error), upstream="refused")
         case UserError():
             return Failure(400, str(error))
         case UnbrokenError():
             return Failure(502, str(error), upstream="broken")
         case _:
-            return Failure(500, "the gateway failed, its log says why")
+            return Failure(500, "the gateway failed; its log has the reason")
 
 
 def without_address(error: BaseException, failure: Failure) -> Failure:
-    """Without the provider's address, which clients with keys need not know; the log has it."""
+    """Removes the provider's address, which clients with keys need not know; the log has it."""
     found = _ADDRESS.search(failure.words)
     if found is None or not isinstance(error, Unreachable | TimedOut | StreamError):
         return failure
@@ -82,19 +82,19 @@ def without_address(error: BaseException, failure: Failure) -> Failure:
 
 
 def whole_seconds(wait: float) -> str:
-    """Not fewer than asked for: clients read whole ones only."""
+    """Rounded up: clients read whole seconds only."""
     return str(max(0, ceil(wait)))
 
 
 def _status(error: ProviderError) -> int:
-    """The provider's own, which a client of its wire knows what to do with; one of ours where there was none."""
+    """The provider's own status, which a client of its wire can handle; ours if there was none."""
     if isinstance(error, TimedOut):
         return 504
     return error.status if 400 <= error.status < 600 else 502
 
 
 class ClientResponse:
-    """An answer as HTTP: a stream as it comes, or one body with its length."""
+    """Sends an answer over HTTP: a stream as it arrives, or one body with its length."""
 
     def __init__(self, response: Response, as_array: bool = False) -> None:
         self._response = response
@@ -103,7 +103,7 @@ class ClientResponse:
         self._headers: Mapping[str, str] = {}
         self._body = b""
         self.claiming: Claiming | None = None
-        """Where the provider's ids in the answer are to be this key's own."""
+        """Set if the provider's ids in the answer are to belong to this key."""
 
     @property
     def status(self) -> int:
@@ -137,7 +137,7 @@ class ClientResponse:
             await self._response.complete(200, self._body, self._headers)
 
     async def fail(self, wire: str, failure: Failure) -> None:
-        """Before anything was sent: an HTTP error. After that: an error in the stream, as its wire has it."""
+        """Sends an HTTP error if nothing was sent yet, otherwise an error event of the client's wire."""
         if not self._response.status:
             body = dumps(find_wire(wire).error_body(failure.status, failure.words, failure.kind))
             await self._response.complete(failure.status, body, failure.headers)
@@ -147,7 +147,7 @@ class ClientResponse:
 
 
 class _ArrayFrames:
-    """Feed it whole events."""
+    """Turns server-sent events into a JSON array. Feed it complete events."""
 
     def __init__(self) -> None:
         self._begun = False

@@ -1,6 +1,7 @@
-"""HTTP with limits. Uvicorn's httptools protocol accepts a head of any size, for any time; this subclass does not.
+"""HTTP with limits. Uvicorn's httptools protocol accepts request heads of any size, at any speed; this subclass does
+not.
 
-Limited are the bytes and the seconds of a head, the bytes after it that are not a body (trailers), the requests that
+It limits the bytes and seconds of a head, the bytes after it that are not a body (trailers), the requests that
 wait behind another, the rest of a body whose answer is complete, and the seconds that a client takes to read. The wire
 is not known yet at this point, so errors have the shape of OpenAI's, which most clients print.
 """
@@ -21,19 +22,19 @@ from unbroken.gateway.http.asgi import DisconnectSignal
 from unbroken.gateway.settings import GatewaySettings
 
 MOST_WAITING = 8
-"""Requests that a client may send ahead. None is known that sends any."""
+"""Requests that a client may pipeline. No known client does."""
 LINGER = 2.0
-"""Seconds in which a client that was refused may read why, before the connection goes."""
+"""Seconds that a refused client has to read the error before the connection is closed."""
 
 
 class BoundedConfig(Config):
-    """uvicorn's configuration, and with it, through to each worker, the bounds."""
+    """uvicorn's configuration with our limits, so that each worker gets them too."""
 
     settings: GatewaySettings
 
 
 class _Refused(Exception):
-    """Raised within the parser, to stop it."""
+    """Raised inside the parser to stop it."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -47,20 +48,20 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._settings = config.settings
         self._loose = 0
-        """Bytes since the last that was of some use: of a head that is not whole, of trailers, of noise."""
+        """Bytes without progress: of an incomplete head, of trailers, of noise."""
         self._useful = False
-        """Something was, in the bytes that are read now."""
+        """The bytes that are being read made progress."""
         self._head_begun = False
         self._in_body = False
         self._coming = 0
-        """Bytes that are read now."""
+        """Number of bytes that are being read."""
         self._refused = False
         self._head_due: Deadline | None = None
         self._read_due: Deadline | None = None
         self._rest = 0
         self._rest_due: Deadline | None = None
         self._earlier: list[RequestResponseCycle] = []
-        """Those that others wait behind: uvicorn tells only the last one that the client has gone."""
+        """Earlier requests on this connection: uvicorn reports a disconnect only to the last one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
         super().connection_made(transport)
@@ -71,11 +72,11 @@ class BoundedProtocol(HttpToolsProtocol):
             if due is not None:
                 due.cancel()
         for cycle in self._earlier:
-            _tell_gone(cycle)
+            _report_disconnect(cycle)
         self._earlier.clear()
         super().connection_lost(exc)
         if self.cycle and not self.cycle.response_complete:  # None until the first request
-            _tell_gone(self.cycle)
+            _report_disconnect(self.cycle)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -108,9 +109,9 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             offset = upgrade.args[0]
         if offset >= 0:
-            # We follow no upgrade, and are free to (RFC 9110, 7.8). But the parser has stopped at the head, and what
-            # comes after it would be lost: the body of each first request of a Java client (uvicorn#2722). So the head
-            # is read once more, without the header.
+            # We ignore upgrades, which RFC 9110 (7.8) allows. But the parser has stopped at the head, and what follows
+            # would be lost: the body of each first request of a Java client (uvicorn#2722). So the head is parsed again
+            # without the header.
             version = self.parser.get_http_version().encode()
             head = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
             for name, value in self.headers:
@@ -157,7 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._rest_due is not None:
             self._rest += len(body)
             if self._rest > self._settings.max_body:
-                self._hang_up()
+                self._close_connection()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -174,11 +175,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._expect_end()
         elif self._in_body and self.cycle.response_complete:
-            # A client that was answered before it had sent everything reads the answer only when it has. So the rest
-            # is taken and thrown away, within bounds.
+            # A client that is answered early may read the answer only after it has sent everything. So the rest of the
+            # body is read and discarded, up to a limit.
             self._unset_keepalive_if_required()
             self._rest = 0
-            self._rest_due = deadline(self.loop, self._settings.body_timeout, self._hang_up)
+            self._rest_due = deadline(self.loop, self._settings.body_timeout, self._close_connection)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -198,7 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(400, f"reading the request failed: {msg}")
 
     def _size(self) -> int:
-        """Of the head, as it was sent, but for the spaces around values."""
+        """Bytes of the head as it was sent, except for spaces around values."""
         lines = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
         return len(b"POST  HTTP/1.1\r\n") + len(self.url) + lines
 
@@ -206,28 +207,28 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_due = deadline(self.loop, self._settings.head_timeout, self._head_too_late)
 
     def _expect_end(self) -> None:
-        """A client that has stopped reading holds what was written for it, and its connection, no longer than this."""
+        """Limits how long a client that stopped reading keeps its connection and what was written for it."""
         if self._read_due is None:
             self._read_due = deadline(self.loop, self._settings.write_timeout, self.transport.abort)
 
     def _head_too_late(self) -> None:
         self._head_due = None
         if self.cycle and not self.cycle.response_complete:
-            self._expect_head()  # one sent ahead
+            self._expect_head()  # a pipelined one
         elif not self._loose and not self._head_begun:
-            self._hang_up()  # nothing was asked
+            self._close_connection()  # no request was begun
         else:
             within = f"within {self._settings.head_timeout:g} s"
-            self._refuse(408, f"reading the request failed: its head did not come {within}; send it in one go")
+            self._refuse(408, f"reading the request failed: its head did not arrive {within}; send it in one go")
 
     def _refuse_head(self) -> None:
         most = f"more than {self._settings.max_headers} bytes"
         self._refuse(431, f"reading the request failed: its headers are {most}; send fewer, or raise `max_headers`")
 
     def _refuse(self, status: int, message: str) -> None:
-        """The answer goes out, and the connection goes a little later: at once would take the answer with it."""
+        """Sends the error and closes the connection a little later: closing at once could lose the answer."""
         if self.transport.is_closing() or not self._can_answer():
-            self._hang_up()
+            self._close_connection()
             return
         self._refused = True
         error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
@@ -239,23 +240,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._rest_due = deadline(self.loop, LINGER, self.transport.abort)
 
     def _can_answer(self) -> bool:
-        """Nothing of another answer went out, or will: a request that is in work is told that its client has gone."""
+        """Whether no other answer was or will be sent. A request in flight gets a disconnect."""
         cycle = self.cycle
         if not cycle or cycle.response_complete:  # None until the first request
             return True
         if cycle.response_started or self.pipeline:
             return False
-        _tell_gone(cycle)
+        _report_disconnect(cycle)
         return True
 
-    def _hang_up(self) -> None:
+    def _close_connection(self) -> None:
         self._refused = True
         self.transport.close()
         self._expect_end()
 
 
-def _tell_gone(cycle: RequestResponseCycle) -> None:
-    """Whoever answers this request, and whoever reads its body, learns that nobody waits for it any more."""
+def _report_disconnect(cycle: RequestResponseCycle) -> None:
+    """Reports the disconnect to the code that answers this request or reads its body."""
     cycle.disconnected = True
     cycle.message_event.set()
     then = cycle.scope["extensions"][DisconnectSignal.NAME].then  # pyright: ignore

@@ -1,4 +1,4 @@
-"""Which path asks for what, in which wire, and what a body must look like. Data and small pure functions."""
+"""The paths of the gateway, their wires, and what a body must look like. Data and small pure functions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from unbroken.wires.jsontext import MAX_DEPTH, Damaged, NumberTooLong, loads_fai
 from unbroken.wires.values import Object, as_text
 
 LONGEST_ID = 32 << 10
-"""Characters of a call's id. OpenAI takes 64; proxies that write a signature of Gemini into it need thousands."""
+"""Maximum characters of a call's id. OpenAI allows 64; proxies that put a Gemini signature into it need thousands."""
 FORWARDED_HEADERS = ("anthropic-beta", "anthropic-version", "openai-beta")
-"""Headers of a client that are meant for the provider of its wire."""
+"""Client headers that are forwarded to a provider of the same wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path asks for. On some wires the model and the choice of a stream are part of the path."""
+    """What a path asks for. On some wires the path also names the model and whether to stream."""
 
     wire: str
     wanted: Wanted = "answer"
@@ -45,7 +45,7 @@ def find_route(path: str) -> Route | None:
 
 
 def error_wire(path: str) -> str:
-    """The wire in whose shape errors on this path are."""
+    """The wire of the errors on this path."""
     return next((name for name, wire in WIRES.items() if path.startswith(wire.http.error_paths)), DEFAULT_WIRE)
 
 
@@ -58,7 +58,7 @@ def _is_strict(data: bytes) -> bool:
 
 
 def read_body(data: bytes, check: Callable[[int], None] | None = None) -> Object:
-    """`check`: for a large body, which is read in pieces. It is called with the number of values so far."""
+    """`check` is for a large body, which is parsed in pieces: it is called with the number of values so far."""
     try:
         if check is None and not shallow(data):
             raise too_deep()
@@ -70,20 +70,21 @@ def read_body(data: bytes, check: Callable[[int], None] | None = None) -> Object
     except Damaged:
         raise InvalidRequest("the body is not JSON") from None
     if check is None and (b"NaN" in data or b"Infinity" in data) and not _is_strict(data):
-        raise InvalidRequest("the body is not JSON: NaN and Infinity are no numbers there")
+        raise InvalidRequest("the body is not JSON: NaN and Infinity are not JSON numbers")
     if not isinstance(body, dict):
         raise InvalidRequest("the body is not a JSON object")
     return cast("Object", body)
 
 
 def read_request(route: Route, body: Object) -> Request:
-    """The request in our spelling."""
+    """The request as our own type."""
     request = find_wire(route.wire).decode_request(body)
     return request if route.streams is None else replace(request, stream=route.streams)
 
 
 def check_ids(messages: Iterable[Message], size: int) -> None:
-    """Raises `InvalidRequest` if the id of a call is enormous. `size`: bytes of the request; most are too small."""
+    """Raises `InvalidRequest` if the id of a call is too long. `size`: bytes of the request; most are too small to
+    check."""
     if size <= LONGEST_ID:
         return
     for said in messages:
@@ -95,7 +96,7 @@ def check_ids(messages: Iterable[Message], size: int) -> None:
 
 
 def check_body(route: Route, body: Object) -> None:
-    """Raises `InvalidRequest` for what no provider of the wire would take."""
+    """Raises `InvalidRequest` for a body that no provider of the wire accepts."""
     http = route.http
     field = http.messages_field
     said = http.messages_of(body)
@@ -133,7 +134,7 @@ _TYPE_NAMES = {
 
 
 def _check_types(fields: Object, types: Mapping[str, tuple[type, ...]], where: str) -> None:
-    """What is of another type would be left out without a word."""
+    """A field of another type would be dropped silently."""
     for name, value in fields.items():
         if value is not None and name in types and type(value) not in types[name]:
             raise _wrong_type(where + name, types[name])
@@ -155,12 +156,12 @@ def _check_parts(http: HttpApi, parts: list[Json], where: str) -> None:
 def model_of(route: Route, body: Mapping[str, Json]) -> str:
     model = route.model or as_text(body.get("model"))
     if not model:
-        raise InvalidRequest("`model` is missing: name one of those that GET /v1/models lists")
+        raise InvalidRequest("`model` is missing: name one that GET /v1/models lists")
     return model.removeprefix("models/")
 
 
 def most_tokens(body: Mapping[str, Json]) -> Json:
-    """The limit of tokens for the answer, in the fields of Chat Completions."""
+    """The token limit of the answer, as fields of Chat Completions."""
     return body.get("max_completion_tokens", body.get("max_tokens"))
 
 

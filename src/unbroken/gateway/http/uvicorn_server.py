@@ -1,4 +1,4 @@
-"""The gateway as a process: uvicorn with limits, one worker or several, stopped by a signal once its streams ended.
+"""The gateway as a process: uvicorn with limits, one worker or several. A signal stops it after its streams have ended.
 
 Each worker creates its own application. It receives its settings through a pipe, never through a file or the
 environment.
@@ -38,7 +38,7 @@ from unbroken.gateway.settings import GatewaySettings
 
 log = logging.getLogger("unbroken.gateway")
 uvicorns_log = logging.getLogger("uvicorn.error")
-"""Where uvicorn logs why it does not start; visible even if logging is not set up."""
+"""uvicorn's log, which has the reason if it does not start; visible even if logging is not set up."""
 
 
 class App(Protocol):
@@ -49,17 +49,17 @@ class App(Protocol):
 
 MakeApp: TypeAlias = Callable[[GatewaySettings], App]
 OnStarted: TypeAlias = Callable[[str], None]
-"""Called with the address, once it accepts requests."""
+"""Called with the address once the gateway accepts requests."""
 SetUpLogs: TypeAlias = Callable[[], None]
-"""Called in each process that serves. A worker gets it by its name: no lambda will do."""
+"""Called in each process that serves. It is pickled for workers, so it cannot be a lambda."""
 
 KEPT_ALIVE = 75
-"""Seconds that an idle connection is kept: above the 60 after which usual load balancers drop it. Who drops it first
-must be the one who sends requests."""
+"""Seconds that an idle connection is kept. More than the 60 of common load balancers: the side that sends requests must
+be the one that closes first."""
 COUNTS = "unbroken-metrics-"
-"""How the folder is called in which workers count; the number of the process that made it follows."""
+"""Prefix of the folder in which workers count; the id of the process that made it follows."""
 STARTING = 60.0
-"""Seconds in which workers have to stand."""
+"""Seconds in which workers have to start."""
 
 
 def serve(
@@ -69,13 +69,13 @@ def serve(
     app: MakeApp = Gateway,
     logs: SetUpLogs | None = None,
 ) -> None:
-    """Runs until SIGTERM or SIGINT: then takes no more requests, lets those in work end within `stop_timeout`, and
-    returns. A second signal ends them at once and exits with 128 + its number. Exits with 3 if the application does not
-    start; it has said why by then."""
+    """Runs until SIGTERM or SIGINT: then it accepts no more requests, lets those in flight end within `stop_timeout`,
+    and returns. A second signal ends them at once and exits with 128 + its number. Exits with 3 if the application does
+    not start; the log has the reason."""
     listening = listen(settings)
     if logs is not None:
         logs()
-    on_started = partial(_say_started, settings, on_started)
+    on_started = partial(_log_started, settings, on_started)
     if settings.workers > 1:
         _serve_with_workers(settings, listening, on_started, app, logs)
         return
@@ -86,8 +86,8 @@ def serve(
         raise SystemExit(128 + server.forced)
 
 
-def _say_started(settings: GatewaySettings, on_started: OnStarted | None, at: str) -> None:
-    # Of a store's address all that may hold a password is left out.
+def _log_started(settings: GatewaySettings, on_started: OnStarted | None, at: str) -> None:
+    # The user and password of the store's address are left out.
     scheme, _, place = settings.store.rpartition("@")
     store = f"{scheme.partition(':')[0]}://{place}" if scheme else place
     models = ",".join(upstream.alias for upstream in settings.upstreams)
@@ -98,8 +98,8 @@ def _say_started(settings: GatewaySettings, on_started: OnStarted | None, at: st
 
 @contextmanager
 def running(settings: GatewaySettings, *, app: MakeApp = Gateway) -> Generator[str]:
-    """The same in a thread of this process, for tests and examples: gives the address. `port=0` takes any that is
-    free."""
+    """Runs the gateway in a thread of this process, for tests and examples, and yields its address. `port=0` takes any
+    free port."""
     listening = listen(settings)
     url = address(listening)
     started = threading.Event()
@@ -120,7 +120,7 @@ def running(settings: GatewaySettings, *, app: MakeApp = Gateway) -> Generator[s
     started.wait()
     try:
         if ended:
-            raise UserError("starting the gateway failed; the log says why") from ended[0]
+            raise UserError("starting the gateway failed; the log has the reason") from ended[0]
         yield url
     finally:
         server.stop()
@@ -128,7 +128,7 @@ def running(settings: GatewaySettings, *, app: MakeApp = Gateway) -> Generator[s
 
 
 def listen(settings: GatewaySettings) -> socket.socket:
-    """Bound here and not by uvicorn, so that the port is known, and a failure is a `UserError`."""
+    """Binds the socket here instead of in uvicorn, so that the port is known and a failure is a `UserError`."""
     where = f"{settings.host}:{settings.port}"
     try:
         family, kind, proto, _, place = socket.getaddrinfo(
@@ -140,11 +140,11 @@ def listen(settings: GatewaySettings) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
-        listening.listen(2048)  # two may be bound to one port until one of them listens
+        listening.listen(2048)  # two sockets may be bound to one port until one of them listens
     except OSError as error:
         listening.close()
         what = f"listening on {where} failed: {error.strerror or error}"
-        raise UserError(f"{what}; choose another port, or 0 for any that is free") from None
+        raise UserError(f"{what}; choose another port, or 0 for any free port") from None
     return listening
 
 
@@ -171,28 +171,28 @@ def _config(settings: GatewaySettings, app: Callable[[], App], **more: Any) -> B
     )
     uvicorns_log.addFilter(_was_not_cut)
     config.settings = settings
-    config.timeout_graceful_shutdown = settings.stop_timeout  # pyright: ignore[reportAttributeAccessIssue] - it is waited for as for any number of seconds
+    config.timeout_graceful_shutdown = settings.stop_timeout  # pyright: ignore[reportAttributeAccessIssue] - uvicorn waits this many seconds, fractions included
     return config
 
 
 def _was_not_cut(record: logging.LogRecord) -> bool:
-    """Streams that are cut at the end are logged once, by their number, without a traceback for each."""
+    """Filters the traceback of each stream that is cut at the end; their number is logged once."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server; but a signal that was obeyed is not raised once more, and the second one is obeyed too."""
+    """uvicorn's server, except that a handled signal is not raised again, and that a second signal is handled too."""
 
     def __init__(self, config: uvicorn.Config, on_started: OnStarted | None) -> None:
         super().__init__(config)
         self.forced = 0
-        """The signal that ended it at once."""
+        """The second signal, which ended it at once."""
         self._on_started = on_started
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """From any thread, or from a signal."""
+        """May be called from any thread or signal handler."""
         self.should_exit = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stopping.set)
@@ -211,7 +211,7 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
             try:
-                async with asyncio.timeout(1.0):  # the date of the answers
+                async with asyncio.timeout(1.0):  # updates the `date` header
                     await self._stopping.wait()
             except TimeoutError:
                 pass
@@ -272,7 +272,7 @@ def _serve_with_workers(
 
 
 def _remove_left_counts() -> None:
-    """Of gateways that were killed, and could not remove them themselves."""
+    """Removes the counter folders of gateways that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{COUNTS}*-*"):
         pid = folder.name.removeprefix(COUNTS).partition("-")[0]
         if pid.isdecimal() and not _is_alive(int(pid)):
@@ -296,14 +296,14 @@ def _worker_app(app: MakeApp, settings: GatewaySettings, logs: SetUpLogs | None)
     threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
     try:
         return _settled_app(app, settings)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it would be the same for each worker after this one
+    except Exception as error:  # noqa: BLE001 - any error here would hit every restarted worker too
         uvicorns_log.error("starting a worker failed: %s", error)
         raise SystemExit(STARTUP_FAILURE) from None
 
 
 def _settled_app(app: MakeApp, settings: GatewaySettings) -> App:
-    """Made in a process that does nothing else. What is there by now stays: to look through it for garbage, every few
-    requests, would cost a tenth of them."""
+    """For a process that does nothing else: objects that exist by now are excluded from garbage collection, which would
+    otherwise cost a tenth of the requests per second."""
     made = app(settings)
     gc.collect()
     gc.freeze()
@@ -312,14 +312,15 @@ def _settled_app(app: MakeApp, settings: GatewaySettings) -> App:
 
 
 def _follow_parent() -> None:
-    """Ends with the process that started it, also where that was killed: nobody else would free the port."""
+    """Ends this worker with its parent process, even if that was killed; otherwise the port would stay in use."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Supervisor(Multiprocess):
-    """uvicorn's, which restarts a worker that has died; calls `on_started` once all run, ends on a second signal."""
+    """uvicorn's supervisor, which restarts workers that died. Calls `on_started` once all run, and ends on a second
+    signal."""
 
     def __init__(
         self, config: BoundedConfig, listening: socket.socket, counts: str, on_started: OnStarted | None
@@ -346,14 +347,14 @@ class _Supervisor(Multiprocess):
         super().keep_subprocess_alive()
         for process in before:
             if process.exitcode is not None and process.pid is not None:
-                # What it counted still counts; what it had in work has gone with it.
+                # What it counted stays; its requests in flight are gone.
                 multiprocess.mark_process_dead(process.pid, self._counts)  # pyright: ignore[reportUnknownMemberType] - untyped
         self.failed = any(process.exitcode == STARTUP_FAILURE for process in before)
 
     def terminate_all(self) -> None:
         log.info("stopping workers=%d", len(self.processes))
         super().terminate_all()
-        for listening in self.sockets:  # else connections would be taken here that nobody answers
+        for listening in self.sockets:  # otherwise this process would accept connections that nobody answers
             listening.close()
 
     def join_all(self) -> None:

@@ -1,8 +1,8 @@
-"""Forwards other paths of OpenAI to a provider: embeddings, images, audio, and what else the operator lists.
+"""Forwards OpenAI's other paths to a provider: embeddings, images, audio, and whatever else the operator lists.
 
-Nothing is forwarded without a rule (`pass_rules`). The body is read as far as it names the model, and written again, so
-that the provider reads what was checked here. The provider is that of the alias in the body; if the body need not name
-one, that of the first alias that the key may use. Token counts are forwarded too, or estimated.
+Nothing is forwarded without a rule (`pass_rules`). The body is parsed to find the model and serialised again, so that
+the provider reads exactly what was checked here. The provider is that of the alias in the body; if the body need not
+name one, that of the first alias that the key may use. Token counts are forwarded too, or estimated.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from unbroken.wires.json_pieces import write_json
 from unbroken.wires.jsontext import dumps, loads
 from unbroken.wires.values import Object, as_dict, as_text
 
-# Bodies of `multipart/form-data`, read strictly and written again: what a provider gets is what was checked here, and
-# not what another parser might find in the client's bytes.
+# Bodies of `multipart/form-data` are parsed strictly and written again: the provider gets what was checked here, not
+# what another parser might find in the client's bytes.
 
 
 MOST_PARTS = 1000
@@ -69,7 +69,7 @@ class FormPart:
     name: str
     data: bytes
     file: str = ""
-    """The parameter with its file's name, as it was written; empty for a plain field."""
+    """The filename parameter as written; empty for a plain field."""
     content_type: str = ""
 
 
@@ -125,20 +125,20 @@ ESTIMATED = {"x-unbroken-estimated": "true"}
 _KEPT = ("accept", *FORWARDED_HEADERS)
 _MOST_OF_AN_ERROR = 64 * 1024
 _MOST_OF_A_RECEIPT = 1 << 20
-"""Bytes of the answer to a request that makes something: its id stands in it."""
+"""Maximum bytes of the answer to a request that creates something: the answer contains its id."""
 _RETURNED = ("content-disposition", "retry-after")
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """A request that a rule names."""
+    """A request that a rule allows."""
 
     rule: PassRule
     segments: tuple[str, ...]
     query: str
     """Without the client's key."""
     references: tuple[Reference, ...]
-    """What its path and its query name of the provider's."""
+    """The provider's ids in its path and query."""
 
     @property
     def path(self) -> str:
@@ -146,7 +146,7 @@ class Permit:
 
     @property
     def makes(self) -> bool:
-        """Something may be there afterwards that was not there before."""
+        """Whether the request may create something at the provider."""
         return self.rule.method != "GET" and not names_a_model(self.rule)
 
 
@@ -159,12 +159,12 @@ class Passage:
     data: bytes
     content_type: str
     references: tuple[Reference, ...]
-    """What its body names of the provider's."""
+    """The provider's ids in its body."""
 
 
 def rules_of(key: GatewayKey | None, rules: Sequence[PassRule]) -> Sequence[PassRule]:
-    """`rules`: what the configuration lists for everybody. A key that is limited to models gets those of them that are
-    about a model; whatever else it may do stands in its own list."""
+    """`rules`: the list in the configuration, for everybody. A key that is limited to models gets only the rules for
+    paths that name a model; it needs its own list for anything else."""
     if key is None:
         return rules
     if key.passes is not None:
@@ -173,7 +173,7 @@ def rules_of(key: GatewayKey | None, rules: Sequence[PassRule]) -> Sequence[Pass
 
 
 def permit(scope: Scope, key: GatewayKey | None, rules: Sequence[PassRule]) -> Permit:
-    """Raises `Refused` for a request that no rule names, before its body is read."""
+    """Raises `Refused` if no rule allows the request, before its body is read."""
     method, path = scope["method"], scope["path"]
     raw: bytes = scope.get("raw_path") or path.encode()
     segments = read_path(raw.partition(b"?")[0])
@@ -195,7 +195,7 @@ def permit(scope: Scope, key: GatewayKey | None, rules: Sequence[PassRule]) -> P
     if any(is_model_field(name) for name, _ in asked):
         raise Refused(400, f"{path[:200]}: name the model in the body, not in the query")
     named = [*(("path", id) for id in rule.ids(segments)), *((n, id) for n, v in asked if (id := provider_id(v)))]
-    # Some clients send their key so, and it is not for the provider.
+    # Some clients send their key in the query; the provider must not get it.
     query = urlencode([(name, value) for name, value in asked if name != "key"])
     return Permit(rule, segments, query, tuple(named))
 
@@ -208,11 +208,11 @@ def choose(
     key: GatewayKey | None,
     check: Callable[[int], None] | None = None,
 ) -> Passage:
-    """Whose provider is asked, and with what."""
+    """Chooses the provider and the body that it gets."""
     content_type = headers.get("content-type", "") if data else ""
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "multipart/form-data" and data.lstrip()[:1] == b"{":
-        kind = "application/json"  # whatever it is called: `curl -d` calls everything a form
+        kind = "application/json"  # whatever the Content-Type: `curl -d` always sends that of a form
     body: Object = {}
     form: tuple[FormPart, ...] = ()
     if kind == "application/json":
@@ -260,12 +260,12 @@ def _upstream(
         and (key is None or key.allows(each.alias))
     }
     if not speaking:
-        raise Refused(404, f"{permit.path[:200]} is passed on to a provider of OpenAI's wires, and there is none here")
+        raise Refused(404, f"{permit.path[:200]} needs a provider of OpenAI's wires, and there is none here")
     aliases = ", ".join(speaking)
     if asked and asked not in speaking:
         raise Refused(404, f"there is no model {asked[:100]!r} here for {permit.path[:200]}; there are: {aliases}")
     if not asked and names_a_model(permit.rule):
-        raise InvalidRequest(f"`model` is missing: {permit.path} is asked of one of {aliases}")
+        raise InvalidRequest(f"`model` is missing: {permit.path} needs one of {aliases}")
     return speaking[asked] if asked else next(iter(speaking.values()))
 
 
@@ -287,7 +287,7 @@ async def pass_through(
     response: Response,
     read: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> None:
-    """`read` gets the answer to a request that makes something, before the client does."""
+    """`read` gets the answer to a request that creates something, before the client does."""
     kept = {name: headers[name] for name in _KEPT if name in headers}
     if passage.content_type:
         kept["content-type"] = passage.content_type
@@ -315,9 +315,9 @@ async def forward(
 ) -> None:
     async with relayed(model, method, path, query, headers, data) as answer:
         if 300 <= answer.status < 400 and answer.status != 304:
-            raise Refused(502, "the provider points elsewhere, and redirects are not followed")
+            raise Refused(502, "the provider sent a redirect, and redirects are not followed")
         if not 200 <= answer.status < 600:
-            raise Refused(502, f"the provider answered {answer.status}, which is no answer")
+            raise Refused(502, f"the provider answered {answer.status}, which is not a final status")
         limit = RESPONSE_LIMIT.get() or ResponseLimit(maxsize)
         if answer.content_length is not None and answer.content_length > limit.most:
             raise Refused(
@@ -344,8 +344,8 @@ async def forward(
 
 
 async def _read_beginning(answer: ClientResponse, most: int, passes_others: bool) -> bytes:
-    """So much of a body that it is known whether it is an error. `passes_others`: what is no object, and so no error,
-    is not waited for."""
+    """Reads enough of a body to know whether it is an error. `passes_others`: return at once if it is not an object,
+    and so not an error."""
     begun = b""
     while len(begun) < most and (part := await answer.content.readany()):
         begun += part
@@ -355,7 +355,7 @@ async def _read_beginning(answer: ClientResponse, most: int, passes_others: bool
 
 
 def _is_error(body: bytes) -> bool:
-    """An error that came with the status of a success."""
+    """Is it an error that came with a success status?"""
     if b'"error"' not in body:
         return False
     try:
@@ -365,7 +365,7 @@ def _is_error(body: bytes) -> bool:
 
 
 def failed_by(status: int) -> str:
-    """What kind of failure this answer is, if it is the provider's and not what the client asked for."""
+    """The kind of failure, if the provider caused it and not the client's request."""
     return "limited" if status == 429 else "refused" if status in (401, 403) else "unavailable" if status >= 500 else ""
 
 

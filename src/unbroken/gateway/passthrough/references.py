@@ -2,8 +2,8 @@
 conversations, containers, caches). `ProviderIds` keeps which gateway key may use which of these.
 
 A gateway with keys checks both: every gateway key uses the same key of the provider, so the provider cannot tell their
-users apart. An id belongs to the gateway key that got it in an answer. That is kept in the gateway's store, so replicas
-and restarts know it too.
+users apart. An id belongs to the gateway key that got it in an answer. The gateway's store keeps this, so replicas and
+restarts know it too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unbroken.wires.values import Object, as_dict, as_list, as_text
 log = logging.getLogger("unbroken.gateway")
 
 Reference: TypeAlias = tuple[str, str]
-"""Where it stands in the body, and the name or id."""
+"""The place in the body, and the name or id."""
 
 _MODEL_NAMES = frozenset(
     {
@@ -48,13 +48,13 @@ _MODEL_NAMES = frozenset(
 """OpenRouter: `route`, `preset` and `plugins` (its auto router) choose among models."""
 _MODEL_WORDS = frozenset({"adapter", "adapters", "agent", "agents", "lora", "loras"})
 _MODEL_PARTS = ("model", "deployment", "fallback", "baseurl", "apibase", "apikey")
-"""In whatever name, however its words are put together: `draft_model`, `modelId`, `api-base`, `baseURL`. With
-`api_base`, LiteLLM sends the provider's key to another server."""
+"""As part of any field name, in any spelling: `draft_model`, `modelId`, `api-base`, `baseURL`. With `api_base`, LiteLLM
+sends the provider's key to another server."""
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _SAID = frozenset(
     {"messages", "input", "contents", "system", "instructions", "systemInstruction", "system_instruction"}
 )
-"""Where people and models speak: no provider takes settings from there."""
+"""Fields with conversation content: no provider reads settings from them."""
 _DATA = frozenset(
     {
         "metadata",
@@ -73,30 +73,30 @@ _DATA = frozenset(
 )
 """Schemas, arguments and results: names in them are the tools'."""
 _FREE = _DATA | {"labels", "variables", "chat_template_kwargs", "properties"}
-"""And where the names are the client's: no provider takes a model from there."""
+"""Fields whose names the client chooses: no provider reads a model from them."""
 _NOTES = frozenset({"metadata", "labels", "chat_template_kwargs"})
 _SPREAD = frozenset({"extra_body", "provider"})
-"""Their fields become fields of the request, whatever they are called."""
+"""Objects whose fields become fields of the request."""
 _TOOL_USE = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _ECHOED = ("citation", "_output", "_result", "file_path")
-"""Types of what a model has said: a file is named there, not used."""
+"""Types of model output: it mentions a file without using it."""
 _PROVIDER_FILE = re.compile(r"(?:https?://[^/]*googleapis\.com/.*|/?(?:v1\w*/)?)files/.+|gs://.+")
 
 _USES = frozenset(
     {"file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "audio", "fileUri", "file_uri"}
 )
-"""Names of fields by which a request uses what the provider holds."""
+"""Names of fields by which a request uses something that the provider holds."""
 
 PROVIDER_ID = re.compile(
     r"(?:asst|audio|batch|cfile|chatcmpl|cntr|container|conv|eval|evalrun|fc|file|ftckpt|ftjob|msg|msgbatch|pmpt|resp|rs|"
     r"run|skill|step|thread|upload|video|vs|vsfb)[-_][A-Za-z0-9_-]{6,200}"
 )
-"""As OpenAI and Anthropic spell the ids of what they hold."""
+"""How OpenAI and Anthropic spell the ids of stored things."""
 _GIVEN = re.compile(rb'"(?:id|file_id|container_id)"\s*:\s*"' + PROVIDER_ID.pattern.encode())
 
 
 def provider_id(text: str) -> str:
-    """The id that this text is, without blanks around it, which a provider may ignore; empty if it is none."""
+    """The id in this text, without surrounding blanks, which a provider may ignore; empty if it is not an id."""
     id = text.strip()
     return id if PROVIDER_ID.fullmatch(id) else ""
 
@@ -121,8 +121,8 @@ def _chosen_in(fields: Object) -> Iterator[str]:
 
 
 def is_model_field(name: str) -> bool:
-    """By the kind of its name: does it say which model, or which server, is asked? Servers written in Go do not mind
-    the case of a name, and to them `ſ` is an `s`."""
+    """Does the name of this field suggest that it chooses a model or a server? Servers written in Go ignore the case of
+    a name, and to them `ſ` is an `s`."""
     words = [word.lower() for word in _WORD.findall(unicodedata.normalize("NFKC", name))]
     joined = "".join(words)
     if joined == "useragent":
@@ -136,12 +136,12 @@ def is_model_field(name: str) -> bool:
 
 
 def _sets_headers(name: str) -> bool:
-    """Not so inside of a tool: a server of MCP has headers of its own."""
+    """Headers inside a tool do not count: an MCP server has headers of its own."""
     return name.casefold().replace("-", "_").endswith("headers")
 
 
 def provider_references(body: Mapping[str, Json]) -> Iterator[Reference]:
-    """What the request uses that only the provider has."""
+    """The ids in the request of things that the provider holds."""
     for at, item in enumerate(as_list(body.get("input"))):
         if isinstance(item, dict) and _is_reference(cast("Object", item)):
             yield f"input[{at}].id", as_text(cast("Object", item).get("id"))
@@ -156,7 +156,7 @@ def provider_references(body: Mapping[str, Json]) -> Iterator[Reference]:
 
 
 def ids_in(body: Json) -> Iterator[Reference]:
-    """Every text that looks like an id of a provider: for requests whose fields we do not know."""
+    """Every string that looks like a provider's id: for requests whose fields we do not know."""
     for where, node in objects({"body": body}):
         for name, value in node.items():
             for one in as_list(value) if isinstance(value, list) else [value]:
@@ -165,7 +165,7 @@ def ids_in(body: Json) -> Iterator[Reference]:
 
 
 def gives_ids(wire: str, body: Mapping[str, Json]) -> bool:
-    """May the answer name something that the provider holds from then on, and that a later request can use?"""
+    """May the answer contain the id of something that a later request can use?"""
     if wire and find_wire(wire).http.stores and body.get("store") is not False:  # a Python model has no wire
         return True
     if body.get("audio") or body.get("container"):
@@ -179,7 +179,7 @@ def _id_of(value: Json) -> str:
 
 
 def _is_reference(item: Object) -> bool:
-    """An item of the Responses API that is only named; its type may be left out."""
+    """Is it an item reference of the Responses API? Its type may be missing."""
     kind = item.get("type")
     return kind == "item_reference" or (not kind and "role" not in item and bool(item.get("id")))
 
@@ -204,7 +204,7 @@ def _used_by(node: Object) -> Iterator[Reference]:
 
 
 def objects(body: Mapping[str, Json], skips: frozenset[str] = _DATA) -> Iterator[tuple[str, Object]]:
-    """Every object with its place, `tools[0].`, without what is data. Not recursive: a body may be deep."""
+    """Every object with its place, such as `tools[0].`, except in data. Not recursive, because a body may be deep."""
     stack: list[tuple[str, Json]] = [("", cast("Json", body))]
     while stack:
         where, value = stack.pop()
@@ -231,7 +231,7 @@ class ProviderIds:
         self._ttl = ttl
 
     async def claim(self, scope: str, ids: Iterable[str]) -> None:
-        """From now on these are this caller's, and nobody else's."""
+        """Assigns these ids to this caller."""
         entries = {owned_key(scope, id): b"1" for id in ids}
         try:
             if entries:
@@ -240,7 +240,7 @@ class ProviderIds:
             log.warning("%d ids of a provider cannot be used again by their key: %s", len(entries), error)
 
     async def check(self, scope: str, references: Sequence[Reference]) -> None:
-        """Raises `Refused` for the first that is not known to be this caller's."""
+        """Raises `Refused` for the first id that is not known to belong to this caller."""
         if not references:
             return
         keys = [key for _, id in references for key in (owned_key(scope, id), response_key(scope, id))]
@@ -249,8 +249,8 @@ class ProviderIds:
             if found[2 * at] is None and found[2 * at + 1] is None:
                 raise Refused(
                     404,
-                    f"`{where}`: this key got nothing called `{id[:100]}` from this gateway, or too long ago; it may "
-                    "use what it made itself. `shared_ids = true` in [keys] lets all keys use what the provider holds",
+                    f"`{where}`: this key did not get `{id[:100]}` from this gateway, or too long ago; it may "
+                    "use what it created. `shared_ids = true` in [keys] lets all keys use what the provider holds",
                     kind=NOT_FOUND,
                 )
 
@@ -258,8 +258,8 @@ class ProviderIds:
 class Claiming:
     """Looks for ids in an answer on its way to a client, and claims them before the client can use them.
 
-    `sent`: the body that is answered, as JSON in our own spelling. Providers repeat parts of it, and what the client
-    has named itself is not given by that. `owned` are those that it may use already."""
+    `sent`: the body that is answered, as JSON in our own spelling. Providers repeat parts of it, and an id that the
+    client sent is not claimed by being repeated. `owned` are the ids that it may use already."""
 
     def __init__(self, ids: ProviderIds, scope: str, sent: Callable[[], bytes], owned: Iterable[Reference]) -> None:
         self._ids = ids
@@ -290,7 +290,7 @@ class Claiming:
 
 
 def given_ids(data: bytes) -> set[str]:
-    """The ids that this JSON text gives. Not those in arguments of a call: a model can be asked to write any."""
+    """The ids in this JSON text, except in the arguments of a call: a model can be asked to write any."""
     if not _GIVEN.search(data):
         return set()
     try:
@@ -301,15 +301,15 @@ def given_ids(data: bytes) -> set[str]:
     return {id for id in found if PROVIDER_ID.fullmatch(id)}
 
 
-# Which requests the gateway forwards to a provider unread: rules of one method and one path each.
-# `POST /v1/embeddings` is a rule; in `GET /v1/files/*`, `*` stands for one segment. A request that matches no rule is
-# refused. Pure: nothing is sent here.
+# Which requests the gateway forwards to a provider: rules of one method and one path each. `POST /v1/embeddings` is a
+# rule; in `GET /v1/files/*`, `*` stands for one segment. A request that matches no rule is refused. Pure: nothing is
+# sent here.
 
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _SEGMENT = re.compile(rb"[A-Za-z0-9_.~:@=+,-]+")
-"""Of a path, once its percent escapes are read. No slash, backslash, semicolon, percent sign or control character: a
-server could read those as another path than the one that was checked."""
+"""A path segment after percent-decoding. No slash, backslash, semicolon, percent sign or control character: a server
+could read those as a different path than the one that was checked."""
 _RULE = re.compile(r"(?P<method>[A-Z]+) (?P<path>/v1(?:/(?:\*|[A-Za-z0-9_.~:@=+,-]+))+)")
 
 
@@ -319,7 +319,7 @@ class PassRule:
 
     method: str
     segments: tuple[str, ...]
-    """Of the path; `*` stands for any one of them."""
+    """The path's segments; `*` matches any one segment."""
 
     def __str__(self) -> str:
         return f"{self.method} /{'/'.join(self.segments)}"
@@ -332,12 +332,12 @@ class PassRule:
         )
 
     def ids(self, segments: tuple[str, ...]) -> tuple[str, ...]:
-        """What stands in the places of the `*`."""
+        """The segments that `*` matched."""
         return tuple(segment for rule, segment in zip(self.segments, segments, strict=True) if rule == "*")
 
 
 def read_rule(text: str) -> PassRule:
-    """`METHOD /v1/path`, as configuration and `--pass` have it."""
+    """Parses `METHOD /v1/path`, as in the configuration and `--pass`."""
     found = _RULE.fullmatch(text)
     if found is None or found["method"] not in METHODS or {".", ".."} & {*found["path"].split("/")}:
         raise UserError(
@@ -359,8 +359,8 @@ MODEL_PATHS = (
     "POST /v1/audio/transcriptions",
     "POST /v1/audio/translations",
 )
-"""Requests that name the model that answers them and leave nothing behind at the provider: the default list. On these
-paths the body has to name an alias, whatever the key."""
+"""The default list: requests that name their model and leave nothing behind at the provider. On these paths the body
+has to name an alias, whatever the key."""
 
 _MODEL_RULES = frozenset(map(read_rule, MODEL_PATHS))
 

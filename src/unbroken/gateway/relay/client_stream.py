@@ -2,7 +2,7 @@
 
 Strategy. If client and model speak the same wire, the model's own bytes are passed on as they arrive, and our encoder
 only follows them: nothing is lost that we have no field for. The encoder takes over in the middle of the response as
-soon as the bytes will not do: the stream broke and is retried; a call is not valid in the wire; only the first of
+soon as the bytes cannot be used: the stream broke and is retried; a call is not valid in the wire; only the first of
 several calls may be released. Between two wires it writes from the start.
 
 A client never receives half a call: bytes with an open call wait until it is complete. It receives no end before the
@@ -52,26 +52,26 @@ ANOTHER_CALL = "the answer broke off after a call was sent, and the second one d
 
 class ClientStream(Protocol):
     head: bytes
-    """The first of the model's own bytes that were passed on, if any were."""
+    """The first of the model's own bytes that were passed on, if any."""
     passed: list[ToolCall]
-    """Calls that the client has in the model's own bytes."""
+    """Calls that the client received in the model's own bytes."""
 
     @property
     def text(self) -> str:
-        """What the client was told, in words."""
+        """The text that the client received."""
         ...
 
     def feed(self, delta: Delta) -> bytes:
-        """What the client is sent now. Every delta but the last, which is for `end`."""
+        """The bytes to send now. Takes every delta except the last, which is for `end`."""
         ...
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
-        """The last bytes, or the whole body. `handed`: the one call that is given out, in serial mode."""
+        """The last bytes, or the complete body. `handed`: the one call that is released in serial mode."""
         ...
 
 
 class StreamedResponse:
-    """`raw`: the model's bytes may be passed on. `serial`: of several calls only the first is said."""
+    """`raw`: the model's bytes may be passed on. `serial`: only the first of several calls is sent."""
 
     def __init__(self, wire: str, writer: ResponseWriter, *, raw: bool, serial: bool, on_diverge: OnDiverge) -> None:
         self.head = b""
@@ -81,7 +81,7 @@ class StreamedResponse:
         self._serial = serial
         self._on_diverge: OnDiverge = on_diverge
         self._unsent: list[Delta] = []
-        """Read of bytes that were not passed on."""
+        """The deltas of bytes that were not passed on yet."""
         self._waiting: list[bytes] = []
         """Those bytes."""
         self._relay = find_wire(wire).relay
@@ -90,8 +90,8 @@ class StreamedResponse:
         self._text = Shown()
         self._reasoning = Shown()
         self._usage: Usage | None = None
-        self._again: PartialResponse | None = None
-        """The answer as it comes a second time, complete."""
+        self._retry: PartialResponse | None = None
+        """The complete second answer, after a retry."""
 
     @property
     def text(self) -> str:
@@ -101,50 +101,51 @@ class StreamedResponse:
         if isinstance(delta, UsageReported):
             self._usage = delta.usage
         if isinstance(delta, AttemptFailed):
-            # What was read and not sent will come again, perhaps from a model of another wire.
+            # What was read and not sent will arrive again, perhaps from a model of another wire.
             self._raw = False
             self._unsent.clear()
             self._waiting.clear()
             return b""
         if isinstance(delta, Restarted):
-            self._again = PartialResponse()
+            self._retry = PartialResponse()
             return b""
-        if self._again is not None:
-            self._again.feed(delta)
+        if self._retry is not None:
+            self._retry.feed(delta)
             return b""
         if not self._raw:
-            return b"" if isinstance(delta, Received) else self._say(delta)
+            return b"" if isinstance(delta, Received) else self._encode(delta)
         if isinstance(delta, Received):
             return self._pass_on(delta)
         self._unsent.append(delta)
         return b""
 
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
-        if self._again is not None:
-            return self._end_again(ended.message or self._again.message, ended, handed)
-        if self._raw and self._may_end_so(ended) and handed is None and self._are_tidy():
+        if self._retry is not None:
+            return self._end_retry(ended.message or self._retry.message, ended, handed)
+        if self._raw and self._has_complete_end(ended) and handed is None and self._waiting_conforms():
             return self._flush()
-        written = self._write_from_here() if self._raw else b""
+        written = self._take_over() if self._raw else b""
         return written + self._finish(ended, handed)
 
     # The model's own bytes
 
     def _pass_on(self, received: Received) -> bytes:
         if not self._waiting and received.data.lstrip()[:1] in (b"{", b"[", b"<"):
-            return self._write_from_here()  # a server that does not stream, whatever it was asked for
+            return self._take_over()  # a server that does not stream even if asked to
         self._waiting.append(received.data)
         if self._serial and any(isinstance(delta, _CALL) for delta in self._unsent):
-            return self._write_from_here()
+            return self._take_over()
         if received.wait:
             return b""
-        return self._flush() if self._are_tidy() else self._write_from_here()
+        return self._flush() if self._waiting_conforms() else self._take_over()
 
-    def _may_end_so(self, ended: Ended) -> bool:
-        """Is the response whole, as its own bytes say too? Some servers stream nothing, whatever they were asked."""
+    def _has_complete_end(self, ended: Ended) -> bool:
+        """Is the response complete, and do its own bytes contain the end? Some servers do not stream even if asked
+        to."""
         verdict, data = ended.verdict, b"".join(self._waiting)
         return verdict.whole and verdict.error is None and self._relay.has_end(data)
 
-    def _are_tidy(self) -> bool:
+    def _waiting_conforms(self) -> bool:
         calls = (delta for delta in self._unsent if isinstance(delta, CallReady | CallSpoiled | CallWithdrawn))
         if not all(isinstance(delta, CallReady) and self._relay.call_conforms(delta.call) for delta in calls):
             return False
@@ -162,17 +163,17 @@ class StreamedResponse:
         self._unsent.clear()
         return data
 
-    def _write_from_here(self) -> bytes:
-        """The bytes that wait will not do: what was read of them is written, and so is all that follows."""
+    def _take_over(self) -> bytes:
+        """Replaces the waiting bytes, and everything after them, with what our encoder writes."""
         self._raw = False
         unsent, self._unsent = self._unsent, []
         self._waiting.clear()
         written = b"" if self._usage is None else self._writer.feed(UsageReported(self._usage))
-        return written + b"".join(map(self._say, unsent))
+        return written + b"".join(map(self._encode, unsent))
 
-    # Our own words
+    # Our encoder's bytes
 
-    def _say(self, delta: Delta) -> bytes:
+    def _encode(self, delta: Delta) -> bytes:
         if self._serial and isinstance(delta, _CALL):
             return b""
         self._note(delta)
@@ -190,7 +191,7 @@ class StreamedResponse:
 
     # After a broken stream
 
-    def _end_again(self, again: Assistant, ended: Ended, handed: ToolCall | None) -> bytes:
+    def _end_retry(self, again: Assistant, ended: Ended, handed: ToolCall | None) -> bytes:
         sent = [*self.passed, *self._writer.handed]
         self._writer.feed(Restarted(()))
         if ended.verdict.failed:
@@ -204,10 +205,10 @@ class StreamedResponse:
         written = b"" if self._usage is None else self._writer.feed(UsageReported(self._usage))
         thought = self._reasoning.compare(again.reasoning)
         if thought.text and not thought.replaced and not self.text:
-            written += self._say(ReasoningDelta(thought.text))
+            written += self._encode(ReasoningDelta(thought.text))
         text = f"\n\n{again.text}" if left.replaced else left.text
         if text:
-            written += self._say(TextDelta(text))
+            written += self._encode(TextDelta(text))
         if not self._serial:
             written += b"".join(self._writer.feed(CallReady(call)) for call in rest)
         return written + self._finish(ended, handed)
@@ -225,7 +226,7 @@ def _without(calls: Sequence[ToolCall], sent: Sequence[ToolCall]) -> list[ToolCa
 
 
 class CompleteResponse:
-    """The same for a client that waits for the whole body: nothing is sent before its end."""
+    """The same for a client that wants a non-streaming body: nothing is sent before the end."""
 
     def __init__(self, wire: str, writer: ResponseWriter, *, raw: bool, serial: bool) -> None:
         self.head = b""
@@ -259,7 +260,7 @@ class CompleteResponse:
     def end(self, ended: Ended, handed: ToolCall | None = None) -> bytes:
         said = self._said if ended.message is None else _deltas(ended.message)
         self._text = "".join([delta.text for delta in said if isinstance(delta, TextDelta)])
-        if self._raw and ended.verdict.whole and self.head[:1] == b"{" and self._is_tidy(said):
+        if self._raw and ended.verdict.whole and self.head[:1] == b"{" and self._conforms(said):
             self.passed = [delta.call for delta in said if isinstance(delta, CallReady)]
             renamed = handed is not None and handed.id != self.passed[0].id
             if handed is None or (len(self.passed) < 2 and not renamed):
@@ -277,14 +278,14 @@ class CompleteResponse:
         self._writer.feed(ended)
         return self._writer.body()
 
-    def _is_tidy(self, said: Sequence[Delta]) -> bool:
+    def _conforms(self, said: Sequence[Delta]) -> bool:
         calls = [delta.call for delta in said if isinstance(delta, CallReady | CallSpoiled)]
         relay = find_wire(self._wire).relay
         return not calls or (all(map(relay.call_conforms, calls)) and relay.body_conforms(as_dict(loads(self.head))))
 
 
 def _deltas(message: Assistant) -> list[Delta]:
-    """A whole message as what would have been said of it on the way."""
+    """A complete message as the deltas of a stream."""
     deltas: list[Delta] = []
     if message.reasoning:
         deltas.append(ReasoningDelta(message.reasoning))

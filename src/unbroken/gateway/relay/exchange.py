@@ -1,4 +1,4 @@
-"""The state of one exchange: the request, where its answer goes, and what has to be kept of it."""
+"""The state of one exchange: the request, where its answer goes, and what has to be stored."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _all_but_id = attrgetter(*(field.name for field in fields(ToolCall) if field.name != "id"))
 
 
-def _speakers(messages: Json) -> list[Json]:
-    """The names that a client gives to who speaks, up to the first answer: what follows changes with each request."""
+def _message_names(messages: Json) -> list[Json]:
+    """The `name` fields of the messages before the first answer; later messages change with each request."""
     names: list[Json] = []
     for said in dicts(messages):
         if said.get("role") not in ("user", "system", "developer"):
@@ -47,7 +47,7 @@ def _speakers(messages: Json) -> list[Json]:
 
 
 class Outlet(Protocol):
-    """Where an answer goes: headers once, then bytes as they come."""
+    """Where an answer goes: headers once, then bytes as they arrive."""
 
     async def begin(self, stream: bool, headers: Mapping[str, str]) -> None: ...
 
@@ -56,13 +56,13 @@ class Outlet(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of it, for metrics and for people."""
+    """How a request ended, for metrics and the status page."""
 
     began: float
     stream: bool = False
     usage: Usage | None = None
     first_after: float | None = None
-    """Seconds from the request to the first thing that the model said."""
+    """Seconds from the request to the model's first token."""
     calls: tuple[str, ...] = ()
     handed: str = ""
     """`2/3`: the second of three calls was released."""
@@ -70,35 +70,35 @@ class Outcome:
     restarts: list[str] = field(default_factory=list[str])
     """What broke, for each retry."""
     error: str = ""
-    """How an answer failed that had begun."""
+    """How an answer failed after it had begun."""
     error_kind: str = ""
     recording: RequestRecording | None = None
-    """If it is recorded."""
+    """Set if the request is recorded."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What belongs to one answer on its way out."""
+    """One request and its answer."""
 
     incoming: ClientRequest
     request: Request
     said: tuple[Message, ...]
-    """What this request itself brought, without what it stands on."""
+    """The messages in this request's body, without those of its `previous_response_id`."""
     parent: str
     serial: bool
     out: Outlet
     outcome: Outcome
     id: str
     first: Fetched | Sent | None = None
-    """The first try, where it was made already."""
+    """The first attempt, if it was made already."""
     depth: int = 0
-    """Responses that this one stands on, by `previous_response_id`."""
+    """How many responses precede this one, by `previous_response_id`."""
     doubts: Mapping[int, Reason] = field(default_factory=dict[int, Reason])
-    """Why turns of the history, which may be kept, are not used."""
+    """Why turns that may be stored for this history are not used."""
     answered: Answered | None = None
-    """What the client was given, for a second attempt at the same."""
+    """What the client received, for a retry of the request."""
     _renamed: dict[int, tuple[ToolCall, ToolCall]] = field(default_factory=dict[int, tuple[ToolCall, ToolCall]])
-    """Calls, and the same with ids that the gateway made, by their index."""
+    """By index: a call, and the same call with an id that the gateway made."""
     _retry_key: str = ""
     _context: bytes = b""
 
@@ -107,7 +107,7 @@ class Exchange:
         if not self._context:
             incoming = self.incoming
             messages = incoming.body.get(incoming.route.http.messages_field)
-            self._context = context_of(self.request, incoming.upstream.alias, _speakers(messages))
+            self._context = context_of(self.request, incoming.upstream.alias, _message_names(messages))
         return self._context
 
     @property
@@ -140,10 +140,10 @@ class Exchange:
             await self.out.send(data)
 
     def handed(self, call: ToolCall) -> ToolCall:
-        """The call under an id that the client's wire can carry, and that in serial mode no other call has."""
+        """The call with an id that the client's wire can carry and that, in serial mode, is unique."""
         if self.serial and not is_random(call.id, call.name):
             known, renamed = self._renamed.get(call.index, (None, None))
-            if renamed is None or known is not call:  # the answer may have been tried again: another call, the same id
+            if renamed is None or known is not call:  # after a retry another call may have the same id
                 renamed = ToolCall(new_call_id() if renamed is None else renamed.id, *_all_but_id(call))
                 self._renamed[call.index] = call, renamed
             return renamed
@@ -153,7 +153,7 @@ class Exchange:
 
     @property
     def retry_key(self) -> str:
-        """The same for all attempts at this request. With an idempotency key, whatever their bodies."""
+        """The same for all attempts at this request. With an idempotency key, the body does not matter."""
         if not self._retry_key:
             incoming = self.incoming
             body = b"" if incoming.attempt.key else incoming.data
@@ -167,12 +167,12 @@ class Exchange:
     def turn(
         self, message: Assistant, calls: tuple[ToolCall, ...], holds: bool, client_stream: ClientStream
     ) -> tuple[Turn, bytes] | None:
-        """What has to be kept, and the digest under which it is found; None if the client's history will say it all."""
+        """The turn to store and the digest that finds it; None if the client's history will contain everything."""
         incoming, request, shown = self.incoming, self.request, client_stream.text
         passed = {call.index: call for call in client_stream.passed}
         handed = tuple(passed.get(call.index) or self.handed(call) for call in calls)
         renamed = any(call.id != own.id for call, own in zip(handed, calls, strict=True))
-        # In serial mode a single call is kept too: another turn that is held may begin the same way.
+        # In serial mode a single call is stored too: another held turn may begin the same way.
         if not (self.serial and calls) and message.native is None and not renamed and shown == message.text:
             return None
         if message.native is not None and not message.native.source:
@@ -185,33 +185,32 @@ class Exchange:
         return Turn(key, message, ids, holds, None if shown == message.text else shown), digest
 
 
-# The request that the model is asked with: the client's own body, or a new one where something has to change.
-#
-# Pure. The turns of the history are known at this point (`turns.serial`); here the rest is repaired, and what the
-# provider would refuse is left out.
+# Builds the model's request: the client's own body, or a new one if something has to change. Pure. The turns of the
+# history are known at this point (`turns.serial`); here the rest is repaired, and what the provider would refuse is
+# left out.
 
 
 _LINKS = (Assistant, ToolMessage)
-"""Without any of these there is no chain that could be broken."""
+"""A history without any of these has no call chain to repair."""
 
 
 def prepare_request(
-    incoming: ClientRequest, request: Request, decision: AskModel, *, serial: bool, goes_on: bool
+    incoming: ClientRequest, request: Request, decision: AskModel, *, serial: bool, continued: bool
 ) -> tuple[Request, Sequence[HistoryEdit]]:
-    """The request that the model is asked with, and what was wrong with its history. `goes_on`: a part of it is not in
-    the client's body but stands in `request`."""
+    """The model's request, and the repairs of its history. `continued`: `request` has messages that are not in the
+    client's body."""
     upstream = incoming.upstream
     passes = incoming.wire if upstream.passes(incoming.wire) else ""
-    as_it_is = not decision.changed and not goes_on and (not serial or request.parallel is False)
+    as_it_is = not decision.changed and not continued and (not serial or request.parallel is False)
     if passes and as_it_is and not any(map(_is_unsigned, request.messages)):
         spelled, edits = _as_spelled(incoming, request, passes)
         return (_signed(spelled, upstream.origin) if upstream.fallback else spelled), edits
     messages, edits = repair(decision.messages)
-    if not upstream.fallback:  # with others behind it, each is left what it signed itself, when it is asked
+    if not upstream.fallback:  # with fallbacks, each gets only what it signed itself
         messages = tuple(_without_foreign(message, upstream.origin) for message in messages)
     parallel = False if serial else request.parallel
     if request.stream and not incoming.route.http.wants_usage(incoming.body):
-        passes = ""  # usage is asked for, and its event would be the client's undoing
+        passes = ""  # usage is requested, and its event would break the client
     request = replace(request, messages=messages, parallel=parallel, pieces=False)
     return (relay_request(request, None, passes) if passes else request), edits
 
@@ -232,7 +231,7 @@ def _as_spelled(incoming: ClientRequest, request: Request, passes: str) -> tuple
 
 
 def _signed(request: RelayRequest, origin: str) -> RelayRequest:
-    """What the client sent back of this provider is marked as that one's: a fallback will not be sent it."""
+    """Marks signed parts from the client as this provider's, so that a fallback does not get them."""
     messages = tuple(
         replace(said, native=replace(said.native, source=origin))
         if isinstance(said, Assistant) and said.native is not None and not said.native.source
@@ -250,13 +249,13 @@ def lost_reasoning(upstream: Upstream, request: Request) -> str:
 
 
 def _is_unsigned(message: Message) -> bool:
-    """Thinking of another wire's model, which a client of Anthropic's has sent back: its provider would refuse it."""
+    """Thinking from a model of another wire, sent back by an Anthropic client: Anthropic would refuse it."""
     native = message.native if isinstance(message, Assistant) else None
     return native is not None and not find_wire(native.wire).takes_back(native.value)
 
 
 def _without_foreign(message: Message, origin: str) -> Message:
-    """What one provider has signed is refused by another."""
+    """Removes what another provider signed, because this one would refuse it."""
     native = message.native if isinstance(message, Assistant) else None
     if native is None or native.source in ("", origin):
         return message

@@ -1,10 +1,10 @@
 """Requests that need nothing from the gateway are sent on before they are decoded.
 
 Most requests are like that: no calls in the history that could be broken, nothing to hold, nothing to restore, and the
-model speaks the client's wire. For a stream, the request is decoded while its answer is awaited. A complete body is
-returned after one look at it: decoding both would cost twice as much as carrying them. Anything else (a refusal, an
-answer with reasoning, a broken one) continues on the normal path with the answer that is already there: no model is
-asked twice.
+model speaks the client's wire. For a stream, the request is decoded while its answer is awaited. A non-streaming body
+is returned after a quick check: decoding request and answer would cost twice as much as forwarding them. Anything else
+(a refusal, an answer with reasoning, a broken one) continues on the normal path with the answer that is already there:
+no model is asked twice.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _FRESH = frozenset({"system", "developer", "user"})
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """How the first try went."""
+    """The result of the first attempt."""
 
     data: bytes = b""
     error: ProviderError | None = None
 
 
 def can_forward(incoming: ClientRequest) -> bool:
-    """May this question be sent on as it is?"""
+    """May this request be forwarded as it is?"""
     wire, body, http = incoming.wire, incoming.body, incoming.upstream.http
     if http is None or http.logs or not incoming.upstream.passes(wire) or find_wire(wire).plain is None:
         return False
@@ -53,7 +53,7 @@ def can_forward(incoming: ClientRequest) -> bool:
 
 
 async def send(incoming: ClientRequest) -> Sent:
-    """On its way when this is over."""
+    """Returns once the request is on its way."""
     assert incoming.upstream.http is not None
     sent = incoming.upstream.http.send(incoming.body, incoming.headers)
     await asyncio.sleep(0)  # until it is sent
@@ -70,7 +70,7 @@ async def fetch(incoming: ClientRequest) -> Fetched:
 
 
 def continue_from(upstream: Upstream, first: Fetched | Sent) -> Model:
-    """The model, whose first try was made already."""
+    """The model, with its first attempt already made."""
     assert upstream.http is not None
     model, begun = upstream.model, _Begun(upstream.http, first)
     if not isinstance(model, RetryingModel):

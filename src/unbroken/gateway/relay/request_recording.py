@@ -1,9 +1,9 @@
-"""Requests of clients, recorded: each that a model was asked for is one recording, of the same lines as a run of an
-agent (`trajectory`), so the same tools read it.
+"""Records requests of clients: each request that reached a model is one recording in the format of an agent's run
+(`trajectory`), so the same tools read it.
 
-What is recorded is what the model was asked and what it answered; what the client sent around it (headers, keys) is
-not. A call that is handed out without asking a model makes no recording. Loaded only by a gateway that records. Nothing
-here may fail a request: what cannot be written is said once in the log.
+It contains the model's request and answer, not the client's headers and keys. A held call that is released without
+asking a model makes no recording. Loaded only by a gateway that records. Nothing here may fail a request: a recording
+that cannot be written is logged once.
 """
 
 from __future__ import annotations
@@ -66,18 +66,19 @@ log = logging.getLogger("unbroken.gateway")
 AGENT = "gateway"
 """The agent's name in these recordings."""
 BY_CLIENT = "client"
-"""What stands for the schedule: the client runs the calls, as it likes."""
+"""In place of a schedule: the client decides how to run the calls."""
 LEFT_FREE = 64 << 20
-"""Bytes of a disk that are left to others: a store may lie there too."""
+"""Bytes to leave free on the disk: the store may be there too."""
 SHORTEST_KEY = 12
-"""Characters: clients that need no key show a word in its place, and that may stand in any text."""
+"""Minimum characters of a secret: without a key, clients send some word in its place, which may occur in any text."""
 MOST_RECORDERS = 64
 LOOK_AGAIN = 60.0
-"""Seconds until the folder is looked at again where nothing could be written."""
+"""Seconds until the folder is checked again after a failed write."""
 
 
 class Recordings:
-    """The folder. Which requests are recorded is decided by `chance`, a number from 0 to 1 for each."""
+    """The folder of recordings. `chance` returns a number from 0 to 1 for each request and so decides which are
+    recorded."""
 
     def __init__(self, settings: GatewaySettings, chance: Callable[[], float] = random.random) -> None:
         self.folder = Path(settings.record).expanduser()
@@ -92,30 +93,31 @@ class Recordings:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"recording to {self.folder} failed: {reason}; name another folder") from None
         self._recorders: OrderedDict[str, Recorder] = OrderedDict()
-        """By what clients show as their keys: each hides one of them, and not those of all others too."""
+        """By the client's key: each redacts only that key, not those of all clients."""
         self._left, _ = self._look()
         self._looked = current_clock().elapsed()
-        self._told = False
+        self._logged = False
 
     def sample(self, secret: str = "") -> RequestRecording | None:
-        """A recording for a request that begins, if it is to have one. `secret`: what the client showed as its key."""
+        """A recording for a new request, if it is sampled. `secret`: the key that the client sent."""
         return RequestRecording(self, secret) if self._chance() < self._share else None
 
     def keys_of(self, model: Model) -> tuple[str, ...]:
-        """A key that a file holds may change, and a model knows it from its first request on."""
+        """The providers' keys to redact. A key in a file may change, and a model knows it only from its first request
+        on."""
         return (*getattr(model, "secrets", ()), *_read(self._key_files))
 
     async def open(self, head: RunStart, secret: str) -> RunRecorder | None:
-        """A file; None if there can be none, and that was said."""
-        if not await self._has_room():
+        """A file; None if there can be none, which was logged."""
+        if not await self._has_space():
             return None
         try:
             recorder = self._recorder(secret if len(secret) >= SHORTEST_KEY else "").start(head)
         except UserError as error:
             self._stop(str(error))
             return None
-        if self._told:
-            self._told = False
+        if self._logged:
+            self._logged = False
             log.info("requests are recorded again, in %s", self.folder)
         return recorder
 
@@ -133,16 +135,16 @@ class Recordings:
         if recorder.broken:
             self._stop(f"{recorder.path} could not be written")
             return
-        with suppress(OSError):  # somebody has moved it already
+        with suppress(OSError):  # it was moved already
             self._left -= os.stat(recorder.path).st_size
 
-    async def _has_room(self) -> bool:
+    async def _has_space(self) -> bool:
         if self._left > 0:
             return True
         now = current_clock().elapsed()
-        if self._told and now - self._looked < LOOK_AGAIN:
+        if self._logged and now - self._looked < LOOK_AGAIN:
             return False
-        self._looked = now  # who comes meanwhile does not look too
+        self._looked = now  # concurrent requests do not check too
         self._left, why = await asyncio.to_thread(self._look)
         if self._left <= 0:
             self._stop(why)
@@ -151,8 +153,8 @@ class Recordings:
     def _stop(self, why: str) -> None:
         self._left = 0
         self._looked = current_clock().elapsed()
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             log.warning("requests are not recorded any more: %s", why)
 
     def _look(self) -> tuple[int, str]:
@@ -172,7 +174,7 @@ class Recordings:
 
 
 class RequestRecording:
-    """One request. It has a file once a model is asked."""
+    """The recording of one request. It has a file once a model is asked."""
 
     def __init__(self, recordings: Recordings, secret: str) -> None:
         self._recordings = recordings
@@ -183,10 +185,10 @@ class RequestRecording:
         self._seq = 0
         self._recorder: RunRecorder | None = None
         self._history: tuple[Message, ...] = ()
-        """What the model is asked, without its instructions; at the end with what it said."""
-        self._hearing = PartialResponse()
+        """The messages of the request without the instructions; at the end also the answer."""
+        self._partial = PartialResponse()
         self._shown: tuple[Shown, Shown] | None = None
-        """Text and reasoning of an answer that broke off: what comes instead is told at its end."""
+        """Text and reasoning of an answer that broke off; the difference is recorded when the retry ends."""
         self._verdicts: list[Verdict] = []
         self._attempts = 1
         self._elsewhere = False
@@ -199,7 +201,7 @@ class RequestRecording:
         self._error: Exception | None = None
 
     async def model(self, incoming: ClientRequest, request: Request, serial: bool, model: Model) -> Model:
-        """The model as it is to be asked: what it says is heard here."""
+        """Wraps the model so that its answer is recorded."""
         upstream = incoming.upstream
         settings: dict[str, Json] = {
             "client": incoming.wire,
@@ -224,20 +226,20 @@ class RequestRecording:
         self._recorder = await self._recordings.open(head, self._secret)
         if self._recorder is None:
             return model
-        self._say(RunStarted, upstream.alias, BY_CLIENT)
-        return _Overheard(model.name, self._recorder.recorded(model), self)
+        self._emit(RunStarted, upstream.alias, BY_CLIENT)
+        return _RecordedModel(model.name, self._recorder.recorded(model), self)
 
-    # What is heard of the model
+    # The model's answer
 
     def incoming(self, request: Request) -> None:
-        self._say(RequestSent, len(request.messages), len(request.tools), False)
+        self._emit(RequestSent, len(request.messages), len(request.tools), False)
 
-    def hear(self, delta: Delta) -> None:
+    def on_delta(self, delta: Delta) -> None:
         match delta:
             case TextDelta() | ReasoningDelta() if self._shown is None:
-                self._seq += 1  # that of an event, which is read out of the delta
+                self._seq += 1  # the number of the event that is derived from the delta
             case UsageReported(usage):
-                self._usage = usage if usage.total_tokens else self._usage  # some report zeros: they do not know
+                self._usage = usage if usage.total_tokens else self._usage  # some servers report zeros for unknown
             case AttemptFailed(verdict, wait, elsewhere):
                 self._note_attempt(verdict, wait, elsewhere)
             case CallReady(call):
@@ -247,13 +249,13 @@ class RequestRecording:
             case Restarted():
                 self._drop("the answer broke off", {*self._calls})
                 if self._shown is None:
-                    said = self._hearing.message
+                    said = self._partial.message
                     self._shown = Shown(said.text), Shown(said.reasoning)
             case Ended():
                 self._end_answer(delta)
             case _:
                 pass
-        self._hearing.feed(delta)
+        self._partial.feed(delta)
 
     def failed(self, error: Exception) -> None:
         self._error = error
@@ -263,7 +265,7 @@ class RequestRecording:
         self._elsewhere = self._elsewhere or elsewhere
         self._verdicts.append(verdict)
         self._spent, self._usage = self._spent + self._usage, Usage()
-        self._say(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
+        self._emit(RequestRetried, verdict.attempt, verdict.kind, verdict.reason, wait, verdict.model, elsewhere)
 
     def _end_answer(self, ended: Ended) -> None:
         self._ended = ended
@@ -279,14 +281,14 @@ class RequestRecording:
                 (text, TextAdded, TextReplaced),
             ):
                 if rest.replaced or rest.text:
-                    self._say(replaced if rest.replaced else added, rest.text)
+                    self._emit(replaced if rest.replaced else added, rest.text)
         if message.text:
-            self._say(TextFinished, message.text, not message.calls)
+            self._emit(TextFinished, message.text, not message.calls)
         if message.calls:
             calls = message.calls
-            told = self._told(calls)
+            listed = self._call_fields(calls)
             self._drop("it is not in the message", {*self._calls} - {(call.index, call.id) for call in calls})
-            self._say(ToolCallsDetected, len(calls), [call.name for call in calls], told)
+            self._emit(ToolCallsDetected, len(calls), [call.name for call in calls], listed)
 
     def _number(self, call: ToolCall) -> int:
         """The number of a call. One that was never complete gets its number at the end of the answer."""
@@ -295,15 +297,15 @@ class RequestRecording:
             return known[0]
         number, self._next_call = self._next_call, self._next_call + 1
         self._calls[call.index, call.id] = number, call
-        self._say(CallWritten, number, call.id, call.name, call.arguments)
+        self._emit(CallWritten, number, call.id, call.name, call.arguments)
         return number
 
     def _drop(self, reason: str, calls: set[tuple[int, str]]) -> None:
         for known in sorted(calls):
             number, call = self._calls.pop(known)
-            self._say(CallDropped, number, call.id, call.name, reason)
+            self._emit(CallDropped, number, call.id, call.name, reason)
 
-    def _told(self, calls: Iterable[ToolCall]) -> list[dict[str, Json]]:
+    def _call_fields(self, calls: Iterable[ToolCall]) -> list[dict[str, Json]]:
         return [
             {"call": self._number(call), "id": call.id, "name": call.name, "arguments": call.arguments}
             for call in calls
@@ -311,14 +313,14 @@ class RequestRecording:
 
     @property
     def _message(self) -> Assistant:
-        """What the model said, all of it."""
+        """The complete message of the model."""
         said = self._ended.message if self._ended is not None else None
-        return said or self._hearing.message
+        return said or self._partial.message
 
     # How it ended
 
     def end(self, error: BaseException | None = None, words: str = "") -> None:
-        """`error` is why the client did not get its answer, `words` say it where the error itself has none."""
+        """`error` is why the client did not get its answer; `words` is the message if the error has none."""
         recorder = self._recorder
         if recorder is None:
             return
@@ -328,23 +330,23 @@ class RequestRecording:
             self._drop("the answer broke off", {*self._calls})
         if error is not None:
             verdicts = error.verdicts if isinstance(error, UnbrokenError) else ()
-            self._say(RunFailed, type(error).__name__, str(error) or words, [*map(_saved, verdicts)])
+            self._emit(RunFailed, type(error).__name__, str(error) or words, [*map(_saved, verdicts)])
         elif ended is None or ended.verdict.failed:
             reason = ended.verdict.reason if ended is not None else "the model stopped without an end"
-            self._say(RunFailed, "ChainBroken", reason, [*map(_saved, self._verdicts)])
+            self._emit(RunFailed, "ChainBroken", reason, [*map(_saved, self._verdicts)])
         else:
-            self._say_finished()
+            self._emit_finished()
         self._recorder = None
         self._recordings.close(recorder)
 
-    def _say_finished(self) -> None:
+    def _emit_finished(self) -> None:
         message = self._message
         self._history = (*self._history, message)
         made = sum(len(said.calls) for said in self._history if isinstance(said, Assistant))
         returned = sum(len(said.results) for said in self._history if isinstance(said, ToolMessage))
         usage = asdict(self._spent + self._usage)
         del usage["raw"]
-        self._say(
+        self._emit(
             RunFinished,
             message.text,
             "waiting" if message.calls else "answered",
@@ -353,7 +355,7 @@ class RequestRecording:
             len(message.calls),
             usage,
             round(self._clock.elapsed() - self._began, 9),
-            self._told(call for call in message.calls if not call.problem),
+            self._call_fields(call for call in message.calls if not call.problem),
             made == returned,
             made,
             returned,
@@ -362,14 +364,14 @@ class RequestRecording:
             [*map(_saved, self._verdicts)],
         )
 
-    def _say(self, kind: type[Event], *fields: Any) -> None:
+    def _emit(self, kind: type[Event], *fields: Any) -> None:
         if self._recorder is not None:
             self._recorder.on_event(kind(self._run, 0, self._seq, self._clock.now(), *fields))
             self._seq += 1
 
 
-class _Overheard:
-    """A model, and who hears what it says."""
+class _RecordedModel:
+    """A model whose answers are passed to a recording."""
 
     def __init__(self, name: str, ask: Ask, recording: RequestRecording) -> None:
         self.name = name
@@ -383,7 +385,7 @@ class _Overheard:
             async with closing(self._ask(request)) as batches:
                 async for deltas in batches:
                     for delta in deltas:
-                        recording.hear(delta)
+                        recording.on_delta(delta)
                     yield deltas
         except Exception as error:
             recording.failed(error)

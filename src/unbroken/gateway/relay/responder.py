@@ -2,8 +2,8 @@
 
 The order: find the turns of its history (`turns.turn_store`), decide between releasing a held call and asking the model
 (`turns.serial`), repair the history (`history_repair`), ask the model (`upstreams`), write the client's bytes
-(`client_stream`), keep what later requests need (`turns.turn_store`). Each is decided there; here it is done, and
-counted. HTTP stays outside: the answer goes into an `Outlet`.
+(`client_stream`), store what later requests need (`turns.turn_store`). The decisions are made there; this module
+carries them out and counts. HTTP stays outside: the answer goes into an `Outlet`.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ from unbroken.wires.wire import Plain
 log = logging.getLogger("unbroken.gateway")
 
 WHOLE_EVERY = 50
-"""So many responses that stand on one another, and all that was said is kept once more: a long line is read in few."""
+"""After this many responses in a chain, the complete conversation is stored again, so a long chain needs few reads."""
 _CALL = 200
-"""Bytes of a call, about."""
+"""Approximate bytes of a call."""
 REPAIRS, TURN, REASONING = "x-unbroken-repairs", "x-unbroken-turn", "x-unbroken-reasoning"
 
 
@@ -84,7 +84,7 @@ class Responder:
         self._now = now
         self._in_flight = InFlight()
         self._first_attempts: Counter[str] = Counter()
-        """Those that are being answered, by their keys for retries."""
+        """Requests that are being answered, by their retry keys."""
 
     async def answer(self, incoming: ClientRequest, out: Outlet, outcome: Outcome) -> None:
         check_body(incoming.route, incoming.body)
@@ -103,30 +103,30 @@ class Responder:
             if plain is not None and len(plain.calls) > self._settings.max_calls:
                 raise too_many_calls(self._settings.max_calls)
             if plain is not None:
-                await self._give_back(incoming.upstream.alias, data, plain, out, outcome)
+                await self._send_unchanged(incoming.upstream.alias, data, plain, out, outcome)
             else:
                 await self._answer(incoming, out, outcome, fetched)
 
     async def _answer(
         self, incoming: ClientRequest, out: Outlet, outcome: Outcome, first: Fetched | Sent | None = None
     ) -> None:
-        """`first`: the first try, where it was made already."""
+        """`first`: the first attempt, if it was made already."""
         if incoming.upstream.wire != incoming.wire and (what := incoming.route.http.held_by_provider(incoming.body)):
-            raise InvalidRequest(f"`{what}` is held by the provider of {incoming.wire}, and this model is not of it")
+            raise InvalidRequest(f"`{what}` is stored by a provider of {incoming.wire}, which this model does not use")
         request = read_request(incoming.route, incoming.body)
         check_ids(request.messages, len(incoming.data))
         outcome.stream = request.stream
         said = request.messages
         parent, depth = as_text(incoming.body.get("previous_response_id")) if incoming.route.http.stores else "", 0
         if parent:
-            request, depth = await self._go_on_from(incoming, request, parent)
+            request, depth = await self._continue_from(incoming, request, parent)
         serial = incoming.serial or request.parallel is False
         exchange = Exchange(incoming, request, said, parent, serial, out, outcome, new_id(incoming.wire), first, depth)
-        if first is not None:  # a fresh question: there are no turns in it
+        if first is not None:  # a new conversation: it has no turns
             await self._ask(exchange, AskModel(request.messages))
             return
         returns = ends_in_result(incoming)
-        # A client may return the result of a held call and not ask again for one call at a time.
+        # A client may return the result of a held call without repeating that it takes one call at a time.
         required = serial or (returns and _answers_one_of_ours(request.messages))
         found = await self._turn_store.find(incoming.scope, request.messages, exchange.context, required=required)
         turns = choose_turns(request.messages, found)
@@ -152,7 +152,7 @@ class Responder:
                 await self._turn_store.touch(turn, holds.get(turn.key))
                 self._metrics.released(incoming.upstream.alias)
                 self._stats.hold(turn.key, len(turn.message.calls) - decision.position - 1)
-                await self._hand_out(exchange, decision)
+                await self._release_call(exchange, decision)
             case AskModel():
                 missing = missing_turn(request.messages, folds, turns, found, serial=serial) if returns else None
                 if missing is not None:
@@ -162,8 +162,8 @@ class Responder:
                     self._stats.hold(turn.key, 0)
                 await self._ask(exchange, decision)
 
-    async def _give_back(self, alias: str, data: bytes, plain: Plain, out: Outlet, outcome: Outcome) -> None:
-        """The short way: the model's own bytes, and nothing of them has to be kept."""
+    async def _send_unchanged(self, alias: str, data: bytes, plain: Plain, out: Outlet, outcome: Outcome) -> None:
+        """Sends the model's own body, of which nothing has to be stored."""
         outcome.usage = plain.usage
         outcome.first_after = time.perf_counter() - outcome.began
         if plain.calls:
@@ -173,26 +173,26 @@ class Responder:
         await out.begin(False, {})
         await out.send(data)
 
-    async def _go_on_from(self, incoming: ClientRequest, request: Request, parent: str) -> tuple[Request, int]:
-        """The request with all that was said up to `parent`, and how many responses that were."""
+    async def _continue_from(self, incoming: ClientRequest, request: Request, parent: str) -> tuple[Request, int]:
+        """The request with the conversation up to `parent` before it, and the number of responses in that."""
         before, depth = await self._turn_store.conversation(incoming.scope, parent)
         if before is None:
             raise InvalidRequest(
-                f"previous_response_id `{parent}` is not kept here: it is unknown, too old, not unique, or was made "
-                f"with store=false; send the whole conversation in `input`"
+                f"previous_response_id `{parent}` is not stored here: it is unknown, too old, not unique, or was made "
+                f"with store=false; send the complete conversation in `input`"
             )
         first = 1 if incoming.body.get("instructions") else 0
         messages = (*request.messages[:first], *before, *request.messages[first:])
         extra = {name: value for name, value in request.extra.items() if name != "previous_response_id"}
         return replace(request, messages=messages, extra=extra), depth
 
-    # A call that was held
+    # Held calls
 
-    async def _hand_out(self, exchange: Exchange, next: ReleaseCall) -> None:
+    async def _release_call(self, exchange: Exchange, next: ReleaseCall) -> None:
         turn, total = next.turn, len(next.turn.message.calls)
         exchange.outcome.handed = f"{next.position + 1}/{total}"
         log.info("serial_hold session=%s calls=%d handed=%d", turn.key[-8:], total, next.position + 1)
-        await self._say(exchange, "", next.call, {TURN: f"handed {exchange.outcome.handed}"})
+        await self._send_without_model(exchange, "", next.call, {TURN: f"handed {exchange.outcome.handed}"})
 
     async def _repeat(self, exchange: Exchange, answered: Answered) -> None:
         """The same answer, for a retry of the request."""
@@ -203,9 +203,11 @@ class Responder:
             log.info("serial_hold session=%s calls=%d handed=1", turn.key[-8:], total)
         told = [answered.lost, f"handed {exchange.outcome.handed}" if exchange.outcome.handed else ""]
         headers = {TURN: ", ".join(filter(None, told))} if any(told) else {}
-        await self._say(exchange, answered.text, answered.call, headers)
+        await self._send_without_model(exchange, answered.text, answered.call, headers)
 
-    async def _say(self, exchange: Exchange, text: str, call: ToolCall | None, headers: Mapping[str, str]) -> None:
+    async def _send_without_model(
+        self, exchange: Exchange, text: str, call: ToolCall | None, headers: Mapping[str, str]
+    ) -> None:
         """An answer that needs no model."""
         if call is not None:
             exchange.outcome.calls = (call.name,)
@@ -245,8 +247,8 @@ class Responder:
                     outcome.set_result(exchange.answered)
 
     async def _may_join(self, exchange: Exchange) -> bool:
-        """May it get the answer that is being given to the same request? Not if its SDK says that it is a first
-        attempt, nor a retry if there are several of which it may be one."""
+        """May it share the answer of an equal request in flight? Not if its SDK marks it as a first attempt, and not a
+        retry that could belong to several requests."""
         attempt, key = exchange.incoming.attempt, exchange.retry_key
         if attempt.key or not attempt.counted:
             return True
@@ -257,7 +259,7 @@ class Responder:
     async def _ask_model(self, exchange: Exchange, decision: AskModel) -> None:
         incoming, outcome = exchange.incoming, exchange.outcome
         request, edits = prepare_request(
-            incoming, exchange.request, decision, serial=exchange.serial, goes_on=bool(exchange.parent)
+            incoming, exchange.request, decision, serial=exchange.serial, continued=bool(exchange.parent)
         )
         outcome.repairs = tuple(dict.fromkeys(map(name_of, edits)))
         headers = self._lost(exchange, decision.lost)
@@ -320,14 +322,13 @@ class Responder:
         known = f"; {last.calls} calls" if last.calls else ""
         if self._settings.strict and last.reason not in ("failed", "interrupted"):
             raise InvalidRequest(
-                f"the calls that were held for this history are not handed out, and this gateway is strict: "
+                f"the calls that were held for this history are lost, and this gateway is strict: "
                 f"{last.reason}{known}; start the turn again without its calls and results"
             )
         return {TURN: f"lost; {last.reason}{known}"}
 
     async def _answered_before(self, exchange: Exchange) -> Answered | None:
-        """What this request was answered with a moment ago, if it is marked as a retry and its calls are still waited
-        for."""
+        """The recent answer to this request, if it is marked as a retry and its calls are still held."""
         attempt, window = exchange.incoming.attempt, self._settings.retry_window
         if window <= 0 or not (attempt.key or attempt.counted):
             return None
@@ -336,7 +337,7 @@ class Responder:
                 await self._turn_store.note_first_attempt(exchange.retry_key, window)
                 return None
             if await self._turn_store.first_attempts(exchange.retry_key) > 1:
-                return None  # of which one this is a retry cannot be known
+                return None  # it could be a retry of any of them
         turn, saved = await self._turn_store.answered(exchange.retry_key)
         if saved is None:
             return None
@@ -364,7 +365,7 @@ class Responder:
     async def _conclude(
         self, exchange: Exchange, client_stream: ClientStream, ended: Ended, headers: dict[str, str]
     ) -> bytes:
-        """The end of the answer, after what has to be kept of it is kept."""
+        """Sends the end of the answer after everything that has to be stored is stored."""
         incoming, outcome = exchange.incoming, exchange.outcome
         alias = incoming.upstream.alias
         if outcome.usage is not None:
@@ -384,7 +385,7 @@ class Responder:
         last = await off_loop(len(client_stream.head), lambda: client_stream.end(ended, handed))
         turn = await off_loop(_CALL * len(calls), lambda: exchange.turn(message, calls, holds, client_stream))
         if turn is not None:
-            required = exchange.serial and bool(calls)  # nothing is released that cannot be held
+            required = exchange.serial and bool(calls)  # no call is released if the others cannot be held
             if await self._turn_store.keep(incoming.scope, *turn, exchange.context, required=required):
                 self._metrics.kept("held" if holds else "turn")
         if exchange.serial:
@@ -405,7 +406,7 @@ class Responder:
     async def _keep_for_retries(
         self, exchange: Exchange, text: str, call: ToolCall | None, turn: Turn | None, headers: Mapping[str, str]
     ) -> None:
-        """Without an idempotency key only what would be lost with this answer: calls that are held."""
+        """Without an idempotency key, stores only answers with held calls, which would be lost otherwise."""
         digest, lost = exchange.body_digest, headers.get(TURN, "")
         exchange.answered = Answered(text, call, turn, lost, digest)
         if self._settings.retry_window > 0 and (exchange.incoming.attempt.key or (turn is not None and turn.held)):
@@ -433,24 +434,24 @@ def _check_same(body: str, exchange: Exchange) -> None:
     if body != exchange.body_digest:
         raise Refused(
             422,
-            "this idempotency key was used with another body a moment ago: send the same body with it, or use a key of "
-            "its own for each request",
+            "this idempotency key was just used with a different body: send the same body with it, or use a new key "
+            "for each request",
         )
 
 
 def _answers_one_of_ours(messages: Sequence[Message]) -> bool:
-    """Has a call of the last turn an id that a gateway made? Then others of that turn may be held."""
+    """Does the last turn have a call id that a gateway made? Then other calls of that turn may be held."""
     last = next((said for said in reversed(messages) if isinstance(said, Assistant)), None)
     return last is not None and any(is_ours(call.id) for call in last.calls)
 
 
 def _id_in(head: bytes) -> str:
-    """The id of a response: of a body, or of the first event that has it."""
+    """The id of a response, from a body or from the first event that has it."""
     lines = [head] if head[:1] == b"{" else [line[5:] for line in head.splitlines() if line.startswith(b"data:")]
     for line in lines:
         try:
             said = as_dict(loads(line))
-        except StreamError:  # `[DONE]`, or what only the provider can read
+        except StreamError:  # `[DONE]`, or something that is not JSON
             continue
         if id := as_text(as_dict(said.get("response", said)).get("id")):
             return id
@@ -458,6 +459,6 @@ def _id_in(head: bytes) -> str:
 
 
 def _as_verdict(error: UnbrokenError) -> Verdict:
-    """How an answer failed that had begun: what is left to say in its stream."""
+    """How an answer failed after it had begun: the error for its stream."""
     kind = error.verdicts[-1].kind if error.verdicts and error.verdicts[-1].failed else "error"
     return Verdict(kind, str(error))

@@ -1,9 +1,9 @@
-"""Jobs of a loop for one thread that does together what waits together. Knows nothing of what the jobs are.
+"""Hands jobs from an event loop to one thread, which takes all waiting jobs at once. Independent of what the jobs do.
 
-A thread beside a busy loop can starve. The loop gives up the interpreter's lock at each poll, for about a microsecond;
-the thread is told, comes too late, and its wait for a forced switch (5 ms) begins anew each time. A put of 0.1 ms was
-seen to take 27 s that way. So where nothing has come back for a while, the loop itself waits for the thread: a moment
-that costs next to nothing, because the thread then does what it has to do without being disturbed.
+A thread beside a busy loop can starve. The loop releases the interpreter's lock at each poll, for about a microsecond;
+the thread wakes up too late, and its wait for a forced switch (5 ms) starts over each time. A put of 0.1 ms was seen to
+take 27 s that way. So if no result has arrived for a while, the loop itself waits briefly for the thread. That costs
+next to nothing, because the thread can then finish undisturbed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 _STARVING = 0.002
-"""Seconds without an outcome, after which the loop waits."""
+"""Seconds without a result after which the loop waits."""
 _MOMENT = 0.001
-"""Seconds that it waits then, at the most. If the thread is not starved but waits for the disk, that is all in vain."""
+"""Maximum seconds of that wait. It is wasted if the thread is not starved but waits for the disk."""
 _RARELY = 0.02
-"""Seconds between two such moments, which were in vain."""
+"""Seconds between two such waits, if the last one was wasted."""
 
 
 class Job(Protocol):
@@ -42,13 +42,13 @@ class Handoff(Generic[J]):
         self._together = together
         self._bytes_together = bytes_together
         self._jobs: SimpleQueue[J | None] = SimpleQueue()
-        """None is the last."""
+        """None is the end."""
         self._outcomes: SimpleQueue[Sequence[Outcome]] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiting = 0
         self._came = False
-        """Has there been an outcome since the timer was set?"""
+        """Has there been a result since the timer was set?"""
 
     def ask(self, job: J) -> None:
         if self._timer is None or job.done.get_loop() is not self._loop:
@@ -62,7 +62,7 @@ class Handoff(Generic[J]):
         self._jobs.put(None)
 
     def take(self) -> list[J]:
-        """What waits, or the first that comes. Nothing: the end."""
+        """All waiting jobs, or the first that arrives. Empty: the end."""
         taken: list[J] = []
         size = 0
         job = self._jobs.get()
@@ -76,12 +76,12 @@ class Handoff(Generic[J]):
             except Empty:
                 return taken
         if taken:
-            self._jobs.put(None)  # to be met again when these are done
+            self._jobs.put(None)  # puts the end back for the next call
         return taken
 
     def answer(self, outcomes: Sequence[Outcome]) -> None:
         self._outcomes.put(outcomes)
-        with suppress(RuntimeError):  # a loop that is closed: nobody waits there
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for the result
             outcomes[0][0].get_loop().call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
@@ -93,7 +93,7 @@ class Handoff(Generic[J]):
         self._came = True
         for done, outcome in outcomes:
             self._waiting -= 1
-            if done.done():  # who asked was cancelled
+            if done.done():  # the caller was cancelled
                 continue
             if isinstance(outcome, Exception):
                 done.set_exception(outcome)

@@ -1,4 +1,4 @@
-"""A store that dies with its process: for tests, for trials, and for one worker that may forget.
+"""A store in the memory of this process: for tests, for trying things out, and for a single worker that may forget.
 
 It belongs to one loop, so nothing is locked. A dict holds the entries in the order in which they were written, which
 decides what is evicted first; a heap orders them by expiry.
@@ -20,9 +20,9 @@ from unbroken.gateway.stores.store import (
 )
 
 OVERHEAD = 400
-"""Bytes that Python takes for an entry beside its key and value."""
+"""Bytes that an entry takes besides its key and value."""
 _PORTION = 64
-"""Expired entries that one `put` removes at the least; it always removes more than it adds."""
+"""Minimum number of expired entries that one `put` removes; it always removes more than it adds."""
 
 
 class MemoryStore:
@@ -34,7 +34,8 @@ class MemoryStore:
         self._now = now
         self._entries: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._expiring: list[tuple[float, str]] = []
-        """A heap. A pair whose entry is gone, or was written anew, stays until it comes up or there are too many."""
+        """A heap by expiry. Pairs of entries that were removed or replaced stay until they reach the top or become too
+        many."""
         self._bytes = 0
         self._closed = False
 

@@ -1,4 +1,4 @@
-"""Opens the store that an address names. `redis` is an extra: it is loaded only if an address asks for it."""
+"""Opens the store at an address. `redis` is an extra, which is loaded only if an address needs it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def open_store(
 ) -> Store:
     """`memory:`, `sqlite:PATH` (or just a path), `redis://`, `rediss://`, `valkey://`, `valkeys://`.
 
-    `max_bytes` is kept by throwing out what is oldest; Redis keeps its own limit (`maxmemory`). `max_entry` is the most
-    that one value may have. Raises `UserError` if the address says nothing or its file cannot be used; whether a server
-    is there shows at the first use, or at `ping`.
+    Beyond `max_bytes` the oldest entries are removed; Redis has its own limit (`maxmemory`). `max_entry` is the maximum
+    size of one value. Raises `UserError` if the address is not valid or its file cannot be used. A server is contacted
+    at the first use, or with `ping`.
     """
     scheme, rest = _split(url)
-    # One entry must not push out all others.
+    # One entry must not evict all others.
     own_limit = min(max_entry, max_bytes // 2)
     match scheme:
         case "memory" if rest in ("", "//"):
@@ -41,7 +41,7 @@ def open_store(
 
 
 def store_url(setting: str) -> str:
-    """The store's address: what the setting says, or what the variable holds that it names."""
+    """The store's address: the setting itself, or the value of the variable that it names."""
     if not setting.startswith("env:"):
         return setting
     name = setting.removeprefix("env:")
@@ -51,10 +51,10 @@ def store_url(setting: str) -> str:
 
 
 def check_store(url: str) -> None:
-    """What can be seen of a store without opening it; `UserError` if it could not be used. A server is not asked."""
+    """Checks a store without opening it; raises `UserError` if it cannot be used. A server is not contacted."""
     scheme, rest = _split(url)
     if scheme != "sqlite":
-        open_store(url)  # which asks no server yet
+        open_store(url)  # does not contact the server yet
         return
     path = Path(_path(rest))
     where = f"store `sqlite:{rest}` cannot be used"

@@ -1,12 +1,12 @@
 """The store on a server of the Redis protocol (Redis, Valkey): for gateways on many machines.
 
-What is asked while an exchange is under way goes out together in the next one: one MULTI for all puts, one MGET for all
-gets. A command costs the client library ten times of what it costs the server. The limit of the whole is the server's
-own: set `maxmemory` with the policy `noeviction`; a full server then refuses to write, which clients see, while one
-that evicts loses turns silently. One server, or one address before several; not a cluster, whose nodes refuse a command
-across them.
+Requests that arrive during an exchange are sent together in the next one: one MULTI for all puts, one MGET for all
+gets. A command costs the client library ten times as much as the server. The server limits the total size: set
+`maxmemory` with the policy `noeviction`. A full server then refuses writes, which clients see; a server that evicts
+loses turns silently. Use one server, or one address in front of several; not a cluster, whose nodes refuse commands
+across nodes.
 
-Who asks waits for two exchanges at the most. Connections that the server closed are opened again by the next command.
+A caller waits for two exchanges at most. The next command reopens connections that the server closed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from unbroken.gateway.stores.store import (
 PREFIX = f"unbroken:{FORMAT}:".encode()
 _CONNECTING = 2.0
 _EXCHANGE = 3.0
-"""Seconds for a connection, and for an exchange with all that it takes."""
+"""Seconds for a connection, and for a complete exchange."""
 _TOGETHER = 256
 _BYTES_TOGETHER = 16 << 20
-"""The most that goes out in one exchange."""
+"""Maximum size of one exchange."""
 _APPEND = """
 if redis.call('STRLEN', KEYS[1]) < tonumber(ARGV[2]) then redis.call('APPEND', KEYS[1], ARGV[1]) end
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])
 """
 _LONGEST = 100 * 365 * 24 * 3600.0
-"""Seconds: more milliseconds than this, and a server may not be able to count them."""
+"""Maximum seconds: a server may not accept more milliseconds than this."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ _Job = TypeVar("_Job", _Put, _Get)
 
 
 class _Hangs(StoreUnavailable):
-    """It did not answer in time."""
+    """The server did not answer in time."""
 
 
 class RedisStore:
@@ -77,11 +77,11 @@ class RedisStore:
     def __init__(self, url: str, *, max_entry: int = 8 << 20) -> None:
         self._max_entry = max_entry
         self._label, self._password = _read(url)
-        self._client: Any = _connect(url)  # its types are partial, and other ones from version to version
+        self._client: Any = _connect(url)  # its types are incomplete and change between versions
         self._puts: deque[_Put] = deque()
         self._gets: deque[_Get] = deque()
         self._exchanging: asyncio.Task[None] | None = None
-        """Lives while something waits; awaited by `aclose`."""
+        """Runs while requests wait; awaited by `aclose`."""
         self._closed = False
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -106,7 +106,7 @@ class RedisStore:
         await job.done
 
     async def stats(self) -> StoreStats:
-        """Of the server's whole database, which may hold what is not ours: to count ours would take a walk over all."""
+        """Counts the server's whole database, which may hold other data: counting ours would need a scan."""
         self._refuse_closed()
         async with self._asking():
             async with self._client.pipeline(transaction=False) as pipeline:
@@ -118,7 +118,7 @@ class RedisStore:
     async def ping(self) -> None:
         self._refuse_closed()
         async with self._asking():
-            # Written, because a full server answers whoever only asks whether it is there.
+            # Writes something, because a full server still answers a PING.
             await self._client.set(_encoded("ping"), b"", px=1000)
 
     async def aclose(self) -> None:
@@ -143,7 +143,7 @@ class RedisStore:
                     await self._attempt(puts, self._put)
                 if gets:
                     await self._attempt(gets, self._get)
-            except _Hangs as error:  # it would keep them all waiting, one exchange after the other
+            except _Hangs as error:  # otherwise they would all wait, one exchange after the other
                 for job in (*gets, *self._puts, *self._gets):
                     _fail(job, error)
                 self._puts.clear()
@@ -160,13 +160,13 @@ class RedisStore:
                 raise
         else:
             for job, outcome in zip(jobs, outcomes, strict=True):
-                if not job.done.done():  # else who asked was cancelled
+                if not job.done.done():  # otherwise the caller was cancelled
                     job.done.set_result(outcome)
 
     async def _put(self, puts: list[_Put]) -> list[None]:
         rows = [(key, value, job.milliseconds) for job in puts for key, value in job.entries]
         appended = [(key, value, job.milliseconds) for job in puts for key, value in job.appended]
-        if len(rows) == 1 and not appended:  # half the price of a transaction
+        if len(rows) == 1 and not appended:  # half the cost of a transaction
             key, value, milliseconds = rows[0]
             await self._client.set(key, value, px=milliseconds)
         else:
@@ -189,7 +189,7 @@ class RedisStore:
                 yield
         except TimeoutError:
             raise _Hangs(f"store `{self._label}` did not answer within {_EXCHANGE:g} s") from None
-        except Exception as error:  # noqa: BLE001 - foreign code; whatever came out of it, somebody waits for an answer
+        except Exception as error:  # noqa: BLE001 - whatever the library raises, the callers need an answer
             raise StoreUnavailable(
                 f"store `{self._label}` failed: {self._without_password(str(error) or type(error).__name__)}"
             ) from None
@@ -199,7 +199,7 @@ class RedisStore:
 
 
 def _fail(job: _Put | _Get, error: StoreUnavailable) -> None:
-    if not job.done.done():  # else who asked was cancelled
+    if not job.done.done():  # otherwise the caller was cancelled
         job.done.set_exception(StoreUnavailable(str(error)))
 
 
@@ -221,8 +221,8 @@ def _encoded(key: str) -> bytes:
 
 
 def _read(url: str) -> tuple[str, str]:
-    """What may be shown of an address, and its password. Nothing of one that cannot be read may be shown: what looks
-    like its port may be a part of a password."""
+    """The part of an address that may be shown, and its password. An address that cannot be parsed is not shown at all:
+    what looks like its port may be part of a password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 6379
@@ -240,10 +240,10 @@ def _connect(url: str) -> Any:
             url,
             socket_connect_timeout=_CONNECTING,
             socket_timeout=_EXCHANGE,
-            retry=Retry(NoBackoff(), 1),  # a connection that the server has closed shows only when it is used
-            retry_on_error=[ReadOnlyError],  # another server has become the one to write to
+            retry=Retry(NoBackoff(), 1),  # a closed connection is noticed only when it is used
+            retry_on_error=[ReadOnlyError],  # another server has become the primary
         )
-        client.connection_pool.make_connection()  # which knows the options in the address
+        client.connection_pool.make_connection()  # parses the options in the address
     except (TypeError, ValueError):
         raise _unreadable() from None
     return client

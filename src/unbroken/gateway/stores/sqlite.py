@@ -1,6 +1,6 @@
-"""The store in a file: one thread of its own does all that touches it, so that the loop never waits for a disk.
+"""The store in a SQLite file. A thread does all file access, so the loop never waits for a disk.
 
-What is asked while the thread is busy is done together: all puts in one transaction, then all gets in one reading. So a
+Requests that arrive while the thread is busy are done together: all puts in one transaction, then all gets in one. So a
 hundred at once cost little more than one.
 """
 
@@ -30,31 +30,29 @@ from unbroken.gateway.stores.store import (
     wall_time,
 )
 
-# The SQLite file itself: opened, checked, read, written, kept small. Synchronous; `sqlite` calls it in its thread.
+# The SQLite file itself: opens, checks, reads, writes and trims it. Synchronous; `SQLiteStore` calls it in its thread.
 #
-# Any number of processes may have the file open. It is in WAL mode with `synchronous=NORMAL`: what was committed
-# survives the death of the process at any moment; when the machine itself loses power, the last commits may be lost,
-# the file not.
-#
-# Rows stand in the order of their writing (`id`), so that what goes first when there is no room lies together and its
-# pages become free. How much is used is read from the file's header, in no time: no sum is kept or computed.
+# Any number of processes may have the file open. It is in WAL mode with `synchronous=NORMAL`: commits survive a crash
+# of the process at any moment. If the machine loses power, the last commits may be lost, but not the file. Rows are in
+# the order of writing (`id`), so the rows that are evicted first are adjacent and their pages become free. The used
+# size comes from the file's header, which is fast: no sum is stored or computed.
 
 
 APPLICATION = 0x756E6272
-"""Stands in the header of our files (`unbr`), so that nobody else's is taken for one."""
+"""Marks our files in the header (`unbr`), so that we never use another program's file."""
 _BUSY = 5.0
 """Seconds to wait for another process that writes."""
 _SLICE = 1 << 20
-"""Bytes after whose writing the size is looked at again. Several processes may be over the limit by as much, each."""
+"""The size is checked after this many bytes are written. Each process may exceed the limit by this much."""
 _PORTION = 500
-"""Rows that are removed in one transaction: others want to write too."""
+"""Rows that are removed in one transaction, so that others can write in between."""
 _SCHEMA = (
     "CREATE TABLE entries"
     " (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, expires REAL NOT NULL, value BLOB NOT NULL)",
     "CREATE INDEX entries_by_expiry ON entries (expires)",
 )
 _PUT = "INSERT OR REPLACE INTO entries (key, expires, value) VALUES (?, ?, ?)"
-# Replaced rather than updated, so that its row is the newest: a list is never evicted before what it lists.
+# Replaced instead of updated, so that its row is the newest: a list is never evicted before its entries.
 _APPEND = (
     "WITH old AS (SELECT coalesce((SELECT value FROM entries WHERE key = ?1 AND expires > ?4), x'') AS value)"
     " INSERT OR REPLACE INTO entries (key, expires, value) SELECT ?1, ?2,"
@@ -74,9 +72,9 @@ class SQLiteFile:
     def __init__(self, path: str, max_bytes: int) -> None:
         self.label = f"sqlite:{path}"
         self._slice = min(_SLICE, max_bytes // 8)
-        self._room = max_bytes - self._slice
-        """Beyond this, the oldest go: what is written before the next look still fits."""
-        self._written = self._slice  # so that the first look comes with the first writing
+        self._limit = max_bytes - self._slice
+        """Beyond this, the oldest rows are removed: what is written before the next check still fits."""
+        self._written = self._slice  # so that the first write checks the size
         self._rows_written = 0
         self._looked = 0.0
         self._connection = _open(path, self.label)
@@ -86,7 +84,7 @@ class SQLiteFile:
         self._connection.close()
 
     def put(self, rows: Sequence[Row], appended: Sequence[tuple[bytes, float, bytes, float]] = ()) -> None:
-        """Key, time of its expiry, value: all of them, or none. What is `appended` has the present time as well."""
+        """Rows of key, expiry and value: writes all of them or none. Rows of `appended` also have the current time."""
         with _Writing(self._connection):
             self._connection.executemany(_PUT, rows)
             if appended:
@@ -98,7 +96,7 @@ class SQLiteFile:
     def get(self, keys: Sequence[bytes], now: float) -> list[bytes | None]:
         if len(keys) == 1:
             return [self._get(keys[0], now)]
-        self._connection.execute("BEGIN")  # one state of the file for all of them, locked once
+        self._connection.execute("BEGIN")  # one transaction: a consistent state of the file, locked once
         try:
             return [self._get(key, now) for key in keys]
         finally:
@@ -109,11 +107,11 @@ class SQLiteFile:
         return row[0] if row is not None else None
 
     def trim(self, now: float) -> None:
-        """Removes some of what has expired and, if there is too much, the oldest. To be called after each writing; does
-        nothing most of the time."""
+        """Removes some expired rows and, beyond the limit, the oldest ones. Call it after each write; mostly it does
+        nothing."""
         if self._written < self._slice and 0 <= now - self._looked < 1:
             return
-        # More than was written in the meantime, so that it gets less if all of that expires.
+        # More than was written meanwhile, so that the file shrinks if everything expires.
         portion = _PORTION + 2 * self._rows_written
         self._looked, self._written, self._rows_written = now, 0, 0
         with _Writing(self._connection):
@@ -122,12 +120,12 @@ class SQLiteFile:
             pass
 
     def _evict(self) -> bool:
-        """A portion of the oldest, if there is too much. Is there still?"""
-        if self._used() <= self._room:
+        """Removes some of the oldest rows if the file is too large. Returns whether it still is."""
+        if self._used() <= self._limit:
             return False
         with _Writing(self._connection):
-            # Asked again: another process may have been here in the meantime.
-            excess, last = self._used() - self._room, -1
+            # Checked again: another process may have evicted meanwhile.
+            excess, last = self._used() - self._limit, -1
             for id, size in self._connection.execute(_OLDEST, (_PORTION,)):
                 if excess <= 0:
                     break
@@ -145,13 +143,13 @@ class SQLiteFile:
         return StoreStats(entries, self._used())
 
     def check(self) -> None:
-        """That it can be written to now, and its disk is not full: something is, that has expired already."""
+        """Checks that the file is writable and the disk is not full, by writing an entry that has already expired."""
         with _Writing(self._connection):
             self._connection.execute(_PUT, (b"check", 0.0, b""))
 
 
 class _Writing:
-    """One transaction that waits for its turn, and leaves no trace if it fails."""
+    """One write transaction, which waits for others and is rolled back if it fails."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -170,7 +168,7 @@ class _Writing:
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    """What is still open; some errors end a transaction by themselves."""
+    """Rolls back an open transaction; some errors have already ended it."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
@@ -178,7 +176,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 def _open(path: str, label: str) -> sqlite3.Connection:
     connection: sqlite3.Connection | None = None
     try:
-        # Made here because SQLite would let everybody read what models say.
+        # Created here with mode 600, because SQLite would let everybody read the answers.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         _prepare(connection, label)
@@ -192,8 +190,8 @@ def _open(path: str, label: str) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, label: str) -> None:
-    connection.execute("BEGIN")  # one state of the file, while others may be laying it out
-    _look_at(connection, label)  # before anything is written to what may be somebody else's
+    connection.execute("BEGIN")  # one transaction, since other processes may be creating the tables
+    _look_at(connection, label)  # before anything is written to what may be another program's file
     connection.execute("COMMIT")
     _use_wal(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -204,11 +202,11 @@ def _prepare(connection: sqlite3.Connection, label: str) -> None:
             LOG.warning("store `%s` was of format %d and is cleared for format %d", label, version, FORMAT)
         if version != FORMAT:
             _lay_out(connection)
-        connection.execute("SELECT max(id) FROM entries").fetchone()  # a damaged file had better show it now
+        connection.execute("SELECT max(id) FROM entries").fetchone()  # finds a damaged file now
 
 
 def _look_at(connection: sqlite3.Connection, label: str) -> int | None:
-    """The format of the file, None if it is new."""
+    """The format of the file; None if it is new."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -232,7 +230,7 @@ def _lay_out(connection: sqlite3.Connection) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Where several open a new file at once, this is refused without the wait that all else gets."""
+    """Retries, because SQLite does not wait for other processes here if several open a new file at once."""
     end = time.monotonic() + _BUSY
     while True:
         try:
@@ -260,7 +258,7 @@ LOG = logging.getLogger("unbroken.gateway")
 
 _TOGETHER = 256
 _BYTES_TOGETHER = 16 << 20
-"""The most that is done in one transaction."""
+"""Maximum size of one transaction."""
 
 
 @dataclass(slots=True, eq=False)
@@ -285,7 +283,7 @@ class _Get:
 
 @dataclass(slots=True, eq=False)
 class _Ask:
-    """Anything else, done by itself."""
+    """Any other job, done on its own."""
 
     work: Callable[[SQLiteFile], object]
     done: asyncio.Future[Any]
@@ -312,7 +310,8 @@ class SQLiteStore:
         file = SQLiteFile(path, max_bytes)
         self._label = file.label
         self._handoff: _Handoff = Handoff(together=_TOGETHER, bytes_together=_BYTES_TOGETHER)
-        # The thread knows nothing of the store, so that a store nobody closed can still go, and its thread with it.
+        # The thread has no reference to the store, so that a store that was never closed is collected, and its thread
+        # ends.
         self._thread = threading.Thread(target=_serve, args=(file, self._handoff), name="unbroken-store", daemon=True)
         self._stop = weakref.finalize(self, self._handoff.stop)
         self._thread.start()
@@ -357,12 +356,12 @@ def _future() -> asyncio.Future[Any]:
 
 
 def _encoded(key: str) -> bytes:
-    # Ids come from models and clients, and half a surrogate pair is one of the things that they send.
+    # Ids come from models and clients, which sometimes send half a surrogate pair.
     return key.encode("utf-8", "surrogatepass")
 
 
 def _serve(file: SQLiteFile, handoff: _Handoff) -> None:
-    """The life of the thread."""
+    """The thread's main function."""
     try:
         while jobs := handoff.take():
             _do_together(file, handoff, jobs)

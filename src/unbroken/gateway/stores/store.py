@@ -1,4 +1,4 @@
-"""The protocol of a store: small values under keys, for a limited time. What they mean is not known here."""
+"""The protocol of a store: small values under keys, for a limited time. A store does not know what they mean."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from unbroken.errors import UnbrokenError
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 FORMAT = 2
-"""Of what is stored. Stores that outlive the process keep it with their entries, and never mix two."""
+"""Version of the stored data. Persistent stores save it with their entries and never mix two versions."""
 
 
 LIST_BYTES = 768
-"""How long a value that `put` appends to may get. What is appended beyond it is left out."""
+"""Maximum size of a value that `put` appends to. Beyond it nothing is appended."""
 
 
 class StoreUnavailable(UnbrokenError):
-    """The store cannot do this now. `retry_after` is how many seconds to wait before the next attempt."""
+    """The store is not available now. `retry_after` is how many seconds to wait before the next attempt."""
 
     retry_after = 1.0
 
@@ -38,12 +38,12 @@ class EntryTooLarge(StoreUnavailable):
 class StoreStats:
     entries: int
     bytes: int
-    """As the store counts them for its limit: what is around the values is part of it."""
+    """As counted for the store's limit, including overhead."""
 
 
 class Store(Protocol):
-    """`put` is all or nothing, and what it has put survives the death of the process (except in memory). A value that
-    is older than its time, or that made room for newer ones, is None. Whatever fails is a `StoreUnavailable`."""
+    """`put` is all or nothing, and its data survives a crash of the process (except in memory). Expired and evicted
+    values are None. All failures are `StoreUnavailable`."""
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values in the order of the keys, in one round trip."""
@@ -73,7 +73,7 @@ def refuse_too_large(entries: Mapping[str, bytes], limit: int) -> None:
 
 
 def wall_time() -> float:
-    """What tells when an entry expires: processes and restarts share it."""
+    """The clock for expiry: processes and restarts share it."""
     return current_clock().now()
 
 
@@ -87,9 +87,9 @@ def wall_time() -> float:
 log = logging.getLogger("unbroken.gateway")
 
 SLOW = 1.0
-"""Seconds after which a failure has kept somebody waiting."""
+"""A failure after this many seconds is a slow one."""
 PAUSE = 5.0
-"""Seconds in which nobody asks after that."""
+"""Seconds in which the store is not used after a slow failure."""
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class CircuitBreakerStore:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._hangs = ""
-        """How it failed when it was last waited for; empty while it answers."""
+        """The last slow failure; empty while the store answers."""
         self._again = 0.0
         self._trying = False
         self._failing: set[str] = set()
@@ -125,13 +125,13 @@ class CircuitBreakerStore:
         trying = bool(self._hangs)
         if trying:
             if self._trying or began < self._again:
-                unavailable = StoreUnavailable(f"{self._hangs}; it is not asked for some seconds")
+                unavailable = StoreUnavailable(f"{self._hangs}; it is not used for some seconds")
                 unavailable.retry_after = max(1.0, self._again - began)
                 raise unavailable
             self._trying = True
         try:
             answer = await work()
-        except EntryTooLarge:  # nobody was asked
+        except EntryTooLarge:  # the store was not used
             raise
         except StoreUnavailable as error:
             waited = now() - began >= SLOW

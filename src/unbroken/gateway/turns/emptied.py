@@ -1,11 +1,11 @@
-"""Notices that a store was emptied: flushed, lost its disk, or evicted what was written first.
+"""Detects that a store was emptied: flushed, lost its disk, or evicted its oldest entries.
 
-A client that shows no id made by chance is known by its words alone. As long as the store has every turn that was
-given, two that agree are seen to be two. After it was emptied one of them may be gone, and the other must not be taken
-for it. So the store carries a mark from the first turn on. Where a gateway knows of a mark that is no longer there, it
-says so in the store, for the other gateways and for those that start later.
+A client that sends no random id is identified by the text alone. As long as the store has every turn that was given,
+two equal turns are seen to be ambiguous. After it was emptied, one of them may be gone, and the other must not be taken
+for it. So the store holds a marker from the first turn on. If a gateway knows a marker that is no longer there, it
+records that in the store, for the other gateways and for those that start later.
 
-The mark is a list to which each gateway may append, atomically; an entry is an identifier, the time, and whether the
+The marker is a list to which each gateway appends atomically; an entry is an identifier, the time, and whether the
 store was found emptied then.
 """
 
@@ -23,8 +23,8 @@ _ENTRY = struct.Struct(">8sd?")
 
 
 class EmptiedStore:
-    """`window`: for so many seconds after the store was emptied, clients may come back with what they were given before
-    it. `ttl` is how long the store keeps the mark; it is written again long before."""
+    """`window`: for this many seconds after the store was emptied, clients may return with turns from before. `ttl` is
+    how long the store keeps the marker; it is renewed long before that."""
 
     def __init__(self, store: Store, ttl: float, window: float, now: Callable[[], float]) -> None:
         self._store = store
@@ -32,26 +32,26 @@ class EmptiedStore:
         self._window = window
         self._now = now
         self._known: bytes | None = None
-        """An identifier that stands in the mark, if this process has seen it there."""
+        """An identifier that this process has seen in the marker."""
         self._kept_until = 0.0
-        """When the store drops the mark, if nobody writes it again."""
+        """When the marker expires unless it is renewed."""
         self._doubtful_until = 0.0
 
     async def begin(self) -> None:
-        """Before a turn is stored: from now on its loss can be noticed."""
+        """Call it before a turn is stored, so that its loss can be detected."""
         if self._known is None or self._is_old(self._now()):
             (value,) = await self._store.get([MARK])
             await self.look(value)
 
     async def look(self, value: bytes | None) -> bool:
-        """`value` is what the store has of the mark. May turns have been lost that a client still has?"""
+        """`value` is the marker in the store. Returns whether turns may have been lost that a client still has."""
         now = self._now()
         entries = _entries(value)
-        if now >= self._kept_until:  # nothing was stored for as long as anything is kept
+        if now >= self._kept_until:  # everything that was stored has expired
             self._known = None
-        known = self._known  # other requests look too, while this one waits for the store
+        known = self._known  # other requests check too while this one waits for the store
         if known is not None and not _has(entries, known):
-            (value,) = await self._store.get([MARK])  # what was looked at may be older than what is known
+            (value,) = await self._store.get([MARK])  # the value may be older than what is known
             entries = _entries(value)
         if known is None and entries:
             self._known = entries[0][0]
@@ -60,7 +60,7 @@ class EmptiedStore:
             if emptied:
                 self._doubtful_until = now + self._window
             await self._append(_ENTRY.pack(mine, now, emptied))
-            self._known = mine  # not before: another request would look for it in the store
+            self._known = mine  # not earlier: another request would expect it in the store
         if self._is_old(now):
             await self._append(b"")
         return now < self._doubtful_until or any(emptied and now < at + self._window for _, at, emptied in entries)

@@ -1,4 +1,4 @@
-"""Repeats an answer for a retried request, and tells a retry from a second request that only looks the same.
+"""Repeats an answer for a retried request, and distinguishes a retry from a second request with the same content.
 
 A person who regenerates an answer sends the same bytes, and so does a program that draws three samples, so equal bytes
 prove nothing. A retry has an idempotency key, the header in which SDKs count their retries, or a first attempt by the
@@ -19,13 +19,13 @@ from unbroken.messages import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a client in serial mode was given: a text, and the first call of its turn."""
+    """What a client in serial mode received: a text, and the first call of its turn."""
 
     text: str
     call: ToolCall | None = None
     turn: Turn | None = None
     lost: str = ""
-    """What was said in a header of calls that are not released."""
+    """The header about calls that are not released."""
     body: str = ""
     """The digest of the request's body."""
 
@@ -48,7 +48,7 @@ class InFlight:
         self._answers: dict[str, asyncio.Future[Answered | None]] = {}
 
     async def wait(self, key: str) -> Answered | None:
-        """What the request under this key is answered with. None if there is none, or if it failed."""
+        """The answer to the request with this key. None if there is no such request, or if it failed."""
         while (answer := self._answers.get(key)) is not None:
             answered = await asyncio.shield(answer)
             if answered is not None:
@@ -57,7 +57,7 @@ class InFlight:
 
     @asynccontextmanager
     async def answering(self, key: str) -> AsyncGenerator[asyncio.Future[Answered | None]]:
-        """Give the future the answer. Others that wait for it try themselves if it never gets one."""
+        """Set the answer on the future. If it never gets one, requests that wait for it ask the model themselves."""
         answer: asyncio.Future[Answered | None] = asyncio.get_running_loop().create_future()
         self._answers[key] = answer
         try:

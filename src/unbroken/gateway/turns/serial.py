@@ -1,27 +1,27 @@
-"""Hold and release: several calls of one turn, handed to a client one at a time, and put together again. Pure.
+"""Hold and release: several calls of one turn are released to a client one at a time and then reassembled. Pure.
 
-`decide` looks at a client's history and at the turns that were found for it, and says what to do: hand out the next
-call, or ask the model with the complete turn. Nothing is counted between requests (see `turn`); the only thing beside
-the history is a `Hold`: until when a turn's next call may be handed out, and whether its rest was given up.
+`decide` takes a client's history and the turns that were found for it, and returns what to do: release the next call,
+or ask the model with the complete turn. Nothing is counted between requests (see `turn`); the only state besides the
+history is a `Hold`: until when a turn's next call may be released, and whether the rest was given up.
 
-The cases, by the names that docs/gateway.md has for them:
+The cases, with their names in docs/gateway.md:
 
     retry         the same request again: the same call again
-    unknown id    a result of no call is no result: the repairs drop it, the model is asked
+    unknown id    a result without a call: the repairs drop it, the model is asked
     several       results that come together are taken together
     out of order  results are put in call order
-    interrupted   the user speaks instead of returning a result: the rest is answered "not run", the model is asked
-    edited        a call that the client changed is the client's own: nothing more is handed out, nothing is put back
+    interrupted   a user message instead of a result: the rest is answered "not run", the model is asked
+    edited        the client changed a call: nothing more of the turn is released or restored
     compacted     a turn that is no longer in the history is not rebuilt
-    undone        a history that goes back gets the same next call
+    undone        a history that was rewound gets the same next call
     branched      each branch is a history of its own
-    expired       a result that comes too late is plain history: what was not handed out never was
-    forgotten     the store has lost the turn, or what it knew of its hold: as expired
-    ambiguous     two turns agree with what the client shows: neither is used
-    unmatched     a turn agrees in part (other ids, another system text, other tools): it is not used
-    unknown       nothing is known of the calls that the client shows
+    expired       the result is too late: the turn is plain history, and held calls are dropped
+    forgotten     the store has lost the turn or its hold: as expired
+    ambiguous     two turns match the client's history: neither is used
+    unmatched     a turn matches in part (other ids, another system text, other tools): it is not used
+    unknown       nothing is known of the calls in the client's history
 
-The last five lose calls that the client was not given. Each is reported (`AskModel.lost`), never silent.
+The last five lose calls that the client did not receive. Each is reported (`AskModel.lost`).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ Reason: TypeAlias = Literal[
 
 @dataclass(slots=True)
 class Found:
-    """The turns that messages of a history may be, by their positions, and why others are none."""
+    """The turns that match messages of a history, by position, and why others do not."""
 
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict[int, tuple[Turn, ...]])
     doubts: dict[int, Reason] = field(default_factory=dict[int, Reason])
     unnamed: frozenset[int] = frozenset()
-    """Where held turns agree, but the client takes several calls at once and shows no id that proves one of them."""
+    """Positions where held turns match, but the client takes several calls at once and sends no id that proves one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Calls of a turn that are not released. Nothing is known of the turn if there is none."""
+    """Calls of a turn that are not released. `turn` is None if the turn is unknown."""
 
     reason: Reason
     turn: Turn | None = None
@@ -80,11 +80,11 @@ class ReleaseCall:
 @dataclass(frozen=True, slots=True)
 class AskModel:
     messages: tuple[Message, ...]
-    """As the models said them themselves, every turn complete."""
+    """The history with every turn complete, as the models wrote it."""
     closed: tuple[Turn, ...] = ()
-    """Turns whose rest is answered "not run" from now on."""
+    """Turns whose remaining calls are answered "not run" from now on."""
     changed: bool = False
-    """They are not the client's own."""
+    """The messages differ from the client's."""
     lost: tuple[Lost, ...] = ()
     """Calls that were held and are given up with this request."""
 
@@ -95,18 +95,18 @@ Fields: TypeAlias = dict[str, Json]
 
 @dataclass(slots=True)
 class Fold:
-    """All that a client's history has of one turn: its parts, their results, and what was said in between."""
+    """Everything in a client's history that belongs to one turn: its parts, their results, and messages in between."""
 
     turn: Turn
     start: int
     end: int = 0
     text: str = ""
     places: dict[str, list[int]] = field(init=False, default_factory=dict[str, list[int]])
-    """Of the turn's calls, by the ids that they were released with."""
+    """Positions of the turn's calls, by the ids that they were released with."""
     positions: dict[str, int] = field(default_factory=dict[str, int])
-    """Of the calls that the client has, by the ids that it has for them."""
+    """Positions of the calls in the client's history, by the ids that they have there."""
     retold: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
-    """Calls that the client has with other arguments, by position (`is_retold`)."""
+    """Calls that the client sent back with other arguments, by position (`is_retold`)."""
     results: list[tuple[int, ToolResult]] = field(default_factory=list[tuple[int, ToolResult]])
     between: list[Message] = field(default_factory=list[Message])
 
@@ -120,8 +120,8 @@ class Fold:
 
     @property
     def waiting(self) -> range:
-        """Positions of the calls that were not released: those behind the last that the client has. One before it
-        was, and is gone from the history by the client's own will."""
+        """Positions of the calls that were not released: those after the last one in the client's history. A missing
+        call before it was released, and the client removed it."""
         return range(max(self.positions.values(), default=-1) + 1, len(self.turn.message.calls))
 
     @property
@@ -130,8 +130,7 @@ class Fold:
 
 
 def choose_turns(messages: Sequence[Message], found: Found) -> dict[int, Turn]:
-    """Of several turns that a message may be, the one that accounts for more of what follows than any other. If two
-    account for the same, it is neither."""
+    """Of several turns that match a message, the one that matches most of what follows. In a tie, none."""
     chosen = {at: turns[0] for at, turns in found.turns.items() if len(turns) == 1}
     for at, turns in sorted(found.turns.items()):
         if len(turns) > 1:
@@ -146,8 +145,8 @@ def choose_turns(messages: Sequence[Message], found: Found) -> dict[int, Turn]:
 
 
 def leave_unnamed(messages: Sequence[Message], turns: Mapping[int, Turn], found: Found) -> dict[int, Turn]:
-    """The turns of a client that takes several calls at once. What such a client was given need not be kept, so a held
-    turn that looks the same is its own only if an id says so."""
+    """The turns of a client that takes several calls at once. Its own turns need not be stored, so a held turn that
+    looks the same is used only if an id proves it."""
     left = {at: turn for at, turn in turns.items() if turn.held and not is_named(turn, messages[at])}
     folds = fold_turns(messages, left) if left else ()
     parts = {at for fold in folds for at in range(fold.start, fold.end)}
@@ -158,7 +157,8 @@ def leave_unnamed(messages: Sequence[Message], turns: Mapping[int, Turn], found:
 
 
 def fold_turns(messages: Sequence[Message], turns: Mapping[int, Turn]) -> list[Fold]:
-    """The turns of a history; `turns` says at which positions one begins. One that the client changed is none."""
+    """The turns of a history; `turns` has the positions at which they begin. A turn that the client changed is left
+    out."""
     folds: list[Fold] = []
     changed: set[str] = set()
     at = 0
@@ -188,10 +188,10 @@ def decide(
     wire: str = "",
     origin: str = "",
 ) -> Decision:
-    """What to do. `folds` are those of `turns` that the client has not changed; `holds` are theirs, where calls wait,
-    by the turn's key. `ends_in_result` says whether the client's last message brings a result: then whatever text
-    stands beside it only comes with it. `wire` is the client's, `origin` who is asked: what another has signed does not
-    stay as it is."""
+    """Decides what to do. `folds` are the `turns` that the client has not changed; `holds` are theirs, by the turn's
+    key, if calls wait. `ends_in_result`: the client's last message brings a result, so text beside it is not a new
+    question. `wire` is the client's; `origin` is the model that is asked: what another provider signed has to be
+    removed."""
     rebuilt: list[Message] = []
     closed: list[Turn] = []
     lost: list[Lost] = []
@@ -203,8 +203,8 @@ def decide(
         turn, rest = fold.turn, ""
         if turn.held and fold.waiting:
             hold = holds.get(turn.key)
-            last = not any(_says_something(message) for message in messages[fold.end :])
-            edited = _goes_on_changed(fold, messages, turns, folds)
+            last = not any(_has_content(message) for message in messages[fold.end :])
+            edited = _has_unreleased_calls(fold, messages, turns, folds)
             reason = _reason(fold, hold, now, edited, on_tool_error, is_next=last and ends_in_result)
             if reason is None:
                 return ReleaseCall(turn, fold.waiting[0])
@@ -212,10 +212,10 @@ def decide(
                 rest = FAILED if reason == "failed" else SPOKEN
             if hold is not None and rest and not hold.closed:
                 closed.append(turn)
-            if last or turn in closed:  # later requests of this history need not hear of it again
+            if last or turn in closed:  # later requests of this history need not report it again
                 lost.append(Lost(reason, turn, len(fold.waiting)))
         said = messages[fold.start : fold.end]
-        rebuilt += said if _says_it_all(fold, said, wire, origin) else _rebuild(fold, rest)
+        rebuilt += said if _has_everything(fold, said, wire, origin) else _rebuild(fold, rest)
         own_ids |= {id: turn.message.calls[place].id for id, place in fold.positions.items()}
     rebuilt += _with_own_ids(messages[at:], own_ids)
     changed = len(rebuilt) != len(messages) or any(map(is_not, rebuilt, messages))
@@ -225,7 +225,7 @@ def decide(
 def missing_turn(
     messages: Sequence[Message], folds: Sequence[Fold], turns: Mapping[int, Turn], found: Found, *, serial: bool
 ) -> Lost | None:
-    """Why nothing more is released of the message whose results a client returns, if that was not found."""
+    """Why no further calls are released if the turn of the returned results was not found."""
     last = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], Assistant)), -1)
     if last < 0 or any(fold.start <= last < fold.end for fold in folds):
         return None
@@ -237,8 +237,8 @@ def missing_turn(
 def _reason(
     fold: Fold, hold: Hold | None, now: float, edited: bool, on_tool_error: OnToolError, *, is_next: bool
 ) -> Reason | None:
-    """Why the rest of a held turn is not released; None if it is. `is_next`: the client's history ends with a result
-    of this turn."""
+    """Why the rest of a held turn is not released; None if it is. `is_next`: the client's history ends with a result of
+    this turn."""
     if hold is None:
         return "forgotten"
     alive = now <= hold.until
@@ -252,7 +252,7 @@ def _reason(
 
 
 def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[int, Turn]) -> Fold | None:
-    """The parts of a turn from `start` on; None if the first is no longer what the model said."""
+    """The parts of a turn from `start` on; None if the first one differs from the model's message."""
     fold = Fold(turn, start)
     at = start
     while at < len(messages):
@@ -260,7 +260,7 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
         positions = _positions(fold, part)
         if positions is None or not isinstance(part, Assistant):
             break
-        # A message that was found to be of another turn is of that one, unless its ids say otherwise.
+        # A message that matched another turn belongs to that one, unless its ids prove otherwise.
         if turns.get(at, turn).key != turn.key and positions.keys().isdisjoint(turn.ids):
             break
         if at > fold.end > 0:
@@ -281,7 +281,7 @@ def _fold(messages: Sequence[Message], start: int, turn: Turn, turns: Mapping[in
 
 
 def _take_text_before(fold: Fold, messages: Sequence[Message], since: int) -> None:
-    """Some clients keep the words of an answer and its calls as two messages."""
+    """Some clients store the text of an answer and its calls as two messages."""
     before = messages[fold.start - 1] if fold.start > since else None
     if fold.text or not isinstance(before, Assistant) or before.calls:
         return
@@ -291,12 +291,12 @@ def _take_text_before(fold: Fold, messages: Sequence[Message], since: int) -> No
 
 
 def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
-    """For each call of this part, by the id that the client has for it, its position in the turn; None if it is no part
-    of it. A call is known by its id, or, where the client has rewritten that, by what it calls: then it is one of those
-    that were released after the parts before this one."""
+    """For each call of this part, by the client's id, its position in the turn; None if it is not a part of it. A call
+    is found by its id or, if the client has rewritten that, by name and arguments among the calls after the previous
+    parts."""
     turn, taken = fold.turn, fold.present
     later = range(max(taken, default=-1) + 1, len(turn.message.calls))
-    # What is released later comes without words: those that stand there are the client's own.
+    # Calls that are released later come without text, so this text is the client's own.
     if not isinstance(part, Assistant) or (taken and (not part.calls or part.text.strip())):
         return None
     positions: dict[str, int] = {}
@@ -306,7 +306,7 @@ def _positions(fold: Fold, part: Message) -> dict[str, int] | None:
         if not named and not agrees(turn, (call,)):
             return None  # it has an id of another turn
         if call.id in fold.positions or call.id in positions:
-            return None  # a client that gives all calls the same id: whose a result is cannot be told
+            return None  # the client gives all calls the same id, so results cannot be assigned
         like = _is_same_or_retold if named else same_call
         places = named or later
         place = next((at for at in places if at not in taken and like(calls[at], call)), None)
@@ -322,7 +322,7 @@ def _is_same_or_retold(own: ToolCall, told: ToolCall) -> bool:
 
 
 def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
-    """A result under the id that the model gave its call; a stray one comes last and keeps its id, for the repairs."""
+    """A result with the model's id of its call; a stray one comes last and keeps its id, for the repairs."""
     turn = fold.turn
     at = fold.positions.get(result.call_id)
     if at is None and (places := fold.places.get(result.call_id)):
@@ -333,10 +333,12 @@ def _placed(fold: Fold, result: ToolResult) -> tuple[int, ToolResult]:
     return at, replace(result, call_id=own.id, name=own.name)
 
 
-def _goes_on_changed(fold: Fold, messages: Sequence[Message], turns: Mapping[int, Turn], folds: Sequence[Fold]) -> bool:
-    """Does the client have more of this turn, but not as it was released? Then it is the client's own. (Other turns
-    may have the same ids and the same calls.) A client that rewrites ids, all or some, has the same calls under others;
-    a call whose id looks like those of this turn, and is none of them, is another's."""
+def _has_unreleased_calls(
+    fold: Fold, messages: Sequence[Message], turns: Mapping[int, Turn], folds: Sequence[Fold]
+) -> bool:
+    """Does the client have calls of this turn that were not released to it? Then it has edited the turn. (Other turns
+    may have the same ids and calls.) A client that rewrites ids has the same calls under other ids; a call whose id
+    looks like those of this turn but is none of them belongs to another."""
     ids = {fold.turn.ids[at] for at in fold.waiting}
     waiting = [fold.turn.message.calls[at] for at in fold.waiting]
     others = {at for other in folds if other.turn.key != fold.turn.key for at in range(other.start, other.end)}
@@ -348,8 +350,8 @@ def _goes_on_changed(fold: Fold, messages: Sequence[Message], turns: Mapping[int
 
 
 def _with_own_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Message]:
-    """Results that do not follow their turn find their calls all the same: the repairs put them where they belong. An
-    id that a later call has is that call's from there on, and leaves `ids`."""
+    """Renames results that do not directly follow their turn, so that the repairs can move them to their calls. An id
+    that a later call reuses is removed from `ids`."""
     if not ids:
         return [*messages]
     renamed: list[Message] = []
@@ -364,8 +366,8 @@ def _with_own_ids(messages: Sequence[Message], ids: dict[str, str]) -> list[Mess
     return renamed
 
 
-def _says_it_all(fold: Fold, said: Sequence[Message], wire: str, origin: str) -> bool:
-    """Does the client's own history say all that the model said, under the model's own ids?"""
+def _has_everything(fold: Fold, said: Sequence[Message], wire: str, origin: str) -> bool:
+    """Does the client's own history contain everything that the model wrote, with the model's own ids?"""
     message, turn = said[0], fold.turn
     if not isinstance(message, Assistant) or sum(isinstance(part, Assistant) for part in said) > 1:
         return False
@@ -376,14 +378,14 @@ def _says_it_all(fold: Fold, said: Sequence[Message], wire: str, origin: str) ->
         return True
     if own.native.source not in ("", origin):
         return False
-    if not own.native.value:  # only its ids are out of the ordinary, and the same wire carries them as they are
+    if not own.native.value:  # only its ids are unusual, and the same wire can carry them
         return own.native.wire == wire
     native = message.native
     return native is not None and native.wire == own.native.wire and _covers(native.value, own.native.value)
 
 
 def _covers(said: Json, own: Json) -> bool:
-    """Is all of `own` in what was `said`? Clients add marks of their own, for caching say."""
+    """Is all of `own` in `said`? Clients add fields of their own, for example for caching."""
     if isinstance(own, dict) and isinstance(said, dict):
         fields = cast("dict[str, Json]", said)
         return all(name in fields and _covers(fields[name], value) for name, value in cast("Fields", own).items())
@@ -394,14 +396,18 @@ def _covers(said: Json, own: Json) -> bool:
 
 
 def _rebuild(fold: Fold, rest: str) -> list[Message]:
-    """The turn as its model said it. `rest`: what calls that were never released are answered with; if empty, they
-    are left out."""
+    """The turn as its model wrote it. `rest`: the result for calls that were never released; if empty, those are left
+    out."""
     turn, message = fold.turn, fold.turn.message
     said = words(fold.text)
     if said and said != words(turn.text):
-        message = replace(message, text=fold.text, native=None)  # the client's own words now, and nobody signed them
+        message = replace(
+            message, text=fold.text, native=None
+        )  # the client changed the text, so the signature is not valid
     if fold.retold:
-        message = replace(message, calls=tuple(_as_told(fold, at) for at in range(len(message.calls))), native=None)
+        message = replace(
+            message, calls=tuple(_as_client_ran(fold, at) for at in range(len(message.calls))), native=None
+        )
     results, kept = fold.results, fold.present
     if rest:
         calls = message.calls
@@ -413,16 +419,16 @@ def _rebuild(fold: Fold, rest: str) -> list[Message]:
     return [message, *([ToolMessage(ordered)] if ordered else []), *fold.between]
 
 
-def _as_told(fold: Fold, at: int) -> ToolCall:
+def _as_client_ran(fold: Fold, at: int) -> ToolCall:
     """The call as the client ran it, under the model's own id."""
     own, told = fold.turn.message.calls[at], fold.retold.get(at)
     return own if told is None else replace(own, arguments=told.arguments, raw=told.raw)
 
 
-def _says_something(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     return isinstance(message, Assistant) and bool(message.calls or message.text.strip())
 
 
 def _failed(result: ToolResult) -> bool:
-    """Not every wire has a place for it; then the text says so, as ours does and those of many tools."""
+    """Not every wire has a field for errors; then the text begins with "Error:", as ours and those of many tools do."""
     return result.error or result.text.lstrip().startswith("Error:")

@@ -5,11 +5,11 @@ its wire cannot carry. So the model's message is kept complete, once, and never 
 released is read from the client's history, not counted. That is why a client may retry, branch or go back, and why
 replicas need not agree on anything.
 
-A turn is found by an id of one of its calls that was made by chance, which proves it; or by the chained digest of the
-conversation up to and including the message as the client has it. That key holds a list of every turn that was given
-there, each with a fingerprint of what frames it (`context_of`): two conversations may have the same words. A turn is
-used only if exactly one entry agrees with everything that the client shows, its ids among it. The digest leaves out
-what clients lose without meaning anything by it: reasoning, white space around a model's text.
+A turn is found by a random id of one of its calls, which proves it; or by the chained digest of the conversation up to
+and including the message as the client has it. That key holds a list of every turn that was given there, each with a
+fingerprint of its context (`context_of`), because two conversations may have the same text. A turn is used only if
+exactly one entry matches everything that the client sends, including its ids. The digest leaves out what clients often
+drop: reasoning, and white space around a model's text.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from unbroken.wires.json_pieces import IN_PIECES, dumps_in_pieces
 from unbroken.wires.jsontext import Damaged, dumps, loads_faithful, strict
 
 VERSION = 2
-"""Of what is kept: another one is not read."""
+"""Version of the stored format: other versions are not read."""
 _CHECK = 8
-"""Bytes of a checksum before each value: a damaged one must not be mistaken for what a model said."""
+"""Bytes of the checksum before each value: a damaged value must not be taken for a model's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a model said at one go."""
+    """One answer of a model."""
 
     key: str
-    """Its name in the store."""
+    """Its key in the store."""
     message: Assistant
-    """As the model said it: all calls, their own ids, what only its wire knows."""
+    """The model's own message: all calls, their ids, and the fields of its wire."""
     ids: tuple[str, ...] = ()
     """The ids by which the client knows the calls."""
     held: bool = False
@@ -78,10 +78,10 @@ class Hold:
     until: float
     """When the wait for the result of the last released call ends."""
     closed: bool = False
-    """Nothing more is released: the rest was answered "not run"."""
+    """No further call is released: the rest was answered "not run"."""
 
 
-# What is kept, as bytes
+# Serialisation
 
 
 def write_turn(turn: Turn) -> bytes:
@@ -96,7 +96,7 @@ def write_turn(turn: Turn) -> bytes:
 
 
 def read_turn(key: str, data: bytes) -> Turn | None:
-    """None for what another version wrote, or what is damaged: state that is lost is survivable."""
+    """None if another version wrote it or it is damaged: losing state is acceptable."""
     saved = read_value(data)
     if saved is None:
         return None
@@ -118,7 +118,7 @@ def read_turn(key: str, data: bytes) -> Turn | None:
 
 
 def _exact(call: ToolCall) -> ToolCall:
-    """Numbers that are larger than any, which JSON has no word for, stand only in the text of the arguments."""
+    """Infinite numbers, which JSON cannot express, are only in the raw text of the arguments."""
     return replace(call, arguments=strict.decode(call.raw)) if call.complete and call.raw else call
 
 
@@ -135,7 +135,7 @@ def read_hold(data: bytes | None) -> Hold | None:
 
 
 def write_value(value: Json) -> bytes:
-    """Exact: what comes back is what went in, half a pair of surrogates and all."""
+    """Round-trips exactly, even half a surrogate pair."""
     try:
         data = orjson.dumps(value)
     except TypeError:
@@ -144,7 +144,7 @@ def write_value(value: Json) -> bytes:
 
 
 def read_value(data: bytes | None) -> dict[str, Json] | None:
-    """None for what another version wrote, and for what is damaged."""
+    """None if another version wrote it or it is damaged."""
     if data is None or blake2b(data[_CHECK:], digest_size=_CHECK).digest() != data[:_CHECK]:
         return None
     try:
@@ -159,23 +159,23 @@ def read_value(data: bytes | None) -> dict[str, Json] | None:
 
 
 def turn_key(scope: str, chain: bytes, message: Assistant, ids: Sequence[str]) -> str:
-    """Its own: two answers that begin alike, after the same words, are two turns."""
+    """Unique per answer: two answers that begin alike in the same conversation are two turns."""
     return "turn:" + _named(scope, _bytes_of([chain.hex(), to_json([message])[0], *ids]))
 
 
 def said_key(scope: str, chain: bytes) -> str:
-    """Where the turns are listed that were given after these words, and begin with them."""
+    """The list of turns that were given at this point of a conversation."""
     return "said:" + _named(scope, chain)
 
 
 def call_key(scope: str, id: str) -> str:
-    """Where the turns are listed that have a call with this id."""
+    """The list of turns that have a call with this id."""
     return "call:" + _named(scope, id.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An entry of such a list: the key of a turn, and the fingerprint of what it was given for (`context_of`)."""
+    """An entry of such a list: the key of a turn, and the fingerprint of its context (`context_of`)."""
 
     key: str
     context: bytes = b"\0" * 8
@@ -197,23 +197,23 @@ def hold_key(turn: str) -> str:
 
 
 def asked_key(scope: str, alias: str, attempt: str, body: bytes) -> str:
-    """For the retry of a request, which has the same bytes. On one wire the model is not named in them. `attempt` is
-    the client's idempotency key or address."""
+    """For the retry of a request, which has the same bytes. `attempt` is the client's idempotency key or address. The
+    model is included because the bodies of one wire do not name it."""
     return "asked:" + _named(scope, f"{alias}\n{attempt}\n".encode() + body)
 
 
 def conversation_key(scope: str, saved: bytes) -> str:
-    """What was said up to a response, by its own content."""
+    """The conversation up to a response, by its content."""
     return "conversation:" + _named(scope, saved)
 
 
 def response_key(scope: str, id: str) -> str:
-    """Where the conversations are listed whose last response has this id."""
+    """The list of conversations whose last response has this id."""
     return "response:" + _named(scope, id.encode("utf-8", "surrogatepass"))
 
 
 def owned_key(scope: str, id: str) -> str:
-    """For an id of the provider's that was given to this caller."""
+    """For a provider's id that was given to this caller."""
     return "owned:" + _named(scope, id.encode("utf-8", "surrogatepass"))
 
 
@@ -231,7 +231,7 @@ _TURN, _CONTEXT = 16, 8
 
 
 def same_answer(one: Turn, other: Turn) -> bool:
-    """Did the model say the same, as far as a client is concerned?"""
+    """Did the model give the same answer, from a client's point of view?"""
     ours, theirs = one.message.calls, other.message.calls
     if (one.text, one.held, len(ours)) != (other.text, other.held, len(theirs)):
         return False
@@ -245,12 +245,12 @@ _MAY_CHANGE = frozenset(
     {"generationConfig", "include", "previous_response_id", "reasoning", "reasoning_effort", "service_tier", "store"}
     | {"stream_options", "text", "thinking", "toolConfig", "tool_choice", "truncation"}
 )
-"""Fields that say how to answer: a client may set them anew for each request of a conversation."""
+"""Fields that control the answer: a client may change them with each request of a conversation."""
 
 
 def context_of(request: Request, alias: str, speakers: Sequence[Json] = ()) -> bytes:
-    """A fingerprint of what frames a conversation and is not part of its chain: the model, who speaks in its first
-    messages, system texts, tools, and whatever else the client's body says (a file store, servers, a user)."""
+    """A fingerprint of a conversation's context, which is not part of its chain: the model, the names in its first
+    messages, system texts, tools, and other fields of the client's body (a file store, servers, a user)."""
     systems = [message.text for message in request.messages if isinstance(message, System)]
     tools = sorted((_spelled_tool(tool) for tool in request.tools), key=itemgetter(0))
     rest = {name: value for name, value in request.extra.items() if name not in _MAY_CHANGE} if request.extra else {}
@@ -263,13 +263,13 @@ def _spelled_tool(tool: ToolSpec) -> list[Json]:
 
 
 def chain(messages: Iterable[Message]) -> bytes:
-    """The chained digest of what was said."""
+    """The chained digest of the messages."""
     digests = chains(messages)
     return digests[-1] if digests else b""
 
 
 def chains(messages: Iterable[Message]) -> list[bytes]:
-    """For each message the digest of all up to and including it."""
+    """For each message, the digest of all messages up to and including it."""
     digests: list[bytes] = []
     last = b""
     places: dict[str, int] = {}
@@ -282,14 +282,14 @@ def chains(messages: Iterable[Message]) -> list[bytes]:
 
 
 _KNOWN: dict[tuple[bytes, int], bytes] = {}
-"""Digests that were made lately: a client sends its whole history with each request, and most of it was digested for
-the one before. By the digest before it and Python's own hash of the message, which nobody outside can aim at."""
+"""Recent digests: a client sends its whole history with each request, and most of it was digested for the previous one.
+The key is the preceding digest and Python's hash of the message, which nobody outside can predict."""
 _MOST_KNOWN = 4096
 
 
 def link(before: bytes, message: Message, places: Mapping[str, int]) -> bytes:
-    """The digest after one more message. `places`: of the calls that results may answer, by id. A result is known by
-    the place of its call: clients change ids."""
+    """The digest after one more message. `places`: positions of the calls that results may answer, by id. A result is
+    identified by the position of its call, because clients change ids."""
     try:
         mark = _mark(message, places)
     except TypeError:  # media as a client spelled them
@@ -306,7 +306,7 @@ def link(before: bytes, message: Message, places: Mapping[str, int]) -> bytes:
 
 
 def _mark(message: Message, places: Mapping[str, int]) -> int | None:
-    """Equal for messages that are digested alike, as far as they can be hashed; None if this one cannot."""
+    """A hashable value, equal for messages with the same digest; None if the message cannot be hashed."""
     match message:
         case User():
             return hash(message.parts)
@@ -323,7 +323,7 @@ def _mark(message: Message, places: Mapping[str, int]) -> int | None:
 def _digest(before: bytes, message: Message, places: Mapping[str, int]) -> bytes:
     match message:
         case System():
-            return before  # it is in `context_of`: some clients put the time of day into it
+            return before  # it is in `context_of`: some clients put the current time into it
         case User():
             return _link(before, ["user", *map(_said, message.parts)], in_pieces=IN_PIECES.get())
         case Assistant():
@@ -337,7 +337,7 @@ def _digest(before: bytes, message: Message, places: Mapping[str, int]) -> bytes
 
 
 def words(text: str) -> str:
-    """What a client says that the model said, without what it puts around it: some write reasoning before it."""
+    """The model's text as a client sends it back, without what the client adds: some put reasoning before it."""
     text = text.strip()
     if text.startswith("<think>"):
         _, end, rest = text.partition("</think>")
@@ -353,7 +353,7 @@ def _said(part: Part) -> Json:
 
 
 def _without_marks(value: Json) -> Json:
-    """Without the marks for caching: clients move them with each request."""
+    """Without cache markers, which clients move with each request."""
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Json]", value)
         return {name: _without_marks(each) for name, each in fields.items() if name != "cache_control"}
@@ -363,7 +363,7 @@ def _without_marks(value: Json) -> Json:
 
 
 def _link(before: bytes, said: list[Json], *, in_pieces: bool = False) -> bytes:
-    """`in_pieces`: for texts without objects among them. They may be long, and their bytes are the same."""
+    """`in_pieces`: for plain texts, which may be long; the digest is the same."""
     data = dumps_in_pieces(said) if in_pieces else _bytes_of(said)
     return blake2b(data, digest_size=16, key=before).digest()
 
@@ -374,13 +374,13 @@ def _bytes_of(said: list[Json]) -> bytes:
     except TypeError:  # an integer beyond 64 bits, half a surrogate pair
         try:
             return dumps(said)
-        except CannotEncode:  # and a number that is larger than any float
+        except CannotEncode:  # and an infinite number
             return repr(said).encode("utf-8", "surrogatepass")
 
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Is it the same call, also for a client that has parsed the arguments and written them again? Those know no
-    integers beyond 2**53, and leave nulls out."""
+    """Is it the same call, even if the client has parsed and rewritten the arguments? Clients may round integers beyond
+    2**53 and drop nulls."""
     if one.name != other.name:
         return False
     if one.arguments is None or other.arguments is None:
@@ -405,8 +405,8 @@ def _same(one: Json, other: Json) -> bool:
 
 
 def is_retold(own: ToolCall, told: ToolCall) -> bool:
-    """Is it the same call, with what clients add and trim: defaults, white space at the ends? The client ran it with
-    these. A larger change is an edit."""
+    """Is it the same call except for added defaults and trimmed white space? The client ran it with these arguments. A
+    larger change is an edit."""
     if own.name != told.name or own.arguments is None or told.arguments is None:
         return False
     return _is_retold(own.arguments, told.arguments)
@@ -432,6 +432,6 @@ def _as_double(number: float) -> float:
 
 
 def _spelled(call: ToolCall) -> str:
-    """As it went to a client: half a pair of surrogates is another character there."""
+    """As a client received it: half a surrogate pair becomes another character."""
     text = json.dumps(call.arguments, sort_keys=True, ensure_ascii=False)
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -48,17 +48,18 @@ from unbroken.wires.values import as_text
 log = logging.getLogger("unbroken.gateway")
 
 CACHE_BYTES = 2 << 20
-"""Bytes, about, of turns that are kept at hand, so that a long history costs no reads."""
+"""Approximate bytes of turns in the cache, so that a long history needs no reads."""
 EMPTY = 60.0
-"""Seconds for which it is remembered that no turn was listed under a key."""
+"""Seconds for which an empty list is cached."""
 MOST_EMPTY = 20_000
-"""Keys of which that is remembered."""
+"""Maximum number of cached empty lists."""
 SPARE = 32 << 20
-"""Bytes that are kept in memory while the store cannot be written to."""
+"""Maximum bytes in memory while the store cannot be written to."""
 _NOTHING_LISTED: tuple[list[Listed], bool] = ([], True)
 _NOTHING_KNOWN: tuple[list[Listed], bool] = ([], False)
 LONGEST_LINE = 1000
-"""Responses that are read to continue by `previous_response_id`; `WHOLE_EVERY` in `responder` keeps it far below."""
+"""Maximum responses that are read to continue by `previous_response_id`; `WHOLE_EVERY` in `responder` keeps it far
+lower."""
 
 
 class TurnStore:
@@ -74,11 +75,11 @@ class TurnStore:
         self._emptied = EmptiedStore(store, ttl, hold_timeout, now)
         self._spare = MemoryStore(max_bytes=SPARE, max_entry=SPARE // 2, now=now)
         self._has_spares = False
-        """Something is in it."""
+        """Whether the spare store has data."""
 
     async def find(self, scope: str, messages: Sequence[Message], context: bytes, *, required: bool) -> Found:
-        """The turns that the messages of this history may be. `required`: raise `StoreUnavailable` if the store cannot
-        be read, instead of finding nothing."""
+        """The turns that match messages of this history. `required`: raise `StoreUnavailable` if the store cannot be
+        read, instead of finding nothing."""
         calls = {at: message.calls for at, message in enumerate(messages) if isinstance(message, Assistant)}
         if not calls:
             return Found()
@@ -98,11 +99,11 @@ class TurnStore:
         for at, keys in wanted.items():
             there = [turn for key in keys if (turn := turns.get(key)) is not None]
             possible = there if at in proven else [turn for turn in there if agrees(turn, calls[at])]
-            if len(there) < len(keys):  # one that is gone may be the one
+            if len(there) < len(keys):  # a turn that is gone may be the right one
                 found.doubts[at] = "ambiguous" if there else "forgotten"
             elif possible:
-                found.turns[at] = tuple(_one_of_each(possible))
-                if any(_lacks_thoughts(turn, possible) for turn in found.turns[at]):
+                found.turns[at] = tuple(_distinct(possible))
+                if any(_lacks_reasoning(turn, possible) for turn in found.turns[at]):
                     found.doubts[at] = "ambiguous"
             elif there:
                 found.doubts[at] = "unmatched"
@@ -111,7 +112,7 @@ class TurnStore:
     async def _proven(
         self, scope: str, calls: Mapping[int, Sequence[ToolCall]], required: bool
     ) -> dict[int, list[str]]:
-        """The turns to which an id belongs that was made by chance: one for each message."""
+        """The turns that a random id proves: one for each message."""
         keys: dict[int, list[str]] = {}
         ours: list[str] = []
         theirs: list[str] = []
@@ -122,7 +123,7 @@ class TurnStore:
                     keys.setdefault(at, []).append(key)
                     (ours if is_ours(call.id) else theirs).append(key)
         lists = await self._listed(ours, required, remember_found=True, marked=False) if ours else {}
-        if theirs:  # of these somebody else may have got the same meanwhile
+        if theirs:  # another client may have received the same meanwhile
             lists |= await self._listed(theirs, required, remember_found=False, marked=False)
         listed = {at: {one.key: None for key in group for one in lists[key][0]} for at, group in keys.items()}
         return {at: list(found) for at, found in listed.items() if len(found) == 1}
@@ -130,11 +131,10 @@ class TurnStore:
     async def _listed(
         self, keys: Sequence[str], required: bool, *, remember_found: bool, marked: bool = True
     ) -> dict[str, tuple[list[Listed], bool]]:
-        """What stands in these lists, and whether that is all: nothing was left out of a full list, and none was lost.
-        A list may have grown since it was read, unless its key is an id that no other turn can have (`remember_found`).
-        That one was empty is remembered for a while, and used unless `required`: for this client nothing is added, but
-        another replica may list a turn there for somebody who said the same. `marked`: lists of an emptied store are
-        not complete."""
+        """The entries of these lists, and whether each is complete: a full list may lack entries, and so may one of an
+        emptied store (`marked`). A list may have grown since it was read, unless its key is an id that no other turn
+        can have (`remember_found`). Empty lists are cached for a while, and the cache is used unless `required`:
+        another replica may meanwhile list a turn for a client with the same conversation."""
         use_memory = remember_found or not required
         lists: dict[str, tuple[list[Listed], bool]] = {}
         unknown: Sequence[str] = list(dict.fromkeys(keys))
@@ -178,8 +178,9 @@ class TurnStore:
         return {key: read_hold(value) for key, value in zip(keys, values, strict=False)}
 
     async def keep(self, scope: str, turn: Turn, chain: bytes, context: bytes, *, required: bool) -> bool:
-        """Before the client has the end of the answer: from then on it may ask for more. `chain` is the digest of all
-        that was said, with this. `required`: raise `StoreUnavailable` unless the store has confirmed it."""
+        """Stores a turn. Call it before the client gets the end of the answer, because then it may continue. `chain` is
+        the digest of the conversation including this turn. `required`: raise `StoreUnavailable` unless the store has
+        confirmed it."""
         until = self._now() + self._ttl
         turn = Turn(turn.key, turn.message, turn.ids, turn.held, turn.shown, until)
         entries = {turn.key: write_turn(turn)}
@@ -187,7 +188,7 @@ class TurnStore:
         lists = {said_key(scope, chain): listed}
         for id, call in zip(turn.ids, turn.message.calls, strict=True):
             if is_random(id, call.name) and (is_ours(id) or is_random(call.id, call.name)):
-                lists[call_key(scope, id)] = listed  # one that was fitted to a wire looks like more than it is
+                lists[call_key(scope, id)] = listed  # an id that was adapted to a wire looks more random than it is
         if turn.held:
             entries[hold_key(turn.key)] = self._new_hold()
         if required:
@@ -202,7 +203,7 @@ class TurnStore:
         return True
 
     async def keep_answered(self, key: str, answer: SavedAnswer, seconds: float) -> None:
-        """A request with this key, within so many seconds, may be a retry of the one that was answered so."""
+        """Stores an answer for retries: a request with this key within this many seconds may be a retry."""
         await self._put(
             {
                 key: write_value(
@@ -213,7 +214,7 @@ class TurnStore:
         )
 
     async def answered(self, key: str) -> tuple[Turn | None, SavedAnswer | None]:
-        """What a request was answered with a moment ago: its turn if it has calls, and what else is known of it."""
+        """The recent answer to a request: its turn if it has calls, and the saved answer."""
         (value,), _ = await self._get([key], required=True)
         saved = read_value(value)
         if saved is None:
@@ -224,7 +225,7 @@ class TurnStore:
         return (await self._turns([answer.turn], required=True)).get(answer.turn), answer
 
     async def note_first_attempt(self, key: str, seconds: float) -> None:
-        """A first attempt at the request with this key has come in; a retry within so many seconds may be of it."""
+        """Notes a first attempt at the request with this key; a retry within this many seconds may belong to it."""
         with suppress(StoreUnavailable):  # then `first_attempts` does not count it
             await self.store.put({}, seconds, {_FIRST + key: b"."})
 
@@ -234,12 +235,12 @@ class TurnStore:
         return len(noted or b"")
 
     async def touch(self, turn: Turn, hold: Hold | None) -> None:
-        """A call is released: it is waited for from now on. Raises `StoreUnavailable` if that cannot be noted."""
+        """A call is released: restarts the wait for its result. Raises `StoreUnavailable` if that cannot be stored."""
         closed = hold is not None and hold.closed
         await self.store.put({hold_key(turn.key): self._new_hold(closed=closed)}, self._ttl)
 
     async def close(self, turns: Iterable[Turn], holds: Mapping[str, Hold | None]) -> None:
-        """Their rest is answered "not run" in this history; in another branch it may still be released."""
+        """The remaining calls are answered "not run" in this history; in another branch they may still be released."""
         closed = {turn.key: hold for turn in turns if (hold := holds.get(turn.key)) is not None}
         if closed:
             entries = {hold_key(key): write_hold(replace(hold, closed=True)) for key, hold in closed.items()}
@@ -247,15 +248,16 @@ class TurnStore:
                 await self.store.put(entries, self._ttl)
 
     async def keep_response(self, scope: str, id: str, parent: str, depth: int, messages: Sequence[Message]) -> None:
-        """What was said from `parent` on, for a client that continues by `previous_response_id`; it is number `depth`
-        of its line. Raises `StoreUnavailable` unless the store has confirmed it: that client has no other history."""
+        """Stores the messages after `parent`, for a client that continues by `previous_response_id`; `depth` is the
+        position in the chain. Raises `StoreUnavailable` unless the store has confirmed it: that client has no other
+        history."""
         saved = write_value({"v": VERSION, "parent": parent, "depth": depth, "messages": to_json(messages)})
         key = conversation_key(scope, saved)
         await self.store.put({key: saved}, self._ttl, {response_key(scope, id): Listed(key).packed()})
 
     async def conversation(self, scope: str, id: str) -> tuple[tuple[Message, ...] | None, int]:
-        """All that was said up to the end of this response, and its number in its line; None if it, or one before it,
-        is not kept. A provider may use an id twice: then nobody knows which is meant, and it is None too."""
+        """The conversation up to the end of this response, and its position in the chain; None if it, or one before it,
+        is not stored. Also None if a provider has used the id twice, because it is ambiguous."""
         parts: list[tuple[Message, ...]] = []
         depth = 0
         while id:
@@ -277,7 +279,7 @@ class TurnStore:
         return write_hold(Hold(self._now() + self._hold_timeout, closed))
 
     async def _turns(self, keys: Sequence[str], required: bool) -> dict[str, Turn]:
-        """Those of them that are still kept. A turn never changes, so what was read once need not be read again."""
+        """The turns that are still stored. A turn never changes, so it is read only once."""
         known, unknown = self._cache.split(keys)
         turns = cast("dict[str, Turn]", known)
         if unknown:
@@ -295,14 +297,14 @@ class TurnStore:
         try:
             values = await self.store.get(keys)
         except StoreUnavailable as error:
-            log.debug("the store cannot be read, going on without: %s", error)  # the store says when that begins
+            log.debug("the store cannot be read, continuing without it: %s", error)  # the store logs when that begins
             values, confirmed, reason = list[bytes | None]([None] * len(keys)), False, error
         else:
             reason = None
         if self._has_spares:
             spare = await self._spare.get(keys)
             values = [_joined(*pair) for pair in zip(keys, values, spare, strict=True)]
-        if required and reason is not None and any(map(_is_open, keys, values)):
+        if required and reason is not None and any(map(_may_have_more, keys, values)):
             raise reason
         return values, confirmed
 
@@ -318,7 +320,7 @@ class TurnStore:
             log.log(level, "the store cannot be written to, keeping it in memory: %s", error)
             stored = False
         try:
-            await self._spare.put(entries, ttl, append)  # also what was stored: it may be newer than what is there
+            await self._spare.put(entries, ttl, append)  # also what was stored: it may be newer
         except StoreUnavailable as error:
             if not stored:
                 log.warning("and there is no room for it: %s", error)
@@ -328,7 +330,7 @@ class TurnStore:
 
 
 class _TurnCache:
-    """The values that were used last, up to so many bytes."""
+    """The most recently used values, up to a number of bytes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -336,7 +338,7 @@ class _TurnCache:
         self._values: OrderedDict[str, tuple[int, object]] = OrderedDict()
 
     def split(self, keys: Iterable[str]) -> tuple[dict[str, object], list[str]]:
-        """What is here of these keys, and the keys of which nothing is."""
+        """The cached values of these keys, and the keys without one."""
         known: dict[str, object] = {}
         unknown: list[str] = []
         for key in dict.fromkeys(keys):
@@ -351,7 +353,7 @@ class _TurnCache:
         self._bytes -= self._values.pop(key, (0, None))[0]
 
     def add(self, key: str, value: object, size: int) -> None:
-        size = 5 * size + 400  # as objects they take so much more, with the key and what keeps it
+        size = 5 * size + 400  # as objects they take this much more, including the key and the entry
         self.forget(key)
         self._bytes += size
         self._values[key] = (size, value)
@@ -360,14 +362,14 @@ class _TurnCache:
 
 
 class _EmptyLists:
-    """Keys under which nothing was listed when they were last read, for `EMPTY` seconds."""
+    """Keys whose lists were empty when they were last read, for `EMPTY` seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._until: dict[str, float] = {}
 
     def without(self, keys: Sequence[str]) -> list[str]:
-        """Those of the keys under which something may be listed."""
+        """The keys whose lists may have entries."""
         if not self._until:
             return [*keys]
         now, until = self._now(), self._until
@@ -382,12 +384,12 @@ class _EmptyLists:
         self._until.pop(key, None)
 
 
-def _thoughts(message: Assistant) -> tuple[str, Native | None]:
+def _reasoning(message: Assistant) -> tuple[str, Native | None]:
     return message.reasoning, message.native
 
 
 def _agreeing(found: Found, at: int, listed: Sequence[Listed], complete: bool, context: bytes) -> list[str]:
-    """The turns that were given in the same frame (`context_of`)."""
+    """The turns with the same context (`context_of`)."""
     if not complete:
         found.doubts[at] = "ambiguous" if listed else "forgotten"
         return []
@@ -397,8 +399,8 @@ def _agreeing(found: Found, at: int, listed: Sequence[Listed], complete: bool, c
     return agreeing
 
 
-def _lacks_thoughts(turn: Turn, originals: Sequence[Turn]) -> bool:
-    """Were its thoughts left out, because it is one of several that thought something else?"""
+def _lacks_reasoning(turn: Turn, originals: Sequence[Turn]) -> bool:
+    """Was its reasoning left out because other turns with the same answer have different reasoning?"""
     return turn not in originals
 
 
@@ -407,26 +409,26 @@ _FIRST = "first:"
 
 
 def _joined(key: str, stored: bytes | None, spare: bytes | None) -> bytes | None:
-    """What the store and the spare have of one value. A list may be in both in part."""
+    """Combines the value in the store with the one in memory. Each may have a part of a list."""
     if stored is None or spare is None:
         return stored if spare is None else spare
     return stored + spare if key.startswith(_LISTS) else stored
 
 
-def _is_open(key: str, value: bytes | None) -> bool:
-    """Is it unknown what the store would have said? Only a list in it can be longer than what is known of it."""
+def _may_have_more(key: str, value: bytes | None) -> bool:
+    """Could the store have more than this value? Only if it is missing, or a list."""
     return value is None or key.startswith(_LISTS)
 
 
-def _one_of_each(turns: Sequence[Turn]) -> list[Turn]:
-    """Of turns in which the model said the same, one. If it thought something else each time, without that: whose
-    thoughts they are cannot be told."""
+def _distinct(turns: Sequence[Turn]) -> list[Turn]:
+    """Keeps one of several turns with the same answer. If their reasoning differs, it is left out, because nobody knows
+    which one the client got."""
     different: list[Turn] = []
     for turn in turns:
         at = next((at for at, other in enumerate(different) if same_answer(turn, other)), None)
         if at is None:
             different.append(turn)
-        elif _thoughts(different[at].message) != _thoughts(turn.message):
+        elif _reasoning(different[at].message) != _reasoning(turn.message):
             bare = replace(different[at].message, reasoning="", native=None)
             different[at] = replace(different[at], message=bare)
     return different

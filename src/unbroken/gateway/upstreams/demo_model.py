@@ -23,15 +23,15 @@ from unbroken.models.scripted import Call, Say, Step, Uses, play_bytes
 from unbroken.wires import DEFAULT_WIRE
 from unbroken.wires.values import Object, as_dict, as_list, as_number, as_text
 
-# Made-up arguments that fit a JSON schema, as far as it is a usual one, and sound like the names in it.
+# Made-up arguments that fit a common JSON schema and its property names.
 #
 # For the demo model. `variant` selects different ones, so that three calls of one tool differ. Pure.
 
 
 DEEPEST = 8
-"""Schemas may refer to themselves."""
+"""Maximum depth, since schemas may refer to themselves."""
 MOST = 3
-"""Properties that are filled in where the schema does not say which are required, and items of a list."""
+"""Number of properties to fill in if none are required, and of items in a list."""
 
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "date": ("2025-06-01", "2025-06-02", "2025-06-03"),
@@ -69,7 +69,7 @@ _TEXTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("id key", ("1", "2", "3")),
     ("user name title", ("Ada", "Alan", "Grace")),
 )
-"""What a text is by a word in the name of its property; the first row that has one counts."""
+"""Example texts by the words in a property's name; the first line that matches counts."""
 
 _BY_WORD = {word: texts for words, texts in reversed(_TEXTS) for word in words.split()}
 _OTHERWISE = ("one", "two", "three")
@@ -91,7 +91,7 @@ _FOR_PATTERNS = (
 
 
 def demo_arguments(schema: Mapping[str, Json], variant: int = 0) -> Object:
-    """Arguments for a tool with these parameters: what it requires, and no more."""
+    """Arguments for a tool with these parameters: only the required ones."""
     return _Maker(dict(schema)).object(dict(schema), variant, 0)
 
 
@@ -144,7 +144,8 @@ class _Maker:
         return [self.value(item, name, variant + at, depth + 1) for at, item in enumerate(items)]
 
     def _settled(self, schema: Object, depth: int) -> Object:
-        """Without references, parts and alternatives: one of them is taken, and none that is only null."""
+        """The schema with references, `allOf` and alternatives resolved; an alternative that is only null is not
+        chosen."""
         for _ in range(DEEPEST - depth):
             if "$ref" in schema:
                 schema = {**self._referred(as_text(schema["$ref"])), **_without(schema, "$ref")}
@@ -217,7 +218,7 @@ def _text(schema: Object, name: str, variant: int) -> str:
 
 
 def _named(name: str) -> tuple[str, ...]:
-    """By the last word of a name that says something: `file_path`, `startDate`, `cityName`."""
+    """A value by the last known word of a name: `file_path`, `startDate`, `cityName`."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
     known = [_BY_WORD[word.lower()] for word in words if word.lower() in _BY_WORD]
     return known[0] if known else _OTHERWISE
@@ -226,7 +227,7 @@ def _named(name: str) -> tuple[str, ...]:
 def _fits(pattern: str, text: str) -> bool:
     try:
         return re.search(pattern, text) is not None
-    except re.error:  # that of another language
+    except re.error:  # a regular expression of another language
         return False
 
 
@@ -238,7 +239,7 @@ NAME = "demo"
 CALLS = 3
 CHUNK_DELAY = 0.02
 """Seconds between two words, so that a person sees a stream."""
-WHO = "I am the demo model of the Unbroken gateway: a script, and no language model."
+INTRODUCTION = "I am the demo model of the Unbroken gateway: a script, and no language model."
 
 _WIRE = DEFAULT_WIRE
 _QUOTED = 160
@@ -248,11 +249,11 @@ _RISKY = re.compile(
     "mail|make|modify|move|navigate|order|patch|pay|post|powershell|publish|push|put|python|remove|rename|replace|reset|"
     "restart|run|save|send|set|shell|spawn|start|stop|submit|task|terminal|transfer|uninstall|update|upload|write"
 )
-"""Words in the names of tools that do something: what is made up should only look around."""
+"""Words in the names of tools that change something: made-up calls should only read."""
 
 
 class DemoModel:
-    """For any number of requests at once; `chunk_delay` are the seconds between two pieces."""
+    """Serves any number of requests at once; `chunk_delay` is the seconds between two chunks."""
 
     def __init__(self, chunk_delay: float = CHUNK_DELAY) -> None:
         self._chunk_delay = chunk_delay
@@ -279,16 +280,16 @@ def demo(request: Request) -> list[Step]:
     if calls:
         text = f"Let me try {'your tool' if len(calls) == 1 else 'your tools'}. "
     elif results:
-        told = "; ".join(_told(result, _names(since)) for result in results)
-        text = f"I have all the results: {told}. {WHO}"
+        described = "; ".join(_describe(result, _names(since)) for result in results)
+        text = f"I have all the results: {described}. {INTRODUCTION}"
     else:
         said = f'You said "{_short(asked)}". ' if asked else ""
-        text = f"{said}{WHO} Offer me tools, and I call three times at once."
+        text = f"{said}{INTRODUCTION} Offer me tools, and I call three times at once."
     return [Say(text), *calls, _usage(request, text, calls)]
 
 
 def _since_the_user(messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...]]:
-    """What the user said last, and what came after it."""
+    """The last user message, and the messages after it."""
     for at in range(len(messages) - 1, -1, -1):
         if isinstance(message := messages[at], User):
             media = any(isinstance(part, Media) for part in message.parts)
@@ -306,7 +307,7 @@ def _calls(request: Request) -> list[Call]:
         for variant in range(CALLS if harmless else 1)
         for tool in harmless or tools[:1]
     )
-    # Two conversations must not have the same ids, and the same one asked again must.
+    # Ids must differ between conversations and stay the same for a retry.
     origin = sha256(repr((request.messages, request.tools)).encode("utf-8", "replace")).hexdigest()[:20]
     return [Call(name, raw, id=f"call_{origin}_{at}") for at, (name, raw) in enumerate(wanted) if at < CALLS]
 
@@ -320,7 +321,7 @@ def _names(messages: tuple[Message, ...]) -> dict[str, str]:
     return {call.id: call.name for message in messages if isinstance(message, Assistant) for call in message.calls}
 
 
-def _told(result: ToolResult, names: dict[str, str]) -> str:
+def _describe(result: ToolResult, names: dict[str, str]) -> str:
     name = names.get(result.call_id) or result.name or "a tool"
     if not result.text.strip():
         return f"{name} {'failed without a word' if result.error else 'gave nothing'}"
@@ -333,7 +334,7 @@ def _short(text: str) -> str:
 
 
 def _usage(request: Request, text: str, calls: list[Call]) -> Uses:
-    """About what a model would report."""
+    """Roughly what a model would report."""
     came = sum(len(_text_of(message)) for message in request.messages)
     went = len(text) + sum(len(call.name) + len(call.raw) for call in calls)
     return Uses(came // _CHARACTERS_A_TOKEN + 1, went // _CHARACTERS_A_TOKEN + 1)

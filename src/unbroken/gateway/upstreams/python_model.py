@@ -32,15 +32,15 @@ log = logging.getLogger("unbroken.gateway")
 
 @dataclass(slots=True)
 class _Response:
-    """What was said so far. Calls are numbered by their arrival, and named where they have no id of their own: those
-    who make them by hand leave both out."""
+    """The response so far. Calls are numbered by arrival and get an id if they have none, because handwritten models
+    often leave both out."""
 
     round: int
     heard: PartialResponse = field(default_factory=PartialResponse)
     given: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
-    """The calls as the model gave them, by the numbers that they have here."""
+    """The calls as the model gave them, by their number here."""
 
-    def hear(self, delta: Delta) -> Delta:
+    def feed(self, delta: Delta) -> Delta:
         match delta:
             case CallReady(call):
                 return CallReady(self._number(call))
@@ -52,11 +52,11 @@ class _Response:
             case TextDelta() | ReasoningDelta():
                 self.heard.feed(delta)
             case _:
-                pass  # its numbers are the model's own
+                pass  # it has the model's own numbers
         return delta
 
     def end(self, ended: Ended) -> list[Delta]:
-        """The end, with all that was said in its message, and before it what only the message says."""
+        """The end, with the complete message, and before it the deltas for what only the message contains."""
         message, heard, deltas = ended.message, self.heard.message, list[Delta]()
         if message is None:
             return [Ended(ended.verdict, heard)]
@@ -104,29 +104,29 @@ class PythonModel:
     async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         response = _Response(sum(isinstance(said, Assistant) and bool(said.calls) for said in request.messages))
         home, request = MAIN_LOOP.get(), without_relay(request)
-        said = self.model.stream(request) if home is None else _said_at_home(home, self.model, request)
+        said = self.model.stream(request) if home is None else _stream_on_main_loop(home, self.model, request)
         try:
             async with closing(said) as batches:
                 async for deltas in batches:
-                    heard_now: list[Delta] = []
+                    batch: list[Delta] = []
                     for delta in deltas:
                         if isinstance(delta, Ended):
-                            yield [*heard_now, *response.end(delta)]
+                            yield [*batch, *response.end(delta)]
                             return
-                        heard_now.append(response.hear(delta))
-                    yield heard_now
+                        batch.append(response.feed(delta))
+                    yield batch
         except (ProviderError, StreamError):
             raise
         except Exception as error:
-            # Somebody else's code: anything may come of it, a `UserError` of ours too, and no client is to blame.
+            # The user's code may raise anything, even our `UserError`, and the client is not to blame.
             log.exception("the model `%s` failed", self.name)
             raise Unavailable(f"model `{self.name}` failed: {type(error).__name__}", status=502) from error
 
 
-async def _said_at_home(
+async def _stream_on_main_loop(
     home: asyncio.AbstractEventLoop, model: Model, request: Request
 ) -> AsyncIterator[Sequence[Delta]]:
-    """A model may hold on to the loop that it was first used on, so it is asked there, in one task."""
+    """A model may be bound to the loop that it was first used on, so it runs there, in one task."""
     here = asyncio.get_running_loop()
     queue: asyncio.Queue[Sequence[Delta] | None] = asyncio.Queue()
 

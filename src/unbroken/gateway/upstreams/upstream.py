@@ -29,27 +29,29 @@ class Upstream:
     alias: str
     model: Model
     wire: str
-    """Empty for a model that speaks none of ours: one of Python."""
+    """Empty for a Python model, which has no wire."""
     origin: str
-    """Where its answers come from: what is signed there is understood there."""
+    """Where its answers come from: only the same origin accepts its signatures."""
     serial: bool
     http: HTTPModel | None = None
-    """The first model, if it is one behind HTTP."""
+    """The first model, if it is called over HTTP."""
     fallback: tuple[str, ...] = ()
 
     def passes(self, wire: str) -> bool:
-        """May a body of this wire go out as it came in?"""
+        """May a body of this wire be forwarded unchanged?"""
         return self.http is not None and self.wire == wire and self.http.passes_bodies
 
 
 def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
-    """By alias; all mistakes in one error."""
-    rows = list(settings)
-    doubled = sorted({row.alias for row in rows if sum(other.alias == row.alias for other in rows) > 1})
+    """Opens the models by alias; reports all mistakes in one error."""
+    models = list(settings)
+    doubled = sorted({model.alias for model in models if sum(other.alias == model.alias for other in models) > 1})
     if doubled:
         raise UserError(f"two models have the alias `{doubled[0]}`: give each its own")
-    upstreams, wrong = try_upstreams(rows)
-    mistakes = [type(error)(f"model `{alias}`: {error}") if len(rows) > 1 else error for alias, error in wrong.items()]
+    upstreams, wrong = try_upstreams(models)
+    mistakes = [
+        type(error)(f"model `{alias}`: {error}") if len(models) > 1 else error for alias, error in wrong.items()
+    ]
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:
@@ -58,62 +60,68 @@ def open_upstreams(settings: Iterable[UpstreamSettings]) -> dict[str, Upstream]:
 
 
 def try_upstreams(
-    rows: Sequence[UpstreamSettings], with_fallbacks: bool = True
+    models: Sequence[UpstreamSettings], with_fallbacks: bool = True
 ) -> tuple[dict[str, Upstream], dict[str, UnbrokenError]]:
-    """By alias: those that can be opened, and what is wrong with the others."""
-    by_alias = {row.alias: row for row in rows}
+    """By alias: the models that can be opened, and the mistakes of the others."""
+    by_alias = {model.alias: model for model in models}
     upstreams: dict[str, Upstream] = {}
     mistakes: dict[str, UnbrokenError] = {}
-    for row in rows:
+    for model in models:
         try:
-            upstreams[row.alias] = _open(row if with_fallbacks else replace(row, fallback=()), by_alias)
+            upstreams[model.alias] = _open(model if with_fallbacks else replace(model, fallback=()), by_alias)
         except UnbrokenError as error:
-            mistakes[row.alias] = error
+            mistakes[model.alias] = error
     return upstreams, mistakes
 
 
-def _open(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings]) -> Upstream:
-    model: Model = _model(row, rows, ())
+def _open(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings]) -> Upstream:
+    model: Model = _model(settings, by_alias, ())
     first: Model = cast("RetryingModel[Model]", model).model if isinstance(model, RetryingModel) else model
     http = first if isinstance(first, HTTPModel) else None
     origin = http.origin if http is not None else first.name
     return Upstream(
-        row.alias, cast("Model", model), http.wire if http is not None else "", origin, row.serial, http, row.fallback
+        settings.alias,
+        cast("Model", model),
+        http.wire if http is not None else "",
+        origin,
+        settings.serial,
+        http,
+        settings.fallback,
     )
 
 
-def _model(row: UpstreamSettings, rows: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
-    """`above`: the aliases whose fallback this is."""
-    if row.alias in above:
-        raise UserError(f"the fallbacks {' > '.join([*above, row.alias])} go round in a circle")
-    above = (*above, row.alias)
-    key = _key(row)
-    fallback = [_fallback(name, rows, above) for name in row.fallback]
-    if row.model == "demo" or row.model.startswith("python:"):
-        model: Model = DemoModel() if row.model == "demo" else _from_python(row.model)
+def _model(settings: UpstreamSettings, by_alias: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
+    """`above`: the chain of aliases whose fallback this is."""
+    if settings.alias in above:
+        raise UserError(f"the fallbacks {' > '.join([*above, settings.alias])} go round in a circle")
+    above = (*above, settings.alias)
+    key = _key(settings)
+    fallback = [_fallback(name, by_alias, above) for name in settings.fallback]
+    if settings.model == "demo" or settings.model.startswith("python:"):
+        model: Model = DemoModel() if settings.model == "demo" else _from_python(settings.model)
         return RetryingModel(model, fallback=fallback) if fallback else model
     model = connect(
-        row.model,
-        base_url=row.base_url or None,
+        settings.model,
+        base_url=settings.base_url or None,
         api_key=key,
-        wire=row.wire or None,
+        wire=settings.wire or None,
         fallback=fallback,
-        recover=row.recover,
-        **row.options,
+        recover=settings.recover,
+        **settings.options,
     )
-    if row.api_key_env or row.api_key_file:  # where it says "check …", it has to name this one
-        model.model.endpoint = replace(model.model.endpoint, key_variable=row.api_key_env or row.api_key_file)
+    if settings.api_key_env or settings.api_key_file:  # an error that says "check …" has to name this one
+        model.model.endpoint = replace(model.model.endpoint, key_variable=settings.api_key_env or settings.api_key_file)
     return model
 
 
-def _fallback(name: str, rows: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
-    row = rows.get(name)
-    return connect(name, recover=False) if row is None else _model(row, rows, above)
+def _fallback(name: str, by_alias: Mapping[str, UpstreamSettings], above: tuple[str, ...]) -> Model:
+    settings = by_alias.get(name)
+    return connect(name, recover=False) if settings is None else _model(settings, by_alias, above)
 
 
 @cache
 def _from_python(name: str) -> Model:
-    """Made once in a process, however often it is looked at: it may be large."""
+    """Cached per process, because the model may be large."""
     module, _, function = name.removeprefix("python:").partition(":")
     if not module or not function:
         raise UserError(f"`{name}` names no function: write python:module:function")
@@ -121,9 +129,9 @@ def _from_python(name: str) -> Model:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: the module may lie beside the configuration
     try:
         made = getattr(importlib.import_module(module), function)()
-    except (Exception, SystemExit) as error:  # the module is the user's own, anything may come of it
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise UserError(f"`{name}` gave no model: {type(error).__name__}: {error}") from error
-    # Who made an Agent has loaded it, and with it what only agents need; nobody else has to.
+    # If it is an Agent, the `agent` package is loaded already; otherwise it is not needed.
     agents = sys.modules.get("unbroken.agent.agent")
     if agents is not None and isinstance(made, agents.Agent):
         from unbroken.gateway.upstreams.agent_model import AgentModel  # noqa: PLC0415 - start-up: loads all of `agent`
@@ -139,15 +147,15 @@ def _from_python(name: str) -> Model:
     return PythonModel(cast("Model", made))
 
 
-def _key(row: UpstreamSettings) -> str | Callable[[], str] | None:
-    if row.api_key_file:
-        path = Path(row.api_key_file).expanduser()
+def _key(settings: UpstreamSettings) -> str | Callable[[], str] | None:
+    if settings.api_key_file:
+        path = Path(settings.api_key_file).expanduser()
         _read_key(path)
-        return partial(_read_key, path)  # for each request: a key that is changed there counts at once
-    if row.api_key_env:
-        key = os.environ.get(row.api_key_env, "").strip()
+        return partial(_read_key, path)  # read for each request, so that a changed key is used at once
+    if settings.api_key_env:
+        key = os.environ.get(settings.api_key_env, "").strip()
         if not key:
-            raise MissingKey(f"the variable {row.api_key_env} is to hold a key and is not set: set it")
+            raise MissingKey(f"the variable {settings.api_key_env} should hold the key but is not set: set it")
         return key
     return None
 
