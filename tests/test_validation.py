@@ -385,7 +385,7 @@ def test_an_error_about_a_misspelled_word_does_not_say_that_it_is_a_string() -> 
 def test_a_choice_of_a_tool_that_the_agent_does_not_have_is_refused() -> None:
     look = make_tool(name="look")
     assert Agent(MODEL, [look], policy=Policy(choice="look")).run_sync("Hi.").text == "Hello."
-    with pytest.raises(UserError, match=r"Policy\(choice='t2'\): there is no such tool; there are: look; or say"):
+    with pytest.raises(UserError, match=r"Policy\(choice='t2'\): there is no such tool; there are: look; or use"):
         Agent(MODEL, [look], policy=Policy(choice="t2"))
     with pytest.raises(UserError, match="there is no such tool; this agent has none"):
         Agent(MODEL, policy=Policy(choice="t2"))
@@ -404,7 +404,7 @@ def test_an_approver_that_cannot_be_called_with_a_call_is_refused() -> None:
     given: Any
     for given in (nothing, too_much):
         with pytest.raises(
-            UserError, match=rf"Agent\(on_approval={given.__name__}\): it is called with the call alone"
+            UserError, match=rf"Agent\(on_approval={given.__name__}\): it is called with one argument"
         ):
             Agent(MODEL, on_approval=given)
     for given in (enough, print, int):

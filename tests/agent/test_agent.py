@@ -281,7 +281,7 @@ def test_a_prompt_may_have_any_shape(prompt: Any) -> None:
 @pytest.mark.parametrize("prompt", ["", [], [""]], ids=str)
 def test_an_empty_prompt_is_refused(prompt: Any) -> None:
     model = ScriptedModel("Never.")
-    with pytest.raises(UserError, match="the prompt is empty; say what the agent should do"):
+    with pytest.raises(UserError, match="the prompt is empty; write what the agent should do"):
         run_virtual(Agent(model).run(prompt))
     assert model.requests == []
 
@@ -299,7 +299,7 @@ def test_no_prompt_and_no_history_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("source", "told"),
-    [("none.png", "cannot be read"), ("noise", "the type cannot be told"), (b"abc", "needs its mime type")],
+    [("none.png", "cannot be read"), ("noise", "the name does not show the type"), (b"abc", "needs its mime type")],
     ids=["missing", "no type", "bytes"],
 )
 def test_an_image_that_is_none_is_refused(source: Any, told: str) -> None:

@@ -84,7 +84,7 @@ def test_its_failure_is_a_tool_failure() -> None:
 def test_one_that_would_wait_for_somebody_outside_has_failed() -> None:
     inner = Agent(ScriptedModel(Call("look")), [Desk().tool("look", approve=True)], on_approval=lambda call: Wait())
     assert texts(play(outer_of(inner))) == [
-        "Error: `researcher` cannot go on: `look` waits for somebody outside, who cannot be asked here"
+        "Error: `researcher` cannot continue: `look` waits for an outside decision, which a tool cannot do"
     ]
 
 

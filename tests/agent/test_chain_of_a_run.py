@@ -156,7 +156,7 @@ def test_a_model_that_stays_silent_is_asked_to_go_on(wire: str, language: Any, w
 
 def test_it_is_asked_three_times_at_most() -> None:
     model, asked = guarded("", loop_last=True)
-    with pytest.raises(ChainBroken, match="empty answer, also after it was asked 3 times") as caught:
+    with pytest.raises(ChainBroken, match="empty answer, even after it was asked 3 times") as caught:
         play(Agent(model))
     assert last_said(asked) == ["Go."] * 2 + [ENGLISH] * 6
     assert {verdict.kind for verdict in caught.value.verdicts} == {"empty"}

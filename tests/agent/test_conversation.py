@@ -93,9 +93,9 @@ def test_one_turn_at_a_time() -> None:
         await asyncio.sleep(1.0)
         before = chat.messages
         for refused in (chat.say("b"), chat.resume({})):
-            with pytest.raises(UserError, match="a turn of this conversation is still going"):
+            with pytest.raises(UserError, match="a turn of this conversation is still active"):
                 await refused
-        with pytest.raises(UserError, match="a turn of this conversation is still going"):
+        with pytest.raises(UserError, match="a turn of this conversation is still active"):
             chat.stream("b")
         assert chat.messages == before
         return [(await first).text, (await chat.say("b")).text]
@@ -184,7 +184,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be loaded"):
         Conversation.load(agent, tmp_path / "none.json")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(UserError, match=r"not what Conversation\.to_json gives"):
+    with pytest.raises(UserError, match=r"not what Conversation\.to_json returns"):
         Conversation.load(agent, tmp_path / "list.json")
 
 
@@ -225,7 +225,7 @@ def test_a_stream_that_nobody_reads_is_no_turn() -> None:
     async def main() -> None:
         unread, first = chat.stream("never"), chat.stream("a")
         async for _ in first:
-            with pytest.raises(UserError, match="still going"):
+            with pytest.raises(UserError, match="still active"):
                 await anext(unread)
         assert (await chat.say("b")).text == "Two."
 

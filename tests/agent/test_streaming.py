@@ -244,7 +244,7 @@ def test_a_run_that_was_ended_early_says_that_it_has_no_result() -> None:
     async def main() -> None:
         async with a_slow_one(Desk()).stream("Go.") as stream:
             await read_until_slow(stream)
-        with pytest.raises(RuntimeError, match="ended before it came to a result"):
+        with pytest.raises(RuntimeError, match="its stream was closed before the end"):
             _ = stream.result
         can_go_on(stream.messages)
 
@@ -259,7 +259,7 @@ def test_a_stream_that_was_closed_before_it_was_read_asks_nothing() -> None:
             pass
         assert [event async for event in stream] == []
         assert model.requests == []
-        with pytest.raises(RuntimeError, match="ended before it came to a result"):
+        with pytest.raises(RuntimeError, match="its stream was closed before the end"):
             _ = stream.result
 
     run_virtual(main())

@@ -274,7 +274,7 @@ def test_a_browser_that_goes_away_ends_the_run() -> None:
                 async for line in lines:
                     await response.write(line.encode())
         finally:
-            with pytest.raises(RuntimeError, match="ended before it came to a result"):
+            with pytest.raises(RuntimeError, match="its stream was closed before the end"):
                 _ = stream.result
             over.set()
         return response

@@ -275,7 +275,7 @@ def test_an_interrupt_ends_the_run_with_every_call_answered(tmp_path: Path) -> N
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--image", "/"], "--image / cannot be read: it is a folder"),
         (
             [*MODEL, "--base-url", "http://127.0.0.1:9", "--image", __file__],
-            "text/x-python is nothing to look at; give a file whose name ends in .png",
+            "text/x-python is not an image; give a file whose name ends in .png",
         ),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--instructions", "@no.txt"], "the file cannot be read"),
         ([*MODEL, "--base-url", "http://127.0.0.1:9", "--tools", "no/such.py"], "no/such.py is no file"),

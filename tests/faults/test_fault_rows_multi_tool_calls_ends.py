@@ -206,7 +206,7 @@ def test_an_empty_answer_is_asked_for_once_more(wire: str, said: list[Any]) -> N
 def test_a_model_that_stays_silent_is_an_error(wire: str) -> None:
     """Row 14: nothing, also after it was asked three times to go on."""
     model = ScriptedModel([], [], [], [], wire=wire)
-    with pytest.raises(ChainBroken, match="empty answer, also after it was asked 3 times") as caught:
+    with pytest.raises(ChainBroken, match="empty answer, even after it was asked 3 times") as caught:
         play(Agent(model, Desk().tools("a")))
     assert len(caught.value.verdicts) == 4
     can_go_on(caught.value.messages)

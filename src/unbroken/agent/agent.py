@@ -1,5 +1,5 @@
-"""`Agent`: a model and some tools, ready to be asked. It holds what is the same for every run and starts runs; the loop
-runs them (`loop`), and what a run came to is a `Result`."""
+"""`Agent`: a model and some tools. It holds what is the same for every run and starts runs; `loop` runs them, and each
+run ends with a `Result`."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ T = TypeVar("T")
 
 @checked
 class Agent(Generic[DepsT, OutputT]):
-    """Give it a model and tools; `run` goes through as many rounds as it takes and ends with an answer.
+    """Give it a model and tools; `run` takes as many rounds as needed and ends with an answer.
 
     - `tools`: functions, `Tool`s, objects, modules, files, MCP servers; or a function of turn and transcript.
-    - `output`: a type that the answer must have: a pydantic model, a dataclass, or types made of them. It comes in
+    - `output`: a type that the answer must have: a pydantic model, a dataclass, or types made of them. You get it as
       `result.output`, and type checkers know it: this is an `Agent[Deps, Output]`.
     - `deps`: whatever tools find in their `CallContext`, unless a run is given another.
     - `limits`: how far a run may go. Limits do not raise, they end in an answer.
     - `schedule`, `several_calls`: how the calls of one response run, and whether there may be several.
-    - `on_error`: after a tool failed, `"continue"` with the model told, or `"finish"` with a final answer.
-    - `on_approval`: asked before a tool with `approve` runs. Without it such calls are denied.
-    - `guidance`: add how to call tools well to the instructions; the language is that of the instructions.
-    - `trim`: a function that chooses what is sent of a long history (see `Conversation`).
+    - `on_error`: after a tool failed, `"continue"` and let the model see the error, or `"finish"` with a final answer.
+    - `on_approval`: called before a tool with `approve` runs. Without it such calls are denied.
+    - `guidance`: add advice on calling tools to the instructions, in their language.
+    - `trim`: a function that chooses which part of a long history is sent (see `Conversation`).
     - `sinks`: functions that get every event of every run. `record`: a folder in which each run is recorded.
     - `middleware`: wraps requests to the model and tool calls, and sees events. The first is the outermost; `record` is
       outside of it.
-    - `policy`: what is rarely changed (`Policy`).
+    - `policy`: options that are rarely changed (`Policy`).
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class Agent(Generic[DepsT, OutputT]):
     async def run(
         self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[Options[DepsT]]
     ) -> Result[Any]:
-        """Ask, and run tools until there is an answer. What may be given besides the prompt stands in `Options`;
-        `output` is a type for this answer, in place of the agent's own."""
+        """Ask, and run tools until there is an answer. `Options` lists the arguments besides the prompt; `output` is a
+        type for this answer, in place of the agent's own."""
         return await self.prepare(prompt, options, output)()
 
     @overload
@@ -175,11 +175,11 @@ class Agent(Generic[DepsT, OutputT]):
         output: type[OutputT] | Any = None,
         **options: Unpack[ResumeOptions[DepsT]],
     ) -> Result[OutputT]:
-        """Go on with a run that is `waiting`: from its result, or from what `result.to_json()` gave. `answers` says by
-        call id what was decided (`Allow`, `Deny`, `Edit`), or what a call gave that ran at the client.
+        """Resume a run that is `waiting`: from its result, or from what `result.to_json()` returned. `answers` has, by
+        call id, a decision (`Allow`, `Deny`, `Edit`) or the result of a call that ran at the client.
 
-        A run whose process died, or that failed, goes on from its recording (its path): calls that had finished are
-        not run again, and it is recorded on there."""
+        A run that failed, or whose process died, is resumed from the path of its recording: finished calls do not run
+        again, and the same file is continued."""
         return await self.prepare_resume(result, answers, options, output)()
 
     def resume_sync(
@@ -215,9 +215,9 @@ class Agent(Generic[DepsT, OutputT]):
         output: type[OutputT] | Any = None,
         **options: Unpack[ResumeOptions[DepsT]],
     ) -> Result[OutputT]:
-        """A recorded run once more, with this agent: its model, and with `tools="recorded"` its tools too, are not
-        asked. Raises `ReplayDiverged` where the run goes another way than it went. Options as for `run`; the limits are
-        those of the recorded run, if none are given."""
+        """Replay a recorded run with this agent. Its model is not asked, and with `tools="recorded"` its tools do not
+        run. Raises `ReplayDiverged` if the run takes a different course. Options as for `run`; the limits default to
+        those of the recorded run."""
         return replay_run(self, recording, clock, tools, speed, options, output)
 
     @checked(name="agent.as_tool")
@@ -231,7 +231,8 @@ class Agent(Generic[DepsT, OutputT]):
         timeout: float | None = None,
         after_crash: AfterCrash | None = None,
     ) -> Tool:
-        """This agent as a tool of another: it gets a task in words and gives its answer. What it used counts there.
+        """This agent as a tool of another: it gets a task as text and returns its answer. Its usage counts for the
+        caller.
 
         Several tasks run side by side if the agent only reads (`effect="read"`) or with `overlap=True`.
         """
@@ -250,7 +251,9 @@ class Agent(Generic[DepsT, OutputT]):
                 context.spend(performance.account.usage)
             if result.pending:
                 names = ", ".join(f"`{call.name}`" for call in result.pending)
-                raise ToolFailed(f"`{name}` cannot go on: {names} waits for somebody outside, who cannot be asked here")
+                raise ToolFailed(
+                    f"`{name}` cannot continue: {names} waits for an outside decision, which a tool cannot do"
+                )
             return result.text
 
         made = tool(
@@ -269,12 +272,12 @@ class Agent(Generic[DepsT, OutputT]):
         await self.toolset.close()
 
     def prepare(self, prompt: Prompt | None, options: Options[DepsT], output: Any = None) -> Performance:
-        """A run that is ready to go."""
+        """Prepares a run; call the result to start it."""
         check_options("agent.run", Options, options, unchecked=("history",), also=("prompt", "output"))
         if options.get("run_id") == "":
             raise UserError("agent.run(run_id=''): the id is empty; give one, or leave it out to get a random one")
         open_calls = options.get("open_calls", self.policy.open_calls)
-        # Who asks something new goes on from there; who asks nothing wants to know what the calls give.
+        # With a new prompt, open calls are answered as not executed; without one, they are executed.
         open_calls = open_calls or ("execute" if prompt is None else "answer")
         transcript = read_history(options.get("history"), open_calls)
         if prompt is None and not transcript.messages:
@@ -282,7 +285,7 @@ class Agent(Generic[DepsT, OutputT]):
         account = Account(options.get("limits") or self.limits)
         run_id = options.get("run_id") or os.urandom(6).hex()
         performance = self.performance(run_id, transcript, account, options, output)
-        if prompt is not None:  # last: whatever is refused leaves the history as it was
+        if prompt is not None:  # last, so that an error leaves the history unchanged
             question = to_user(prompt)
             if transcript.closed:
                 transcript.add(question)
@@ -293,13 +296,13 @@ class Agent(Generic[DepsT, OutputT]):
     def prepare_resume(
         self, saved: Saved, answers: Answers, options: ResumeOptions[DepsT], output: Any = None
     ) -> Performance:
-        """The rest of a run that waits, or was cut off, ready to go."""
+        """Prepares the rest of a run that waits or was cut off."""
         return prepare_resume(self, saved, answers, options, self._output if output is None else output)
 
     def performance(
         self, id: str, transcript: Transcript, account: Account, options: ResumeOptions[DepsT], output: Any
     ) -> Performance:
-        """A run from this history on, with what this agent has and these options say."""
+        """A run that starts from this history, with this agent's settings and these options."""
         kind = self._output if output is None else OutputType[Any].of(output)
         plan = partial(self._plan, options=options, output=kind, rounds=account.limits.rounds)
         return Performance(id, plan, self._clock, self.toolset, transcript, account, self.stack(options), self.name)
@@ -309,7 +312,7 @@ class Agent(Generic[DepsT, OutputT]):
         return (*self.sinks, *as_middleware(options.get("sinks", ())), *self.middleware)
 
     def _system(self, rounds: int | None) -> System | None:
-        """The instructions, with guidance that names the real budget; the same words in every run."""
+        """The instructions, with guidance that states the actual round limit; the same text in every run."""
         if rounds not in self._systems:
             text = self.instructions
             if self._guidance and self.toolset.offers_tools:
@@ -349,20 +352,20 @@ def _choice(choice: str | None, toolbox: Toolbox | None) -> Choice | None:
     if toolbox is not None and choice not in toolbox and choice != ANSWER:
         known = f"there are: {', '.join(toolbox.names)}" if len(toolbox) else "this agent has none"
         raise UserError(
-            f"Policy(choice={choice!r}): there is no such tool; {known}; or say 'auto', 'none' or 'required'"
+            f"Policy(choice={choice!r}): there is no such tool; {known}; or use 'auto', 'none' or 'required'"
         )
     return OneTool(choice)
 
 
 def _approver(function: OnApproval) -> OnApproval:
-    """Refuses a function that cannot be called with the call alone."""
+    """Refuses a function that cannot be called with the call as its only argument."""
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
         raise UserError(
-            f"Agent(on_approval={name}): it is called with the call alone, on_approval(call): {error}"
+            f"Agent(on_approval={name}): it is called with one argument, on_approval(call): {error}"
         ) from None
     except ValueError:
-        pass  # it has no signature to look at
+        pass  # it has no signature
     return function

@@ -1,7 +1,7 @@
-"""Does an answer end by announcing a call that it does not make? "Let me look that up." is no answer.
+"""Does an answer end by announcing a call that it does not make? "Let me look that up." is not an answer.
 
-Only the last sentence counts, in English or Chinese, and a doubt means no: a missed announcement costs one unfinished
-answer, a wrong one asks a model to go on that was done. What is done about it is decided in the loop.
+Only the last sentence counts, in English or Chinese. In doubt the result is no: a missed announcement costs one
+unfinished answer, a false one asks a finished model to continue. The loop decides what to do about it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Collection
 from functools import cache
 
 _LONGEST = {"en": 240, "zh": 60}
-"""Characters of a sentence that only announces something."""
+"""Maximum characters of a sentence that only announces something."""
 
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """At first use: compiling all of them would be a tenth of the time that `import unbroken` takes for an agent."""
+    """Compiled on first use: compiling all of them would take a tenth of the import time of an agent."""
     return re.compile(pattern)
 
 
@@ -24,7 +24,7 @@ def _any(*alternatives: str) -> str:
     return f"(?:{'|'.join(alternatives)})"
 
 
-# What only a tool can do. Words for speaking (explain, list, show) are not among them: what they announce is an answer.
+# What only a tool can do. Verbs of speaking (explain, list, show) are left out: they announce an answer.
 _THE = "(?:the|that|this|these|those|it|them|your|some|another)"
 _VERBS = _any(
     rf"look(?:ing)? (?:{_THE} up|up|into|for|at (?!an? |some )|through|inside|further|closely|around)",
@@ -155,7 +155,7 @@ def announces(text: str, tools: Collection[str] = ()) -> bool:
     if not sentence or sentence.endswith(("?", "？")):
         return False
     bare = sentence.rstrip(".!…:。！： ~～")
-    if re.search(r":(?:\s|[\u4e00-\u9fff])|：", bare):  # what was announced follows
+    if re.search(r":(?:\s|[\u4e00-\u9fff])|：", bare):  # the announced text follows
         return False
     if _compiled(_CJK).search(sentence):
         return len(sentence) <= _LONGEST["zh"] and _in_chinese(bare, tools)
@@ -163,7 +163,7 @@ def announces(text: str, tools: Collection[str] = ()) -> bool:
 
 
 def _last_sentence(text: str) -> str:
-    """The last sentence of the last line, without marks of emphasis; none if that line is no prose."""
+    """The last sentence of the last line, without emphasis marks; empty if that line is not prose."""
     text = text.rstrip()
     if text.endswith(("```", '"', "”", "」", "』", "'")) or text.count("```") % 2:
         return ""

@@ -1,4 +1,4 @@
-"""One loop in the background for everybody who cannot await: `run_sync` in scripts, notebooks and threads.
+"""One background event loop for code that cannot await: `run_sync` in scripts, notebooks and threads.
 
 One per process, because a connection belongs to one loop: so connections are reused from call to call.
 """
@@ -27,7 +27,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work's value. An interrupt ends the work first, then goes on its way."""
+        """Returns the result of the work. An interrupt cancels the work first and is then raised."""
         loop = self._running_loop()
         if threading.current_thread() is self._thread:
             work.close()
@@ -59,19 +59,19 @@ class Background:
             self._loop = self._thread = None
         if loop is None or thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_wind_up(), loop).result(timeout=5)
+        asyncio.run_coroutine_threadsafe(_close_all(), loop).result(timeout=5)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout=5)
         loop.close()
 
     def _forget(self) -> None:
-        """After a fork the thread is not there any more."""
+        """After a fork the thread no longer exists."""
         self._loop = self._thread = None
         self._lock = threading.Lock()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """A task that wants the program to end (`sys.exit` in a handler) tells whoever waits for it; the loop serves on."""
+    """A `SystemExit` in a task (`sys.exit` in a handler) is raised for its caller; the loop keeps running."""
     while True:
         try:
             loop.run_forever()
@@ -81,7 +81,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """Cancelled from inside, unlike its future, which would count as done before the work has ended."""
+    """Cancels the task itself, not its future, which would be done before the work has ended."""
     task = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -93,7 +93,7 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
     return await task
 
 
-async def _wind_up() -> None:
+async def _close_all() -> None:
     await close_session()
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:

@@ -1,5 +1,5 @@
-"""`Conversation`: one history over many turns. It is valid at any time, also after a turn that was cancelled or failed,
-and can be saved and loaded as JSON."""
+"""`Conversation`: one history over many turns. It is always valid, even after a cancelled or failed turn, and can be
+saved and loaded as JSON."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SPOKE_INSTEAD = "not executed: the user spoke instead of answering it"
 
 @checked
 class Conversation(Generic[DepsT, OutputT]):
-    """`await chat.say("…")`; `chat.messages` is the history. `trim=` is a function that chooses what of a long history
-    is sent; `chat.messages` keeps all of it. `store` and `deps` are what tools find in their `CallContext`; only the
-    store is saved with the conversation. `agent` may be set to another between two turns."""
+    """`await chat.say("…")`; `chat.messages` is the history. `trim=` is a function that chooses which part of a long
+    history is sent; `chat.messages` keeps all of it. `store` and `deps` are what tools find in their `CallContext`;
+    only the store is saved with the conversation. `agent` may be set to another between two turns."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Conversation(Generic[DepsT, OutputT]):
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
-        """Calls of the last turn that wait for an approval or for the client: `resume` goes on."""
+        """Calls of the last turn that wait for an approval or for the client; continue with `resume`."""
         return self._waiting.pending if self._waiting else ()
 
     @overload
@@ -75,14 +75,14 @@ class Conversation(Generic[DepsT, OutputT]):
     async def say(
         self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[TurnOptions[DepsT]]
     ) -> Result[Any]:
-        """One turn. Without a prompt the last one is tried again, say after an error."""
+        """One turn. Without a prompt the last one is retried, for example after an error."""
         return await self._perform(self._next(prompt, options, output))
 
     def stream(
         self, prompt: Prompt | None = None, *, output: Any = None, **options: Unpack[TurnOptions[DepsT]]
     ) -> RunStream[OutputT]:
         """One turn as a stream of events. It begins when the first of them is read."""
-        self._refuse_while_going()
+        self._refuse_while_active()
         check_options("Conversation.stream", TurnOptions, options, also=("prompt", "output"))
         asked = None if prompt is None else to_user(prompt)
 
@@ -100,7 +100,7 @@ class Conversation(Generic[DepsT, OutputT]):
     async def resume(
         self, answers: Answers, *, output: Any = None, **options: Unpack[ResumeOptions[DepsT]]
     ) -> Result[OutputT]:
-        """Go on with the turn that is waiting."""
+        """Resume the turn that is waiting."""
         return await self._perform(self._rest(answers, options, output))
 
     def resume_sync(
@@ -112,12 +112,12 @@ class Conversation(Generic[DepsT, OutputT]):
     def stream_resume(
         self, answers: Answers, *, output: Any = None, **options: Unpack[ResumeOptions[DepsT]]
     ) -> RunStream[OutputT]:
-        """The same as `resume`, as a stream of events. It is refused at once where no call waits."""
+        """The same as `resume`, as a stream of events. Raises at once if no call waits."""
         performance = self._rest(answers, options, output)
         return RunStream(lambda sink: self._perform(performance, sink), performance.messages)
 
     def to_json(self) -> dict[str, Json]:
-        """The history, the turn that waits, and what of the `store` is JSON; the rest of it is left out."""
+        """The history, the turn that waits, and the values of the `store` that are JSON."""
         store = {key: value for key, value in self.store.items() if _is_json(value)}
         waiting = self._waiting.to_json() if self._waiting else None
         return {"version": 1, "messages": to_json(self.messages), "waiting": waiting, "store": store}
@@ -126,10 +126,10 @@ class Conversation(Generic[DepsT, OutputT]):
     def from_json(
         cls, agent: Agent[DepsT, OutputT], saved: Json, *, trim: Trim | None = None, deps: Any = None
     ) -> Self:
-        """What `to_json` gave, to go on with; `UserError` for anything else. `trim` and `deps` are not saved: give
+        """Restores what `to_json` returned; raises `UserError` for anything else. `trim` and `deps` are not saved: pass
         them again."""
         if not isinstance(saved, dict) or "messages" not in saved or "stop_reason" in saved:
-            raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json gives")
+            raise UserError("a saved conversation cannot be read: it is not what Conversation.to_json returns")
         fields = cast("dict[str, Any]", saved)
         if fields.get("version", 1) != 1:
             raise UserError("a saved conversation cannot be read: another version of unbroken wrote it; use that one")
@@ -141,8 +141,8 @@ class Conversation(Generic[DepsT, OutputT]):
         return chat
 
     def save(self, path: str | Path) -> None:
-        """Written whole or not at all: a crash in the middle leaves the old file. Only its owner may read it.
-        `UserError` where it cannot be."""
+        """Writes the file atomically: a crash leaves the old file. Only its owner may read it. Raises `UserError` if it
+        cannot be written."""
         path = Path(path)
         new = path.with_name(f"{path.name}.new")
         try:
@@ -157,7 +157,7 @@ class Conversation(Generic[DepsT, OutputT]):
     def load(
         cls, agent: Agent[DepsT, OutputT], path: str | Path, *, trim: Trim | None = None, deps: Any = None
     ) -> Self:
-        """What `save` wrote, to go on with; `UserError` if the file cannot be read, or is no conversation."""
+        """Loads what `save` wrote; raises `UserError` if the file cannot be read or is not a conversation."""
         try:
             saved = json.loads(Path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -165,29 +165,29 @@ class Conversation(Generic[DepsT, OutputT]):
         return cls.from_json(agent, saved, trim=trim, deps=deps)
 
     def _next(self, prompt: Prompt | None, options: TurnOptions[DepsT], output: Any) -> Performance:
-        self._refuse_while_going()
+        self._refuse_while_active()
         check_options("Conversation.say", TurnOptions, options, also=("prompt", "output"))
-        prompt = None if prompt is None else to_user(prompt)  # before anything is changed: it may be refused
+        prompt = None if prompt is None else to_user(prompt)  # before anything is changed, because it may raise
         for call in self._transcript.open:
             self._transcript.answer(failure(call, SPOKE_INSTEAD, "not_executed"))
         self._waiting = None
-        return self.agent.prepare(prompt, {**self._own(), **options, "history": self._transcript}, output)
+        return self.agent.prepare(prompt, {**self._own_options(), **options, "history": self._transcript}, output)
 
     def _rest(self, answers: Answers, options: ResumeOptions[DepsT], output: Any) -> Performance:
-        self._refuse_while_going()
+        self._refuse_while_active()
         if self._waiting is None:
-            raise UserError("resume: no call of this conversation is waiting; go on with `say`")
-        return self.agent.prepare_resume(self._waiting, answers, {**self._own(), **options}, output)
+            raise UserError("resume: no call of this conversation is waiting; continue with `say`")
+        return self.agent.prepare_resume(self._waiting, answers, {**self._own_options(), **options}, output)
 
     def _answered(self) -> tuple[Message, ...]:
         return self.messages if self._transcript.closed else repair(self.messages)[0]
 
-    def _own(self) -> ResumeOptions[DepsT]:
+    def _own_options(self) -> ResumeOptions[DepsT]:
         own: ResumeOptions[DepsT] = {"store": self.store, "trim": self._trim}
         return own if self.deps is None else {**own, "deps": self.deps}
 
     async def _perform(self, performance: Performance, *sinks: Sink) -> Result[Any]:
-        self._refuse_while_going()
+        self._refuse_while_active()
         self._going = True
         self._waiting = None
         self._transcript = performance.transcript
@@ -203,9 +203,11 @@ class Conversation(Generic[DepsT, OutputT]):
         self._waiting = waiting
         self._transcript = waiting.transcript()
 
-    def _refuse_while_going(self) -> None:
+    def _refuse_while_active(self) -> None:
         if self._going:
-            raise UserError("a turn of this conversation is still going: wait for its end, or use another Conversation")
+            raise UserError(
+                "a turn of this conversation is still active: wait for its end, or use another Conversation"
+            )
 
 
 def _is_json(value: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Sends the events of a run to everybody who listens, and writes the log lines of `unbroken.tools`.
+"""Sends the events of a run to all listeners, and writes the log lines of `unbroken.tools`.
 
-It decides nothing. A listener that fails is logged and left out from then on: nobody who only listens may break a run.
+It decides nothing. A listener that fails is logged and removed: a listener must not break a run.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ LOG = logging.getLogger("unbroken.tools")
 
 
 class Emitter:
-    """`emit(kind, *fields)` sends one event. Called from another thread, it is sent by the loop, in its turn."""
+    """`emit(kind, *fields)` sends one event. If called from another thread, the loop sends it."""
 
     def __init__(self, run: str, clock: Clock, seq: int = 0, call: int = 0) -> None:
         self.run = run
         self.turn = 0
         self.counted: list[Event] = []
-        """The events that `result.metrics` counts: they are built though nobody listens."""
+        """The events that `result.metrics` counts: they are built even if nobody listens."""
         self._now = clock.now
         self.next_seq = seq
         self.next_call = call
@@ -52,18 +52,18 @@ class Emitter:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Sink] = []
         self._of_streams: list[Sink] = []
-        """Those of them that receive text as it streams."""
+        """The listeners that receive text as it streams."""
         self.has_listeners = False
 
     def listen(self, middleware: Sequence[Middleware]) -> None:
-        """These receive the events from now on."""
+        """Adds listeners for the events from now on."""
         heard = [each for each in middleware if wraps(each, "on_event")]
         self._listeners = [_sink(each) for each in heard]
         self._of_streams = [_sink(each) for each in heard if not each.sees_deltas]
         self.has_listeners = bool(heard)
 
     def end(self) -> None:
-        """The run is over: a thread that still works reports nothing any more."""
+        """The run is over: threads that still work emit nothing more."""
         self._listeners, self._of_streams, self.has_listeners = [], [], False
 
     def emit(self, kind: type[Event], *fields: Any) -> None:
@@ -94,7 +94,7 @@ class Emitter:
         for sink in listeners:
             try:
                 sink(event)
-            except BaseException as error:  # noqa: BLE001 - nobody who only listens may break a run
+            except BaseException as error:  # noqa: BLE001 - a listener must not break a run
                 self._leave_out(sink, event, error)
 
     def _leave_out(self, sink: Sink, event: Event, error: BaseException) -> None:
@@ -121,11 +121,11 @@ class RoundReporter:
         self._failed = 0
         self._first_start: float | None = None
         self._loose: dict[int, ToolCall] = {}
-        """Calls that were written and are in no message, by their numbers."""
+        """Complete calls that are not in a message yet, by number."""
         self._in_detail = LOG.isEnabledFor(logging.DEBUG)
 
     def written(self, call: ToolCall) -> int:
-        """A call is complete, or turned out to be cut. Returns its number."""
+        """A call is complete, or was cut off. Returns its number."""
         emitter = self._emitter
         number = emitter.next_call
         emitter.next_call += 1
@@ -135,7 +135,7 @@ class RoundReporter:
         return number
 
     def place(self, numbers: Iterable[int]) -> None:
-        """These calls are in a message."""
+        """These calls are now in a message."""
         for number in numbers:
             self._loose.pop(number, None)
 
@@ -175,7 +175,7 @@ class RoundReporter:
             LOG.debug("Executing tool %d/%d: %s(%s)", self._begun, count, call.name, quote(call.arguments or {}))
 
     def restarted(self) -> None:
-        """The response broke off: counting starts again."""
+        """The response broke off: counting starts over."""
         self._begun = self._failed = 0
 
     def adopted(self, prepared: Prepared, number: int) -> None:
@@ -186,13 +186,13 @@ class RoundReporter:
         self.drop(prepared.number, prepared.call, reason)
 
     def drop(self, number: int, call: ToolCall, reason: str) -> None:
-        """The call is in no message, and will be in none."""
+        """The call is not in a message and never will be."""
         self._loose.pop(number, None)
         self._emitter.emit(CallDropped, number, call.id, call.name, reason)
         LOG.debug("Tool call %s (id=%s) is in no message: %s", call.name, call.id, reason)
 
     def drop_loose(self, reason: str, but: Collection[int] = ()) -> None:
-        """The calls that are in no message are dropped, except those with these numbers."""
+        """Drops the calls that are not in a message, except those with these numbers."""
         for number, call in [*self._loose.items()]:
             if number not in but:
                 self.drop(number, call, reason)
@@ -203,7 +203,7 @@ class RoundReporter:
         told = prepared.number, call.id, call.name, seconds, result.error, result.text, outcome, result.duplicate_of
         self._emitter.emit(CallFinished, *told)
         if outcome == "unknown":
-            pass  # it was logged where that was decided
+            pass  # already logged where it was decided
         elif not result.error:
             if self._in_detail:
                 LOG.debug("Tool %s completed in %.3fs", call.name, seconds)

@@ -1,4 +1,4 @@
-"""A history that is handed in to a run: checked, repaired where it is broken, and what becomes of its open calls."""
+"""The history that a run is given: checked, repaired if it is broken, and its open calls handled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_history(history: Sequence[Message] | Transcript | None, open_calls: Ope
     names = ", ".join(f"`{call.id}` ({call.name})" for call in transcript.open)
     if open_calls == "error":
         raise UserError(
-            f"history= ends in calls without results: {names}; answer them, or say open_calls='execute' to run them, "
+            f"history= ends in calls without results: {names}; answer them, or use open_calls='execute' to run them, "
             f"'answer' to tell the model that they did not run"
         )
     LOG.warning("The history that was handed in ends in calls without results, answered as not executed: %s", names)
@@ -56,7 +56,7 @@ def _refuse_foreign(history: Sequence[Message]) -> None:
 
 
 def _transcript(messages: Sequence[Message]) -> Transcript:
-    """Also of a history whose last round has only some of its results."""
+    """Also accepts a history whose last round has only some of its results."""
     last = messages[-1] if messages else None
     if not isinstance(last, ToolMessage) or validate_tool_chain(messages):
         return Transcript(messages)

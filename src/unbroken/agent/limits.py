@@ -36,11 +36,11 @@ class Prices:
     input: float
     output: float
     cached: float | None = None
-    """Of input that came from the provider's cache; the price of input if not given."""
+    """Price of input from the provider's cache; defaults to the price of input."""
     cache_write: float | None = None
 
     def of(self, usage: Usage) -> float:
-        """What these tokens cost; of the input, what a cache gave or kept has its own price, if there is one."""
+        """The cost of these tokens. Input that was read from or written to a cache has its own price, if given."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         fresh = max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
@@ -51,8 +51,8 @@ class Prices:
 @checked
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A round is one assistant message with calls, plus their results. After `rounds` of them (or one of the others)
-    comes one final request in which nothing can be called, with `final_seconds` of its own."""
+    """A round is one assistant message with calls, plus their results. After `rounds` of them (or at another limit)
+    comes one final request in which nothing can be called, with its own `final_seconds`."""
 
     rounds: int | None = 16
     calls: int | None = None
@@ -68,12 +68,12 @@ class Limits:
             if value is not None and value < 0:
                 raise UserError(f"Limits({limit}={value}): a limit is 0 or more, or None for none")
         if self.cost is not None and self.prices is None:
-            raise UserError("Limits(cost=…) needs to know what tokens cost: add prices=Prices(input=…, output=…)")
+            raise UserError("Limits(cost=…) needs prices: add prices=Prices(input=…, output=…)")
 
 
 @dataclass(slots=True)
 class Account:
-    """What one run has used so far. It goes on counting when a run is resumed."""
+    """What one run has used so far. A resumed run continues counting."""
 
     limits: Limits
     rounds: int = 0
@@ -81,10 +81,10 @@ class Account:
     calls: int = 0
     usage: Usage = NOTHING_USED
     seconds: float = 0.0
-    """Of earlier parts of a run that was resumed."""
+    """Seconds of earlier parts of a resumed run."""
     started: float = 0.0
     extra: float = 0.0
-    """Seconds beyond the limit for the round in which a resumed run was cut off."""
+    """Seconds beyond the limit to finish the round in which a resumed run was cut off."""
 
     def start(self, clock: Clock) -> None:
         self.started = clock.elapsed()
@@ -94,7 +94,7 @@ class Account:
 
     @property
     def deadline(self) -> float | None:
-        """In the clock's own count."""
+        """In the clock's own time."""
         limit = self.limits.seconds
         return None if limit is None else self.started + limit + self.extra - self.seconds
 
@@ -107,7 +107,7 @@ class Account:
         return self.limits.prices.of(self.usage) if self.limits.prices else 0.0
 
     def reached(self, clock: Clock) -> tuple[StopReason, float] | None:
-        """The limit that forbids another round, if there is one."""
+        """The limit that prevents another round, if any."""
         limits = self.limits
         counted: tuple[tuple[StopReason, float | None, float], ...] = (
             ("round_limit", limits.rounds, self.rounds),
@@ -134,7 +134,7 @@ def limits_of(recording: Recording) -> Limits:
         raise UserError(f"the limits of {recording.path} cannot be read: {error}") from None
 
 
-# Has the model lost its way? The same call in round after round is reminded of, then refused.
+# Is the model stuck? If it repeats the same call in round after round, it is reminded, then the call is refused.
 
 
 REMIND_AT = 3
@@ -148,15 +148,15 @@ REPEATED = "not executed: repeated"
 
 
 class Repetition:
-    """Counts, for each call of the last round, in how many rounds in a row it stood."""
+    """Counts, for each call of the last round, how many rounds in a row have made it."""
 
     def __init__(self) -> None:
         self._streaks: dict[str, int] = {}
         self.calm = True
-        """No call of the last round is near a reminder: the next ones need not be looked at one by one."""
+        """No call of the last round is near a reminder, so the next ones need not be checked one by one."""
 
     def of(self, prepared: Prepared) -> int:
-        """How many times in a row it will have been made, this time included."""
+        """How many times in a row it was made, including this time."""
         if prepared.tool is not None and prepared.tool.repeat:
             return 1
         return self._streaks.get(prepared.fingerprint, 0) + 1
@@ -169,7 +169,7 @@ class Repetition:
 
     @property
     def streaks(self) -> dict[str, int]:
-        """Those that matter: a call that was made once has no streak."""
+        """The calls that were made more than once in a row."""
         return {call: count for call, count in self._streaks.items() if count > 1}
 
     def recall(self, streaks: Mapping[str, int]) -> None:

@@ -1,9 +1,9 @@
-"""The loop: `play` asks until there is an answer, `play_round` asks once and runs the calls of that one response.
+"""The loop: `play` asks the model until there is an answer, `play_round` asks once and runs the calls of that response.
 
-Only `play_round` sees both the stream and the tools: it listens (`response_reader`), and runs what it heard. It decides
-nothing about a provider (that is a model's row), nothing about when a call may start (that is the `Batch`), and nothing
-about limits (that is the `Account`). Whatever happens, the transcript is valid when they are left: every call in it has
-its result, unless the run waits for one.
+Only `play_round` sees both the stream and the tools: it reads the response (`response_reader`) and runs its calls.
+Provider differences are handled by the model, the start of calls by the `Batch`, and limits by the `Account`. Whatever
+happens, the transcript is valid when these functions return: every call in it has its result, unless the run waits for
+one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
 
 Decisions: TypeAlias = Mapping[str, Approval | ToolResult]
-"""What was said outside about calls that waited, by call id."""
+"""Outside decisions about calls that waited, by call id."""
 
 PAUSES = 16
 """How often a provider may pause one answer."""
 
 
 async def play(run: Run, decisions: Decisions | None = None) -> Ending:
-    """Rounds until the model answers, or until nothing may be called any more: then a final request, and its answer."""
+    """Runs rounds until the model answers, or until no more calls are allowed: then it makes a final request."""
     stop = run.stop
     if not run.transcript.closed:
         stop = await finish_round(run, decisions)
@@ -49,7 +49,7 @@ async def play(run: Run, decisions: Decisions | None = None) -> Ending:
         if turn.message.calls:
             stop = turn.stop
         elif turn.stop is not None:
-            return _give_what_there_is(run, turn.stop, turn.message.text)
+            return _end_with_text(run, turn.stop, turn.message.text)
         elif _is_answer(run, turn):
             return _give(run, turn, "answered")
     return await conclude(run, stop)
@@ -63,12 +63,12 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
     if not run.plan.policy.final_answer and run.plan.output is None:
         return Ending("", stop)
     if stop == "tool_failure" and run.plan.policy.on_all_failed == "stop":
-        return _say_ourselves(run, ALL_FAILED, stop)
+        return _end_with_own_text(run, ALL_FAILED, stop)
     return await give_final_answer(run, stop)
 
 
 async def give_final_answer(run: Run, stop: StopReason) -> Ending:
-    """Nothing can be called any more. A call made anyway is refused, and the text asked for once more."""
+    """No more calls are allowed. A call made anyway is refused, and the model is asked for text once more."""
     said = ""
     run.stop = stop
     try:
@@ -83,16 +83,16 @@ async def give_final_answer(run: Run, stop: StopReason) -> Ending:
                 run.nudge = True
     except TimeoutError:
         pass
-    return _give_what_there_is(run, stop, said)
+    return _end_with_text(run, stop, said)
 
 
 async def play_round(run: Run, final: bool = False) -> Turn:
-    """One request, and the calls of its response, each with its result, in call order."""
+    """Makes one request and runs the calls of its response; results are in call order."""
     run.next_turn()
     toolbox = run.toolbox()
     request = run.request(toolbox, final)
     run.emitter.emit(RequestSent, len(request.messages), len(request.tools), final)
-    closed = final or request.choice == "none"  # a call that comes all the same is refused
+    closed = final or request.choice == "none"  # a call that is made anyway is refused
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule)
     batch = run.batch(toolbox, observer, run.plan.on_approval)
     listener = Listener(run, toolbox, batch, observer, closed)
@@ -111,7 +111,7 @@ async def play_round(run: Run, final: bool = False) -> Turn:
                 return turn
             run.nudge = False
             run.transcript.add(message)
-            run.account.rounds += not closed  # what is refused is no round
+            run.account.rounds += not closed  # a refused request is not a round
             numbers = [listener.number(call) for call in message.calls]
             observer.detected(message.calls, numbers)
             run.drop_earlier(observer)
@@ -127,8 +127,8 @@ async def play_round(run: Run, final: bool = False) -> Turn:
 
 
 async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | None:
-    """The calls that a run was left waiting for, with what was decided about them; or, without decisions, those in
-    which a history ended that was handed in."""
+    """Runs the calls that a run was waiting for, with the decisions about them; or, without decisions, the open calls
+    of a given history."""
     run.emitter.turn = max(run.account.requests - 1, 0)
     toolbox = run.toolbox()
     message = run.transcript.messages[-1]
@@ -143,9 +143,9 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     waiting = {call.id for call in run.transcript.open}
     prepared = [each for each in everything if each.call.id in waiting]
     observer = RoundReporter(run.emitter, run.plan.clock, run.plan.schedule, len(prepared))
-    numbers = {each.call.id: _number_again(run, each, observer) for each in prepared}
-    # Who answers a part of what waits leaves the rest waiting; without a handler it would be denied.
-    waits = None if decisions is None else _still_waits
+    numbers = {each.call.id: _renumber(run, each, observer) for each in prepared}
+    # If only some calls are answered, the rest keeps waiting; without a handler it would be denied.
+    waits = None if decisions is None else _keep_waiting
     batch = run.batch(toolbox, observer, run.plan.on_approval or waits)
     if run.plan.on_error == "finish" and any(map(ran_and_failed, run.transcript.answered)):
         batch.halt(EARLIER_FAILED)
@@ -161,8 +161,8 @@ async def finish_round(run: Run, decisions: Decisions | None) -> StopReason | No
     return stop
 
 
-def _number_again(run: Run, prepared: Prepared, observer: RoundReporter) -> int:
-    """The number of a call in which the history ends: the one it had, unless it ran and its process died then."""
+def _renumber(run: Run, prepared: Prepared, observer: RoundReporter) -> int:
+    """The number of an open call of the history: its old one, unless its process died while it ran."""
     old = run.number_before(prepared.call)
     if old is not None and not (run.earlier is not None and run.earlier.had_started(old)):
         prepared.number = old
@@ -177,7 +177,7 @@ def _number_again(run: Run, prepared: Prepared, observer: RoundReporter) -> int:
 def _plan_round(
     run: Run, toolbox: Toolbox, calls: Sequence[ToolCall], listener: Listener, closed: bool
 ) -> list[Prepared]:
-    """What each call is, in call order, and which of them may not run."""
+    """The entry of each call, in call order, and which calls may not run."""
     allowed = run.account.calls_left
     planned: list[Prepared] = []
     for place, call in enumerate(calls):
@@ -200,7 +200,7 @@ def _plan_round(
 
 
 async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decisions: Decisions) -> StopReason | None:
-    """Every call answered in the transcript; or, if some wait for somebody outside, all the others."""
+    """Answers every call in the transcript; or, if some wait for an outside decision, all the others."""
     earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
     given = [*earlier, *[result for result in results if result is not None]]
@@ -224,7 +224,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     if run.plan.output is not None and any(r.error and r.name == ANSWER for r in given):
         _correct(run, "its last answer did not fit")
     if batch.out_of_time:
-        return None  # the account says so next
+        return None  # the account reports it next
     if repeated:
         return "loop"
     if run.plan.on_error == "finish" and (batch.failed or any(map(ran_and_failed, earlier))):
@@ -235,7 +235,7 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
 
 
 def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: Listener, cancelled: bool) -> None:
-    """The run ends here. What was heard until it was cancelled is kept, and every call gets its result."""
+    """The run ends here. What was received before the cancellation is kept, and every call gets its result."""
     if cancelled and run.transcript.closed:
         message = listener.shown_message()
         if message.text or message.calls:
@@ -250,7 +250,7 @@ def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: List
 
 
 def _is_answer(run: Run, turn: Turn) -> bool:
-    """Takes an answer without calls into the history; false if the model has to be asked once more."""
+    """Adds an answer without calls to the history; returns false if the model has to be asked once more."""
     message, output = turn.message, run.plan.output
     if turn.verdict.meaning == "paused" and run.pauses < PAUSES:
         run.pauses += 1
@@ -259,7 +259,7 @@ def _is_answer(run: Run, turn: Turn) -> bool:
     if not message.text.strip():
         if run.nudges >= NUDGES:
             what = turn.verdict.reason or f"finish reason {turn.verdict.finish!r}"
-            often = f"also after it was asked {run.nudges} times to go on"
+            often = f"even after it was asked {run.nudges} times to continue"
             raise ChainBroken(f"`{run.plan.model.name}` gave an empty answer, {often}: {what}", tuple(run.verdicts))
         run.nudge = True
         run.nudges += 1
@@ -268,7 +268,7 @@ def _is_answer(run: Run, turn: Turn) -> bool:
     run.transcript.add(message)
     if turn.announces:
         run.nudges += 1
-        run.transcript.add(User.of(run.go_on(message.text)))
+        run.transcript.add(User.of(run.nudge_text(message.text)))
         return False
     if output is None:
         return True
@@ -282,20 +282,22 @@ def _is_answer(run: Run, turn: Turn) -> bool:
 
 
 def _recall_output(run: Run, calls: Sequence[Prepared]) -> None:
-    """A structured answer that was accepted beside calls that waited still holds."""
+    """A structured answer that was accepted beside waiting calls is still valid."""
     accepted = {result.call_id for result in run.transcript.answered if not result.error}
     for each in calls:
         if run.plan.output is not None and each.call.name == ANSWER and each.call.id in accepted:
             run.output.append(run.plan.output.read(each.call.arguments or {}))
 
 
-def _still_waits(call: ToolCall) -> Approval:
+def _keep_waiting(call: ToolCall) -> Approval:
     return Wait()
 
 
 def _correct(run: Run, why: str) -> None:
     if run.corrections:
-        raise AnswerInvalid(f"the answer of `{run.plan.model.name}` does not fit, also after it was told so: {why}")
+        raise AnswerInvalid(
+            f"the answer of `{run.plan.model.name}` does not fit, even after a correction was requested: {why}"
+        )
     run.corrections += 1
 
 
@@ -303,21 +305,21 @@ def _give(run: Run, turn: Turn, stop: StopReason) -> Ending:
     return Ending(turn.message.text, stop, turn.verdict.finish)
 
 
-def _give_what_there_is(run: Run, stop: StopReason, said: str) -> Ending:
-    """Time or patience is at its end. What was said is the answer; if that is nothing, we say so ourselves."""
+def _end_with_text(run: Run, stop: StopReason, said: str) -> Ending:
+    """A limit is reached. The text so far is the answer; if there is none, a message of ours is."""
     if run.plan.output is not None:
-        raise AnswerInvalid(f"the run ended ({stop}) without an answer of the type that was asked for")
+        raise AnswerInvalid(f"the run ended ({stop}) without an answer of the requested type")
     last = run.transcript.messages[-1]
     if run.cut_off and isinstance(last, Assistant):
         return Ending(run.cut_off, stop)  # it is in the history already
     said = said or run.cut_off
     if not said:
-        return _say_ourselves(run, NO_ANSWER[run.plan.language].format(reason=stop), stop)
+        return _end_with_own_text(run, NO_ANSWER[run.plan.language].format(reason=stop), stop)
     run.transcript.add(Assistant(said))
     return Ending(said, stop)
 
 
-def _say_ourselves(run: Run, text: str, stop: StopReason) -> Ending:
+def _end_with_own_text(run: Run, text: str, stop: StopReason) -> Ending:
     run.transcript.add(Assistant(text))
     run.emitter.emit(TextReplaced if run.voided else TextAdded, text)
     run.emitter.emit(TextFinished, text, True)

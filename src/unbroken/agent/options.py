@@ -1,4 +1,4 @@
-"""What an agent and its runs can be given: the options of one run, and `Policy` for what is rarely changed."""
+"""The options of one run, and `Policy` for options that are rarely changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OnError: TypeAlias = Literal["continue", "finish"]
 OnAllFailed: TypeAlias = Literal["continue", "stop"]
 OpenCalls: TypeAlias = Literal["execute", "answer", "error"]
 Trim: TypeAlias = Callable[[tuple[Message, ...]], Sequence[Message]]
-"""Chooses what is sent of a long history."""
+"""Chooses which part of a long history is sent."""
 
 NOTHING: Answers = {}
 
@@ -36,31 +36,31 @@ NOTHING: Answers = {}
 @checked
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a run does in cases that few programs care about: `Agent(…, policy=Policy(nudge=True))`."""
+    """Options that few programs need: `Agent(…, policy=Policy(nudge=True))`."""
 
     on_all_failed: OnAllFailed = "continue"
-    """When every call of a round failed: go on, or `"stop"` at once."""
+    """If every call of a round failed: continue, or `"stop"` at once."""
     final_answer: bool = True
-    """At a limit the model is asked for an answer. Without it the run ends there, with the results of its last calls
-    and no text."""
+    """Ask the model for an answer at a limit. Otherwise the run ends there, with the results of its last calls and no
+    text."""
     choice: Literal["auto", "none", "required"] | str | None = None
-    """Of the first request: `"required"`, `"none"`, or the name of the tool that must be called."""
+    """Tool choice of the first request: `"required"`, `"none"`, or the name of the tool that must be called."""
     cache: bool = False
-    """Mark what the provider may keep in its cache: tools, instructions, history."""
+    """Mark tools, instructions and history for the provider's cache."""
     result_limit: int = RESULT_LIMIT
-    """Characters of a result that the model reads."""
+    """Maximum characters of a result that the model reads."""
     share_all: bool = False
     """Identical calls of any tool share one execution."""
     tool_errors: ToolErrors = "full"
     """What the model reads when a tool raises: the text of the exception (`"full"`, with passwords in addresses
-    masked), or its type alone (`"safe"`; the text goes to the log). The words of `ToolFailed` always pass."""
+    masked), or its type alone (`"safe"`; the text goes to the log). The text of `ToolFailed` is always passed on."""
     nudge: bool = False
-    """Ask a model to go on that announces a call and makes none."""
+    """Ask the model to continue if it announces a call and makes none."""
     continue_prompt: str = ""
-    """In these words, which are also said to one that stays silent."""
+    """The text of that request, which is also used after an empty answer."""
     open_calls: OpenCalls | None = None
-    """What becomes of calls without results in which a history ends that is handed in: `"execute"` them (the default
-    without a prompt), `"answer"` them as not executed (with one), or raise an `"error"`."""
+    """What to do if the given history ends in calls without results: `"execute"` them (the default without a prompt),
+    `"answer"` them as not executed (the default with one), or raise an `"error"`."""
 
     def __post_init__(self) -> None:
         if self.result_limit < 1:
@@ -68,14 +68,14 @@ class Policy:
 
 
 class ResumeOptions(TypedDict, Generic[DepsT], total=False):
-    """What a run may be given when it goes on."""
+    """Options of a resumed run."""
 
     deps: DepsT
-    """Whatever tools find in their `CallContext`."""
+    """What tools find in `CallContext.deps`."""
     store: dict[str, Any]
-    """Lives on from run to run, for tools that remember something."""
+    """Kept from run to run, for tools that remember something."""
     trim: Trim | None
-    """What is sent of a long history, in place of the agent's own `trim=`."""
+    """Chooses which part of a long history is sent, in place of the agent's own `trim=`."""
     limits: Limits | None
     sinks: Sequence[Sink | Middleware]
     """Functions that get every event of this run, or middleware for it."""
@@ -91,6 +91,6 @@ class Options(TurnOptions[DepsT], Generic[DepsT], total=False):
     """Options of one run."""
 
     history: Sequence[Message] | Transcript | None
-    """What was said before. A `Transcript` is continued in place; anything else is copied, and mended if need be."""
+    """The earlier messages. A `Transcript` is continued in place; anything else is copied, and repaired if needed."""
     open_calls: OpenCalls | None
-    """What becomes of calls in which that history ends, in place of what the agent says."""
+    """What to do with open calls at the end of that history, in place of the agent's own `Policy`."""

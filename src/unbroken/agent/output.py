@@ -1,6 +1,7 @@
-"""A structured answer: the type that is asked for becomes a tool that the model calls to answer, on every provider.
+"""Structured answers: the requested type becomes a tool that the model calls to answer, on every provider.
 
-If the model writes JSON as text instead, that is read too. What does not fit is told once, in words.
+If the model writes JSON as text instead, that is read too. If the answer does not fit, the model is asked once to
+correct it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class OutputType(Generic[T]):
         self._why_not: Callable[[dict[str, Json]], str | None] = _fits
         try:
             if isinstance(kind, str):
-                raise TypeError("the name of a type is no type")
+                raise TypeError("the name of a type is not a type")
             self._adapter: TypeAdapter[T] = TypeAdapter(kind)
             schema = self._adapter.json_schema()
-        except Exception as error:  # what is no type makes pydantic raise KeyError, IndexError and others
+        except Exception as error:  # for invalid types pydantic raises KeyError, IndexError and others
             name = getattr(kind, "__name__", repr(kind))
             raise UserError(
                 f"output={name} cannot become a JSON Schema; use a pydantic model, a dataclass, or types made of them"
@@ -53,14 +54,14 @@ class OutputType(Generic[T]):
 
     @classmethod
     def of_schema(cls, schema: dict[str, Any], why_not: Callable[[dict[str, Json]], str | None]) -> OutputType[Any]:
-        """Whatever is said to have this schema: it was checked where the type is known. `why_not` tells what did not
-        fit then."""
+        """For a schema without its type: the value was checked when it was recorded. `why_not` returns what did not fit
+        then."""
         output = OutputType[Any](dict[str, Any])
         output.schema, output._why_not = schema, why_not
         return output
 
     def tool(self, take: Callable[[T], None]) -> Tool:
-        """The tool that the model calls to answer; `take` gets what fits."""
+        """The tool that the model calls to answer; `take` gets an answer that fits."""
 
         def bind(arguments: dict[str, Json]) -> dict[str, Any]:
             return {"answer": self.read(arguments)}
@@ -83,7 +84,7 @@ class OutputType(Generic[T]):
             raise ArgumentsDoNotFit(_in_words(error)) from error
 
     def read_text(self, text: str) -> T:
-        """JSON that stands alone, in a fence, or within other words."""
+        """Reads JSON that is alone, in a code fence, or inside other text."""
         for candidate in (text, *_FENCED.findall(text), text[text.find("{") : text.rfind("}") + 1]):
             try:
                 value: Json = json.loads(candidate)

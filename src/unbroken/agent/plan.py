@@ -1,4 +1,4 @@
-"""What stays the same during a run: who answers, what may be called, and what to do when things go wrong."""
+"""What stays the same during a run: the model, the tools, and what to do about errors."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Plan:
     on_approval: OnApproval | None = None
     policy: Policy = field(default_factory=Policy)
     choice: Choice | None = None
-    """Of the first request only: a choice that forces a call would force one for ever."""
+    """For the first request only: otherwise a forced call would be forced for ever."""
     output: OutputType[Any] | None = None
     language: Language = "en"
     deps: Any = None
     store: dict[str, Any] = field(default_factory=dict[str, Any])
     results: ResultCache = field(default_factory=ResultCache)
-    """What tools with `cache` gave."""
+    """Results of tools with `cache`."""
     order_hint: OrderHint = field(default_factory=OrderHint)
     trim: Trim | None = None
-    """What is sent of the history; the history itself stays whole."""
+    """Chooses which part of the history is sent; the history itself stays complete."""
     middleware: tuple[Middleware, ...] = ()
     """The first is the outermost."""
     ask: Ask = field(init=False)
@@ -58,13 +58,13 @@ class Plan:
         self.ask = self.model.stream
 
     def install(self, middleware: Sequence[Middleware]) -> None:
-        """Puts it between the run and its model, its tools and its approver."""
+        """Puts the middleware between the run and its model, tools and approver."""
         self.middleware = tuple(middleware)
         self.ask = wrap_model(self.middleware, self.model)
         self.on_approval = wrap_approver(self.middleware, self.on_approval)
 
     def remove_middleware(self) -> None:
-        """They know the run and it knows them: so nothing is left for the garbage collector."""
+        """Breaks the reference cycle between run and middleware, so that nothing is left for the garbage collector."""
         self.middleware, self.ask = (), self.model.stream
 
     def caller_of(self, toolbox: Toolbox) -> Caller:
@@ -75,7 +75,7 @@ class Plan:
 
 
 def settings_of(plan: Plan, limits: Limits) -> dict[str, Json]:
-    """How a run is played, as far as it can be written down: enough to play it again."""
+    """The settings of a run that can be saved: enough to replay it."""
     choice, policy = plan.choice, plan.policy
     return {
         "schedule": plan.schedule.value,

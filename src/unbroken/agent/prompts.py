@@ -1,4 +1,4 @@
-"""What is said to a model: prompts, images, and our own words."""
+"""What a model is sent: prompts, images, and our own texts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def guidance_text(language: Language, rounds: int | None) -> str:
     return GUIDANCE[language].format(budget=budget)
 
 
-# What a user may say to an agent: text, images, several of them; and an image from wherever it is.
+# What a prompt may be: text, images, or a list of them.
 
 
 Prompt: TypeAlias = str | Part | User | Sequence[str | Part]
@@ -100,9 +100,9 @@ def Image(source: str | Path | bytes, mime: str = "") -> Media:
         raise UserError(f"Image({text!r}) cannot be read: it is a folder; name a file in it")
     kind = mime or mimetypes.guess_type(path.name)[0]
     if not kind:
-        raise UserError(f"Image({text!r}): the type cannot be told from the name; {OTHER_TYPE}")
+        raise UserError(f"Image({text!r}): the name does not show the type; {OTHER_TYPE}")
     if not mime and not kind.startswith(SHOWN):
-        raise UserError(f"Image({text!r}): {kind} is nothing to look at; {OTHER_TYPE}")
+        raise UserError(f"Image({text!r}): {kind} is not an image; {OTHER_TYPE}")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -121,5 +121,5 @@ def to_user(prompt: Prompt) -> User:
             kind = type(part).__name__
             raise UserError(f"a prompt is text, images, or a list of them; this one holds a {kind}")
     if not any(part if isinstance(part, str) else True for part in parts):
-        raise UserError("the prompt is empty; say what the agent should do")
+        raise UserError("the prompt is empty; write what the agent should do")
     return User.of(*parts)

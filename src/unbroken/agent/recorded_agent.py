@@ -1,9 +1,9 @@
-"""An agent as it stands in a recording: enough of it to play the run again without the code that it was made of, or to
-resume it with a model and tools.
+"""Rebuilds an agent from a recording: enough to replay the run without its code, or to resume it with a model and
+tools.
 
-Recorded tools cannot run. What they promised (effect, time-out) counts; which calls did not fit, and which were asked
-about, is read off the recording. The functions that computed keys are gone: calls of such tools may start earlier than
-they did. With the code at hand, `agent.replay` of the real agent is the better way.
+Recorded tools cannot run. Their declarations (effect, time-out) apply; which calls did not fit, and which needed
+approval, is read from the recording. The functions that computed keys are gone, so calls of such tools may start
+earlier than they did. If you have the code, `agent.replay` of the real agent is better.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from unbroken.transcript import Transcript, from_json
 _DO_NOT_FIT = "Error: the arguments of `{name}` do not fit: "
 
 
-class _Nobody:
-    """In its place stands the recording."""
+class _AbsentModel:
+    """A model that is never asked: the recording has its answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
-        raise UserError(f"model `{self.name}` is not here: there is only what it said when it was recorded")
+        raise UserError(f"model `{self.name}` is not available: the recording has only its answers")
 
 
 def agent_of(
@@ -51,11 +51,10 @@ def agent_of(
     model: Model | None = None,
     on_approval: OnApproval | None = None,
 ) -> Agent:
-    """The agent that plays the run again; with a model, the one that resumes it. `tools`: the real ones, where they are
-    at hand."""
+    """The agent that replays the run; with a model, the one that resumes it. `tools`: the real tools, if available."""
     settings = recording.settings
     if "schedule" not in settings:
-        what = "could be played again" if model is None else "could be resumed"
+        what = "could be replayed" if model is None else "could be resumed"
         raise UserError(f"{recording.path} has no agent that {what}: it was made by a gateway, or by a test")
     if model is not None and not recording.requests:
         raise UserError(f"{recording.path} ends before the first request: there is nothing to resume, run it again")
@@ -63,7 +62,7 @@ def agent_of(
         if model is None and _had_approver(recording):
             on_approval = _allow
         return Agent(
-            model or _Nobody(recording.model),
+            model or _AbsentModel(recording.model),
             _tools(recording) if tools is None else tools,
             _system(recording),
             name=recording.agent_name,
@@ -81,7 +80,7 @@ def agent_of(
 
 
 _POLICY = [each.name for each in fields(Policy) if each.name != "open_calls"]
-"""What a recording says of it."""
+"""Its fields in a recording."""
 
 
 def _system(recording: Recording) -> str:
@@ -90,7 +89,7 @@ def _system(recording: Recording) -> str:
 
 
 def _trim(recording: Recording) -> Trim | None:
-    """What was sent of the history, request by request, where that was not all of it."""
+    """The part of the history that each request sent, if it was not all of it."""
     sent: list[tuple[Message, ...] | None] = []
     history: list[Line] = []
     known = False
@@ -119,11 +118,11 @@ def output_of(recording: Recording) -> OutputType[Any] | None:
 
 
 def _allow(call: ToolCall) -> Approval:
-    return Allow()  # in its place stands what was decided then
+    return Allow()  # the recording has the real decision
 
 
 def _had_approver(recording: Recording) -> bool:
-    """Decisions show it; so does a question that the run left before it was decided."""
+    """Whether the run had an approver: the recording has decisions, or a question without one."""
     if any(recording.of("approval")):
         return True
     ends = {event.call: event for event in recording.events if isinstance(event, CallFinished)}
@@ -159,7 +158,7 @@ def _stub(saved: Line, refused: dict[str, str], asked: set[str]) -> Tool:
         return _mark(name, arguments) in asked
 
     async def run(**arguments: Any) -> str:
-        raise UserError(f"tool `{name}` is not here: the recording has only what it gave")
+        raise UserError(f"tool `{name}` is not available: the recording has only its results")
 
     spec = ToolSpec(name, saved.get("description", ""), saved["parameters"], saved.get("strict"))
     signature = Signature(name, spec.description, spec.parameters, bind, is_async=True)

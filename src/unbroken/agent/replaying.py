@@ -1,4 +1,4 @@
-"""A recorded run once more: the agent is asked what it was asked then, and the recording plays the rest."""
+"""Replays a recorded run: the agent gets the same prompt, and the recording provides the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def replay_run(
     options: ResumeOptions,
     output: Any,
 ) -> Result[Any]:
-    """The agent is asked what it was asked then, and the recording plays the rest."""
+    """The agent gets the same prompt, and the recording provides the rest."""
     check_options("agent.replay", ResumeOptions, options, also=("clock", "tools", "speed", "output"))
     recorded = recording if isinstance(recording, Recording) else read_recording(recording)
     with reading(recorded):
@@ -51,7 +51,7 @@ def replay_run(
             "open_calls": "execute",
         }
         performance = agent.prepare(None if question is None else question.parts, given, output)
-        # Where the recorder was is the recording now. The replay itself is recorded only if its `sinks` do it.
+        # The recording takes the recorder's place. The replay itself is recorded only if its `sinks` do so.
         replayed = replace_recorder(agent.middleware, playback)
         performance.middleware = (*agent.sinks, *as_middleware(options.get("sinks", ())), *replayed)
         performance.earlier = playback
@@ -61,8 +61,8 @@ def replay_run(
 
 
 def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:
-    """`prepare` makes the run that the playback goes along with. On a loop of its own, which has the recording's
-    time; where a loop runs already, in a thread."""
+    """`prepare` makes the run for the playback. It runs on its own loop, which has the recording's time; if a loop is
+    running already, in a thread."""
 
     async def play() -> Result[Any]:
         result = await prepare()()
@@ -70,7 +70,7 @@ def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]
             raise stopped
         if playback.left:
             raise ReplayDiverged(
-                f"the run diverges from its recording: it ended, and {playback.left} inputs were still to come"
+                f"the run diverges from its recording: it ended with {playback.left} recorded inputs left"
             )
         return result
 
@@ -80,9 +80,9 @@ def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]
                 return runner.run(play())
             except Deadlock:  # lines of the recording are missing
                 path = playback.recording.path
-                raise RecordingEnded(f"{path} does not say how the run went on: lines are missing in it") from None
+                raise RecordingEnded(f"{path} does not show how the run continued: lines are missing in it") from None
 
-    return _aside(run) if _in_a_loop() else run()
+    return _in_thread(run) if _in_a_loop() else run()
 
 
 def _in_a_loop() -> bool:
@@ -93,14 +93,14 @@ def _in_a_loop() -> bool:
     return True
 
 
-def _aside(work: Callable[[], T]) -> T:
+def _in_thread(work: Callable[[], T]) -> T:
     done: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="unbroken-replay")

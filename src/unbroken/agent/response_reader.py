@@ -1,5 +1,5 @@
-"""Reads one response to its end: emits its text, hands its calls to the batch as they become complete, and joins an
-answer that broke off with the one that came in its place. Rounds and limits are decided in `loop`.
+"""Reads one response to its end: emits its text, passes its calls to the batch as they become complete, and joins a
+broken answer with its retry. Rounds and limits are decided in `loop`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ WITHDRAWN = "it was no call of its own"
 
 @dataclass(slots=True)
 class Turn:
-    """What one request came to. `stop` says why no round may follow."""
+    """The outcome of one request. `stop` is why no round may follow."""
 
     message: Assistant
     verdict: Verdict
     stop: StopReason | None = None
     announces: bool = False
-    """It announces a call that is not there."""
+    """The answer announces a call that it does not make."""
 
 
 async def listen(run: Run, request: Request, listener: Listener) -> Turn:
-    """The response to its end. Calls go to the batch as they become complete."""
+    """Reads the response to its end. Calls go to the batch as they become complete."""
     plan = run.plan
     limit = None if request.final or run.account.deadline is None else asyncio.timeout(run.time_left())
     try:
@@ -90,7 +90,7 @@ async def listen(run: Run, request: Request, listener: Listener) -> Turn:
 
 
 class Listener:
-    """Acts on the deltas of one response, in their order."""
+    """Handles the deltas of one response, in order."""
 
     __slots__ = (
         "_allowed",
@@ -116,12 +116,12 @@ class Listener:
         self._allowed = run.account.calls_left
         self._response = PartialResponse()
         self._shown: tuple[Shown, Shown] | None = None
-        """The text and the reasoning of a response that broke off. What comes in its place is emitted at its end, when
-        it is known how it differs."""
+        """The text and reasoning of a response that broke off. The retry is emitted at its end, when the difference is
+        known."""
         self.prepared: dict[int, Prepared] = {}
         """Calls that are complete, by index."""
         self._numbers: dict[tuple[int, str], int] = {}
-        """The numbers of calls, by index and id: a model of one's own may give all the same index."""
+        """The numbers of calls, by index and id: a custom model may give all calls the same index."""
         self.usage: Usage | None = None
         self.ended: Ended | None = None
 
@@ -188,7 +188,7 @@ class Listener:
         run, batch, response = self._run, self._batch, self._response
         match delta:
             case UsageReported(reported):
-                self.usage = reported if reported.total_tokens else self.usage  # some report zeros: they do not know
+                self.usage = reported if reported.total_tokens else self.usage  # some servers report zeros for unknown
             case CallSpoiled(call):
                 self._forget(call.index)
                 batch.take_out(call.index, f"not executed: {call.problem}")
@@ -210,7 +210,7 @@ class Listener:
                 self.prepared, self._numbers = {}, {}
                 self._observer.drop_loose(BROKE_OFF, but=batch.restart())
             case _:
-                pass  # half a call, say: nobody may act on it
+                pass  # for example half a call, which must not be used
 
     def _forget(self, index: int) -> None:
         self._response.calls.pop(index, None)
@@ -237,7 +237,7 @@ class Listener:
         return message or self._response.message
 
     def shown_message(self) -> Assistant:
-        """What listeners have received so far: nothing yet of an answer that comes in place of a broken one."""
+        """What listeners have received so far: nothing yet of a retry."""
         received = self._response.message
         if not self._run.plan.several_calls:
             received = replace(received, calls=received.calls[:1])
@@ -246,7 +246,7 @@ class Listener:
         return Assistant(self._shown[0].text, received.calls, self._shown[1].text)
 
     def emit_rest(self, message: Assistant) -> None:
-        """Of an answer that came in place of a broken one: what was not emitted yet, or all of it as a replacement."""
+        """Emits the rest of a retried answer, or all of it as a replacement if it differs."""
         if self._shown is None:
             return
         run, (text, reasoning) = self._run, self._shown

@@ -1,4 +1,4 @@
-"""What a run came to, and how it is saved: as JSON, so that a run that waits can go on in another process."""
+"""The result of a run, and how it is saved: as JSON, so that a waiting run can be resumed in another process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Result(Generic[OutputT]):
     text: str
     stop_reason: StopReason
     messages: tuple[Message, ...] = ()
-    """The whole history, without the agent's own instructions. It ends in open calls if the run is waiting."""
+    """The complete history, without the agent's own instructions. It ends in open calls if the run is waiting."""
     calls: tuple[CallRecord, ...] = ()
     """Every call of this run with its result, in call order."""
     rounds: int = 0
@@ -39,45 +39,45 @@ class Result(Generic[OutputT]):
     cost: float = 0.0
     seconds: float = 0.0
     output: OutputT = cast("OutputT", None)  # noqa: RUF009 - it is None
-    """The answer of the type that was asked for with `output=`; else None."""
+    """The answer of the type requested with `output=`; otherwise None."""
     pending: tuple[ToolCall, ...] = ()
-    """Calls that wait for an approval or for the client; `agent.resume(result, answers)` goes on."""
+    """Calls that wait for an approval or for the client; continue with `agent.resume(result, answers)`."""
     uncertain: tuple[str, ...] = ()
     """The ids of pending calls that had started when their process died, and may have taken effect."""
     answered: tuple[ToolResult, ...] = ()
-    """While some are pending: the results of the same message that are there already."""
+    """While some are pending: the results that calls of the same message already have."""
     decided: Mapping[str, Approval] = field(default_factory=dict[str, Approval])
-    """While some are pending: what was decided about calls that wait behind them, by call id."""
+    """While some are pending: the decisions about calls that wait behind them, by call id."""
     structured: bool = False
-    """An `output=` was asked for."""
+    """Whether the run has an `output=` type."""
     finish: str | None = None
-    """The provider's own word for how its last answer ended: `length` means that it was cut."""
+    """The provider's own finish reason of its last answer: `length` means that it was cut."""
     run: str = ""
     call_count: int = 0
     """Calls that counted against `Limits.calls`."""
     attempts: int = 0
-    """Requests that were sent, with those that failed and were made again."""
+    """Requests that were sent, including failed ones that were retried."""
     fallback_used: bool = False
-    """A response broke and was asked for again without streaming, or of another model."""
+    """A response broke and was retried without streaming, or with another model."""
     verdicts: tuple[Verdict, ...] = ()
-    """What was wrong with each response that was not whole."""
+    """What was wrong with each incomplete response."""
     question: User | None = None
-    """While calls are pending in which a history ended: what is asked after them."""
+    """While open calls of a given history are pending: the prompt that follows them."""
     numbers: Mapping[str, int] = field(default_factory=dict[str, int])
     """While some are pending: the numbers of the calls without a result, by call id."""
     next_call: int = 0
     """The number of the next call."""
     events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
-    """Those that `metrics` counts."""
+    """The events that `metrics` counts."""
 
     @property
     def metrics(self) -> Metrics:
-        """What the run came to in numbers: the same as a `Metrics` that heard its events. Of a run that was resumed it
-        is the whole run, or only its last part if it went on from a saved result: calls are not saved."""
+        """The run in numbers: the same as a `Metrics` that received its events. A resumed run is counted completely, or
+        only its last part if it was resumed from a saved result, which has no calls."""
         return metrics_of(self)
 
     def to_json(self) -> dict[str, Json]:
-        """Everything but `output` and `calls`, to be saved: `agent.resume` takes it as it is."""
+        """Everything except `output` and `calls`, to be saved; `agent.resume` accepts it."""
         return {
             "version": 1,
             "run": self.run,
@@ -109,12 +109,12 @@ class Result(Generic[OutputT]):
 
     @classmethod
     def from_json(cls, saved: Json) -> Result[Any]:
-        """What `to_json` gave, as a dict or as its text."""
+        """Restores what `to_json` returned, as a dict or as JSON text."""
         try:
             if isinstance(saved, str | bytes):
                 saved = json.loads(saved)
             if not isinstance(saved, dict) or "stop_reason" not in saved:
-                raise TypeError("it is not what Result.to_json gives")
+                raise TypeError("it is not what Result.to_json returns")
             fields = cast("dict[str, Any]", saved)
             messages = from_json(fields["messages"])
             last = messages[-1] if messages else None
@@ -151,7 +151,7 @@ class Result(Generic[OutputT]):
             raise UserError(f"a saved result cannot be read: {type(error).__name__}: {error}") from error
 
     def transcript(self) -> Transcript:
-        """The history where it can go on, with what is answered already."""
+        """The history from which the run can continue, with the results it already has."""
         transcript = Transcript(self.messages)
         for result in self.answered:
             transcript.answer(result)
@@ -159,7 +159,7 @@ class Result(Generic[OutputT]):
 
 
 def metrics_of(result: Result[Any]) -> Metrics:
-    """Built when it is asked for, from the events that the run has kept."""
+    """Built on demand from the events that the run has kept."""
     calls = sum(len(message.calls) for message in result.messages if isinstance(message, Assistant))
     returns = sum(len(message.results) for message in result.messages if isinstance(message, ToolMessage))
     end = RunFinished(
@@ -169,11 +169,11 @@ def metrics_of(result: Result[Any]) -> Metrics:
         complete=calls == returns + len(result.answered),
         verdicts=[verdict_to_json(verdict) for verdict in result.verdicts],
     )
-    return Metrics.of([*result.events, end], prices=_Paid(result.cost))
+    return Metrics.of([*result.events, end], prices=_KnownCost(result.cost))
 
 
-class _Paid:
-    """What it cost is known."""
+class _KnownCost:
+    """Prices for a known cost."""
 
     def __init__(self, cost: float) -> None:
         self._cost = cost

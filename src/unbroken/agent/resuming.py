@@ -1,4 +1,4 @@
-"""A run goes on: one that waits, from its saved result or its recording; one whose process died, from its recording."""
+"""Resumes a run: one that waits, from its saved result or its recording; one whose process died, from its recording."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 Saved: TypeAlias = Result[Any] | Mapping[str, Any] | str | bytes | os.PathLike[str] | Recording
 """A result, what `to_json` made of it, or a recording."""
 FINISHING = 60.0
-"""Seconds in which a run that is resumed after its time was up may finish the calls of its last answer."""
+"""Seconds in which a run that is resumed after its time limit may finish the calls of its last answer."""
 
 
 def prepare_resume(
     agent: Agent[Any, Any], saved: Saved, answers: Answers, options: ResumeOptions, output: Any
 ) -> Performance:
-    """The rest of a run that waits, or was cut off, ready to go."""
+    """Prepares the rest of a run that waits or was cut off."""
     check_options("agent.resume", ResumeOptions, options, also=("answers", "output"))
     if not isinstance(answers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a caller's value
         raise UserError("resume: the answers are a dict by call id, for example {call.id: Allow()}")
@@ -69,7 +69,7 @@ def _prepare_from(
         with reading(recording):
             return _prepare_recorded(agent, recording, answers, options, output, saved)
     except UserError:
-        refuse_taken(recording)  # what was read while somebody else resumes the run may be half of it
+        refuse_taken(recording)  # if another process is resuming the run, what was read may be incomplete
         raise
 
 
@@ -77,7 +77,7 @@ def _prepare_waiting(
     agent: Agent[Any, Any], result: Result[Any], answers: Answers, options: ResumeOptions, output: Any
 ) -> Performance:
     if result.stop_reason != "waiting":
-        raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; go on with history=")
+        raise UserError(f"resume: the run is not waiting, it ended as {result.stop_reason}; continue with history=")
     _refuse_untyped(result.structured, output)
     transcript = result.transcript()
     limits = options.get("limits") or agent.limits
@@ -101,8 +101,8 @@ def _prepare_recorded(
     output: Any,
     saved: Result[Any] | None,
 ) -> Performance:
-    """It continues where its recording ends, and is recorded there. `saved` is the result of a run that waits, as
-    it was before secrets were masked."""
+    """Continues where the recording ends, in the same file. `saved` is the result of a waiting run, from before secrets
+    were masked."""
     cut = find_interruption(recording)
     continuation = Continuation(cut, answers)
     waiting = waiting_result(recording)
@@ -119,7 +119,7 @@ def _prepare_recorded(
         performance.account.seconds = cut.seconds
     else:
         if answers:
-            raise UserError(f"{recording.path}: the run does not wait for anybody, so there is nothing to answer")
+            raise UserError(f"{recording.path}: the run is not waiting, so there is nothing to answer")
         _refuse_untyped(recording.settings.get("output") is not None, output)
         account = Account(options.get("limits") or limits_of(recording), seconds=cut.seconds)
         limit = account.limits.seconds
@@ -132,7 +132,7 @@ def _prepare_recorded(
         performance.records, performance.verdicts = records_of(recording, cut.messages), verdicts_of(recording)
     sinks = (*agent.sinks, *as_middleware(options.get("sinks", ())))
     performance.middleware = continued(sinks, agent.middleware, recording, continuation)
-    performance.next_seq, performance.goes_on = cut.next_seq, True
+    performance.next_seq, performance.continued = cut.next_seq, True
     performance.next_call = cut.next_call
     performance.events = tuple(event for event in recording.events if type(event) in COUNTED_IN_RUN)
     performance.earlier = continuation
@@ -141,11 +141,11 @@ def _prepare_recorded(
 
 def _refuse_untyped(structured: bool, output: Any) -> None:
     if structured and output is None:
-        raise UserError("resume: the run was asked for an answer of a type; give it again with output=")
+        raise UserError("resume: the run has a structured answer; give its type again with output=")
 
 
 def _recording(saved: Saved) -> Recording | None:
-    """A path is told from the text of a saved result by its first character."""
+    """The first character distinguishes a path from the text of a saved result."""
     if isinstance(saved, Recording):
         return saved
     if isinstance(saved, os.PathLike) or (isinstance(saved, str) and not saved.lstrip().startswith(("{", "["))):
@@ -163,7 +163,7 @@ def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None
             raise UserError(f"resume: no call with the id `{id}` is waiting; waiting: {known}")
         if isinstance(answer, bool) or (isinstance(answer, str) and _is_decision(answer, toolbox, call.name)):
             raise UserError(
-                f"resume: {answer!r} for call `{id}` ({call.name}) may mean two things; say Allow(), Deny() or "
+                f"resume: {answer!r} for call `{id}` ({call.name}) is ambiguous; use Allow(), Deny() or "
                 f"Edit({{…}}), or, if that is what the call gave, ToolResult.of(call, …)"
             )
         if isinstance(answer, Allow | Deny | Edit | Wait | ToolResult):
@@ -174,7 +174,7 @@ def _decisions(transcript: Transcript, answers: Answers, toolbox: Toolbox | None
 
 
 def _is_decision(answer: str, toolbox: Toolbox | None, name: str) -> bool:
-    """Does it read like a decision? For a tool that runs at the client it is a result like any other."""
+    """Does it look like a decision? For a tool that runs at the client it is an ordinary result."""
     tool = toolbox.get(name) if toolbox is not None else None
     if tool is not None and tool.function is None:
         return False
@@ -185,7 +185,7 @@ def _is_decision(answer: str, toolbox: Toolbox | None, name: str) -> bool:
 def _refuse_missing(
     transcript: Transcript, decisions: Mapping[str, Approval | ToolResult], toolbox: Toolbox | None
 ) -> None:
-    """Without its tool a call that waits would be answered with an error, and the run could not wait for it again."""
+    """Without its tool, a waiting call would be answered with an error and could not wait again."""
     if toolbox is None:
         return
     unanswered = [call.name for call in transcript.open if not isinstance(decisions.get(call.id), ToolResult)]
@@ -196,9 +196,9 @@ def _refuse_missing(
 
 @contextmanager
 def reading(recording: Recording) -> Generator[None]:
-    """Whatever stands in it that no recorder has written becomes an error of ours. What has no agent is refused."""
+    """Turns anything that a recorder cannot have written into a `UserError`. Refuses a recording without an agent."""
     if "schedule" not in recording.settings:
-        raise UserError(f"{recording.path} has no agent that could go on: it was made by a gateway, or by a test")
+        raise UserError(f"{recording.path} has no agent that could continue: it was made by a gateway, or by a test")
     try:
         yield
     except UserError as error:
@@ -206,11 +206,11 @@ def reading(recording: Recording) -> Generator[None]:
         raise (error if str(recording.path) in told else UserError(f"{recording.path}: {told}")) from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{recording.path} is damaged and cannot be played or gone on with ({what})") from error
+        raise UserError(f"{recording.path} is damaged and cannot be replayed or resumed ({what})") from error
 
 
 def find_recording(middleware: Iterable[Middleware], result: Result[Any]) -> Recording | None:
-    """The recording of a run whose saved result is resumed. `RunTaken` if the run has moved on since."""
+    """The recording of a run whose saved result is resumed. Raises `RunTaken` if the run has continued since."""
     files = [file for each in middleware for file in each.recordings_of(result.run)] if result.run else []
     for file in reversed(files):
         recording = read_recording(file)
@@ -226,7 +226,7 @@ def find_recording(middleware: Iterable[Middleware], result: Result[Any]) -> Rec
 def continued(
     sinks: Sequence[Middleware], middleware: Sequence[Middleware], recording: Recording, continuation: Middleware
 ) -> tuple[Middleware, ...]:
-    """The recorder appends to the recording. Right behind it, `continuation` gives the run what was recorded of it."""
+    """The recorder appends to the recording; next to it, `continuation` provides what was recorded of the run."""
     recorder = next((each for each in (*middleware, *sinks) if each.records), None) or Recorder(recording.path.parent)
     resumed = recorder.resume(recording.path, recording.run, recording.size)
     listening = [each for each in sinks if not each.records]
@@ -234,7 +234,7 @@ def continued(
 
 
 def replace_recorder(middleware: Sequence[Middleware], *instead: Middleware) -> tuple[Middleware, ...]:
-    """With these in the place of the first that records, or outermost if none does."""
+    """Replaces the first middleware that records with these, or puts them outermost if none does."""
     others = [each for each in middleware if not each.records]
     place = next((place for place, each in enumerate(middleware) if each.records), 0)
     return (*others[:place], *instead, *others[place:])
@@ -249,7 +249,7 @@ def _has_ended(recording: Recording) -> bool:
 
 
 def waiting_result(recording: Recording) -> Result[Any] | None:
-    """The run as it waited for somebody, if it does, or did when it was last heard of; with what came after that."""
+    """The result of the run if it waits, or waited when its recording ended; with what came after that."""
     waited = [event for event in recording.events if isinstance(event, RunFinished) and event.stop_reason == "waiting"]
     if not waited or any(line["turn"] > waited[-1].turn for line in recording.of("request")):
         return None
@@ -259,7 +259,7 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
     calls = {call.id: call for call in last.calls} if isinstance(last, Assistant) else {}
     given = {line["call_id"]: read_result(line["result"]) for line in recording.of("result")}
     finished = {
-        event.call_id: given.get(event.call_id) or _told(calls[event.call_id], event)
+        event.call_id: given.get(event.call_id) or _result_of_event(calls[event.call_id], event)
         for event in recording.events
         if isinstance(event, CallFinished) and event.call_id in calls and event.turn == ending.turn
     }
@@ -301,13 +301,13 @@ def waiting_result(recording: Recording) -> Result[Any] | None:
     )
 
 
-def _told(call: ToolCall, event: CallFinished) -> ToolResult:
+def _result_of_event(call: ToolCall, event: CallFinished) -> ToolResult:
     """The result of a call that never ran, as its event reported it."""
     return replace(ToolResult.of(call, event.text, error=event.error), ended_as=event.outcome)
 
 
 def unmasked(recorded: Result[Any], saved: Result[Any]) -> Result[Any]:
-    """A run that waits, with what its recording knows of it, in the words of its saved result."""
+    """A waiting run with everything in its recording, and with the unmasked texts of its saved result."""
     given = {result.call_id: result for result in saved.answered}
     return replace(
         recorded,
@@ -333,7 +333,7 @@ def records_of(recording: Recording, messages: tuple[Message, ...]) -> tuple[Cal
 
 
 def verdicts_of(recording: Recording) -> tuple[Verdict, ...]:
-    """What was wrong with each answer that was not whole."""
+    """What was wrong with each incomplete answer."""
     return tuple(
         replace(read_verdict(line["verdict"]), turn=line["turn"])
         for line in recording.of("delta")
@@ -342,7 +342,7 @@ def verdicts_of(recording: Recording) -> tuple[Verdict, ...]:
 
 
 def _question(recording: Recording) -> User | None:
-    """What is still to be asked, once calls have run in which the history ended."""
+    """The prompt that follows the open calls of a given history."""
     saved = recording.head.get("question")
     if not saved or recording.requests:
         return None

@@ -1,4 +1,4 @@
-"""One run while it goes: its plan, its history, its account, and what it says. State only; the loop moves it."""
+"""The state of an active run: its plan, history, account and emitter. The loop changes it."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from unbroken.verdicts import Verdict
 LOG = logging.getLogger("unbroken.chain")
 
 NUDGES = 3
-"""How often in a run a model that stays silent, or only announces, is asked to go on."""
+"""How often in a run a model is asked to continue after an empty answer or an announced call."""
 
 NOT_RESUMED = "the run was resumed, and this call is not in the answer that it resumed with"
 
 
 class Earlier(Protocol):
-    """What is known of the part of a resumed run that another process ran."""
+    """What is known of the part of a resumed run that an earlier process ran."""
 
     def began(self, prepared: Prepared, turn: int) -> bool:
         """Had this call started when the process died, without a result?"""
@@ -63,11 +63,11 @@ class Earlier(Protocol):
     def had_started(self, number: int) -> bool: ...
 
     def seconds_of(self, context: CallContext[Any]) -> float | None:
-        """How long this call ran, if its result is known: then it does not run again."""
+        """How long this call ran, if its result is known; then it does not run again."""
         ...
 
     def lost_calls(self) -> Iterable[tuple[int, ToolCall]]:
-        """The calls that nobody has continued, with their numbers."""
+        """The calls that were not continued, with their numbers."""
         ...
 
 
@@ -76,14 +76,14 @@ class Ending:
     text: str
     stop_reason: StopReason
     finish: str | None = None
-    """The provider's own word for how its last answer ended."""
+    """The provider's own finish reason of its last answer."""
     pending: tuple[ToolCall, ...] = ()
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call and what became of it."""
+    """A call and its result."""
 
     call: ToolCall
     result: ToolResult
@@ -92,22 +92,22 @@ class CallRecord:
 
     @property
     def id(self) -> str:
-        """Of the call; its result has the same."""
+        """The call's id, which its result has too."""
         return self.call.id
 
     @property
     def name(self) -> str:
-        """Of the tool that the model wanted; there may be none of that name."""
+        """The name of the tool that the model called; it may not exist."""
         return self.call.name
 
     @property
     def arguments(self) -> dict[str, Json]:
-        """As the model wrote them; empty where they could not be read, and nothing ran."""
+        """As the model wrote them; empty if they could not be read and nothing ran."""
         return self.call.arguments or {}
 
     @property
     def error(self) -> bool:
-        """It failed, or was not executed: `result.text` says why."""
+        """It failed, or was not executed: `result.text` has the reason."""
         return self.result.error
 
     @property
@@ -125,45 +125,45 @@ class Run:
     emitter: Emitter
     repetition: Repetition = field(default_factory=Repetition)
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
-    """What was wrong with each response that was not whole."""
+    """What was wrong with each incomplete response."""
     attempts: int = 0
-    """Requests that were sent, with those that failed."""
+    """Requests that were sent, including those that failed."""
     fallback_used: bool = False
-    """A response was asked for again without streaming, or of another model."""
+    """A response was retried without streaming, or with another model."""
     voided: bool = False
-    """What was shown of this turn is void: the answer that came instead does not say it."""
+    """What was shown of this turn is void: the retry gave a different answer."""
     nudge: bool = False
     """The last answer was empty: ask for more in the next request."""
     nudges: int = 0
-    """How often the model was asked to go on."""
+    """How often the model was asked to continue."""
     question: User | None = None
-    """What is asked once the calls have run in which the history ends."""
+    """The prompt that follows the open calls of the given history."""
     stop: StopReason | None = None
-    """Why nothing may be called any more, once that is so."""
+    """Why no more calls are allowed; empty while they are."""
     pauses: int = 0
     corrections: int = 0
-    """How often the model was told that its answer does not fit."""
+    """How often the model was asked to correct its structured answer."""
     output: list[Any] = field(default_factory=list[Any])
-    """The structured answer, once it is there."""
+    """The structured answer, once there is one."""
     pending: tuple[ToolCall, ...] = ()
-    """Calls that wait for somebody outside."""
+    """Calls that wait for an outside decision."""
     uncertain: tuple[str, ...] = ()
-    """The ids of those that may have taken effect before their process died."""
+    """The ids of waiting calls that may have taken effect before their process died."""
     decided: dict[str, Approval] = field(default_factory=dict[str, Approval])
-    """What was decided about calls that wait behind them."""
+    """Decisions about calls that wait behind them."""
     numbers: dict[str, int] = field(default_factory=dict[str, int])
-    """The numbers of all that have no result yet, by their ids."""
+    """The numbers of all calls without a result, by id."""
     earlier: Earlier | None = None
-    """Of a run that is resumed from its recording."""
+    """Set if the run is resumed from its recording."""
     cut_off: str = ""
-    """What was said of an answer that was cut off; it is in the history."""
+    """The text of an answer that was cut off; it is in the history."""
     records: list[CallRecord] = field(default_factory=list["CallRecord"])
     _counted: int = 0
     _characters: int = 0
-    """Of the agent's instructions and the first `_counted` messages."""
+    """Characters of the agent's instructions and the first `_counted` messages."""
 
     def mark_uncertain(self, calls: Iterable[Prepared]) -> None:
-        """Calls that had started when the process of a resumed run died."""
+        """Marks the calls that had started when the process of a resumed run died."""
         if self.earlier is not None:
             for prepared in calls:
                 prepared.uncertain = self.earlier.began(prepared, self.emitter.turn)
@@ -175,7 +175,7 @@ class Run:
         return self.numbers.pop(call.id, None)
 
     def drop_earlier(self, observer: RoundReporter) -> None:
-        """Calls that a process had seen before it died, and that are not in the answer that counts."""
+        """Drops calls that an earlier process received and that are not in the final answer."""
         if self.earlier is not None:
             for number, call in self.earlier.lost_calls():
                 observer.drop(number, call, NOT_RESUMED)
@@ -187,8 +187,8 @@ class Run:
         self.voided = False
 
     def state(self) -> dict[str, Json]:
-        """What has to be known besides the history when it goes on from here in another process. What is as it was at
-        the beginning is left out, but for what is counted in any run."""
+        """What another process needs besides the history to continue from here. Values that have not changed since the
+        start are left out, except for the counters."""
         account = self.account
         state: dict[str, Json] = {
             "rounds": account.rounds,
@@ -216,7 +216,7 @@ class Run:
         return state
 
     def recall(self, state: Mapping[str, Any]) -> None:
-        """As it was before the last request, which is asked once more."""
+        """Restores the state from before the last request, which is made once more."""
         account = self.account
         account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
         account.requests = max(state.get("requests", 1) - 1, 0)
@@ -231,8 +231,8 @@ class Run:
     def may_nudge(self) -> bool:
         return self.plan.policy.nudge and self.nudges < NUDGES
 
-    def go_on(self, said: str = "") -> str:
-        """The words that ask a model to go on, in the language of what it said, or else of what it was asked."""
+    def nudge_text(self, said: str = "") -> str:
+        """The text that asks the model to continue, in the language of its answer, or else of the prompt."""
         plan = self.plan
         if plan.policy.continue_prompt:
             return plan.policy.continue_prompt
@@ -240,7 +240,7 @@ class Run:
         return CONTINUE["zh" if plan.language == "zh" else language_of(said or asked)]
 
     def attempt_failed(self, verdict: Verdict, wait: float, elsewhere: bool, calls: int) -> None:
-        """A response broke, or there was none, and it is asked for again; `calls` of it were complete."""
+        """A response broke or did not arrive, and the request is retried; `calls` of it were complete."""
         self.attempts += 1
         self.fallback_used = self.fallback_used or elsewhere
         self.verdicts.append(replace(verdict, turn=self.emitter.turn))
@@ -261,7 +261,7 @@ class Run:
             self.verdicts.append(replace(verdict, turn=self.emitter.turn))
 
     def chain(self) -> tuple[int, int]:
-        """How many calls stand in the history, and how many results."""
+        """How many calls and how many results the history has."""
         calls = returns = 0
         for message in self.transcript.messages:
             if isinstance(message, Assistant):
@@ -271,7 +271,7 @@ class Run:
         return calls, returns + len(self.transcript.answered)
 
     def limit(self) -> StopReason | None:
-        """The limit that forbids another round."""
+        """The limit that prevents another round."""
         reached = self.account.reached(self.plan.clock)
         if reached is None:
             return None
@@ -279,7 +279,7 @@ class Run:
         return reached[0]
 
     def time_left(self) -> float | None:
-        """Seconds until a response must have ended, which may take as long as a final one beyond the limit."""
+        """Seconds until a response must have ended: up to `final_seconds` beyond the limit."""
         deadline = self.account.deadline
         if deadline is None:
             return None
@@ -307,12 +307,12 @@ class Run:
             )
             messages = _trimmed(plan.trim, messages)
         if not tools and (called := _called(messages)):
-            # Providers refuse a history of calls without tools; these are gone, so nothing can be called.
+            # Providers refuse a history with calls but no tools. These tools no longer exist, so nothing can be called.
             tools, final = tuple(ToolSpec(name) for name in called), True
         if plan.system is not None:
             messages = (plan.system, *messages)
         if self.nudge:
-            messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else self.go_on()))
+            messages = (*messages, User.of(ANSWER_NOW[plan.language] if final else self.nudge_text()))
         choice = plan.choice if self.account.requests == 1 else None
         if plan.output is not None and (final or self.corrections):
             choice, final = OneTool(ANSWER), False
@@ -331,7 +331,7 @@ class Run:
         )
 
     def batch(self, toolbox: Toolbox, observer: RoundReporter, on_approval: OnApproval | None) -> Batch:
-        """A batch for the calls of one message; it is halted when the time of the run is up."""
+        """A batch for the calls of one message; it is halted at the time limit of the run."""
         plan = self.plan
         batch = Batch(
             plan.schedule,
@@ -372,7 +372,7 @@ class Run:
         return context
 
     def spend_on(self, answer: Assistant, reported: Usage | None) -> None:
-        """What a request and its answer used: as it was reported, else estimated by their characters."""
+        """Counts what a request and its answer used: as reported, or else estimated by their characters."""
         if reported is not None:
             self.spend(reported)
             return
@@ -397,8 +397,8 @@ class Run:
 
 
 def _trimmed(trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """What is sent of the history. If it would begin in the middle of a turn, that turn's question goes before it:
-    some providers take no history that the user did not begin."""
+    """The part of the history that is sent. If it would begin inside a turn, that turn's prompt is put before it: some
+    providers require that the user begins."""
     try:
         kept = repair(trim(messages))[0]
     except UserError:
@@ -415,6 +415,6 @@ def _trimmed(trim: Trim, messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def _called(messages: tuple[Message, ...]) -> dict[str, None]:
-    """The names of all tools that were called, in their order."""
+    """The names of all tools that were called, in order."""
     calls = (call for message in messages if isinstance(message, Assistant) for call in message.calls)
     return dict.fromkeys(call.name for call in calls)

@@ -1,4 +1,4 @@
-"""One run from its start to its result: says that it started, plays it, says how it ended, whatever happens."""
+"""One run from start to result: emits that it started, runs it, and always emits how it ended."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ class Performance:
     account: Account
     middleware: tuple[Middleware, ...] = ()
     name: str = "main"
-    """Of the agent."""
+    """The agent's name."""
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What an earlier part of the run had noted, whose process died."""
+    """The saved state of an earlier part of the run, whose process died."""
     records: tuple[CallRecord, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
-    """Its calls, and what was wrong with answers, up to then."""
+    """The calls and the incomplete answers of that part."""
     events: tuple[Event, ...] = ()
-    """Those of its events that are counted."""
-    goes_on: bool = False
-    """It was begun by another process."""
+    """The events of that part that are counted."""
+    continued: bool = False
+    """It was started by another process."""
     next_seq: int = 0
     """The number of its first event."""
     next_call: int = 0
     """The number of its first call."""
     decisions: Decisions | None = None
     before: Result[Any] | None = None
-    """What an earlier part of the run came to."""
+    """The result of an earlier part of the run."""
     question: User | None = None
-    """What is asked once the calls have run in which the history ends."""
+    """The prompt that follows the open calls of the given history."""
     earlier: Earlier | None = None
-    """What is known of an earlier part of the run whose process died, or which waited."""
+    """What is known of an earlier part of the run, which waited or whose process died."""
 
     def messages(self) -> tuple[Message, ...]:
         """The history as it is now, every call answered."""
@@ -108,7 +108,7 @@ class Performance:
             plan.remove_middleware()
 
     def _start(self, run: Run, middleware: Sequence[Middleware]) -> list[Middleware]:
-        """Starts all middleware for this run, and puts it between the run and the world."""
+        """Starts all middleware for this run and installs it."""
         plan, started = run.plan, list[Middleware]()
         if not middleware:
             return started
@@ -120,7 +120,7 @@ class Performance:
             settings_of(plan, self.account.limits),
             self.transcript.messages,
             self.question,
-            resumed=self.goes_on or self.before is not None,
+            resumed=self.continued or self.before is not None,
             history=lambda: self.transcript.messages,
             state=run.state,
             decisions=self.decisions or {},

@@ -1,11 +1,12 @@
 """`sentences`: the text of a run, sentence by sentence, for speech and for chats that cannot show every word.
 
-Nothing is changed: the pieces joined are the text. A sentence is given as soon as it is surely complete, with the white
-space behind it, and the same sentences come out however the text was cut on its way. It is not a grammar: where a full
-stop may be no end (`Dr. No`, `3.14`, `e.g. this`, `1. First`), the sentence goes on; too long is better than torn.
+Nothing is changed: the pieces joined are the text. A sentence is yielded as soon as it is certainly complete, with the
+white space after it, and the same sentences come out however the text was split into deltas. It is not a grammar: if a
+full stop may not be an end (`Dr. No`, `3.14`, `e.g. this`, `1. First`), the sentence continues; too long is better than
+torn.
 
-What was given cannot be taken back. When a stream breaks and the second answer says something else, it follows as a
-paragraph of its own; the half sentence in which the first one broke off was never given, and is not said.
+What was yielded cannot be taken back. If a stream breaks and the retry gives a different answer, that follows as a new
+paragraph; the half sentence in which the first one broke off is never yielded.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from unbroken.events import (
 )
 
 STRONG = "。！？｡।۔؟"
-"""These end a sentence whatever follows; `.`, `!`, `?` and `…` may also stand inside of one."""
+"""These always end a sentence; `.`, `!`, `?` and `…` may also be inside of one."""
 
 TITLES = (
     " mr mrs ms mx dr prof st mt messrs gen col capt lt sgt cpl maj rep sen gov pres rev hon fr hr hrn mme mlle "
     "vs cf ca approx resp viz al bzw evtl ggf inkl sog vgl sr sra srta dott sig "
 )
-"""Abbreviations that something always follows."""
+"""Abbreviations that never end a sentence."""
 
 NUMBERED = " no nos nr fig figs eq eqs vol ch sec art para p pp pt ver abb tab kap "
-"""Abbreviations if a number follows, else words."""
+"""Abbreviations if a number follows, otherwise words."""
 
 LONGEST = 64
-"""More marks or more white space than that end a sentence: no text makes the splitter look at it again and again."""
+"""More marks or white space than this end a sentence, so that no text makes the splitter scan it again and again."""
 
 PARAGRAPH = "\n\n"
 
@@ -60,9 +61,9 @@ _FENCE = re.compile(r"`{3,}|~{3,}")
 
 
 async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
-    """The text of a run (`agent.stream(…)`, or any events) in sentences. What is left at the end of a turn is given
-    then; a code block is one piece, and so is a line that no full stop ends. An answer that came a second time and
-    differs follows after an empty line. Who stops reading ends the run."""
+    """The text of a run (`agent.stream(…)`, or any events) in sentences. The rest of a turn is yielded at its end; a
+    code block is one piece, and so is a line without a full stop. If a retry gives a different answer, it follows after
+    an empty line. If you stop reading, the run ends."""
     speaker = Sentences()
     async with closing(stream) as events:
         async for event in events:
@@ -73,24 +74,24 @@ async def sentences(stream: AsyncIterable[Event]) -> AsyncGenerator[str]:
 
 
 class Sentences:
-    """The same for who reads the events himself, because he wants more of them than their text: events in, sentences
-    out. `take` gives those that are complete now, `end` the white space that is left at the very end."""
+    """If you consume events yourself, `Sentences` splits the text as it arrives. `take` returns the sentences that are
+    now complete, `end` the white space that is left at the very end."""
 
     def __init__(self) -> None:
         self._splitter = Splitter()
         self._before = ""
-        """White space that was left of the turn before; the first sentence of this one begins with it."""
+        """White space that was left of the previous turn; the first sentence of this one begins with it."""
         self._given: list[str] = []
-        """Of this turn."""
+        """The text of this turn."""
         self._retried = False
 
     def take(self, event: Event) -> list[str]:
-        """The sentences that this event completes, and what is left of a turn when that ends; most events give none."""
+        """The sentences that this event completes, and the rest of a turn when it ends; most events complete none."""
         match event:
             case TextAdded():
                 return self._give(self._splitter.feed(event.text))
             case TextReplaced():
-                return self._give(self._say_instead(event.text))
+                return self._give(self._replace(event.text))
             case RequestRetried():
                 self._retried = True
                 return []
@@ -104,15 +105,15 @@ class Sentences:
                 return []
 
     def end(self) -> str:
-        """What is left when no more events will come; with it, the pieces joined are the text."""
+        """What is left after the last event; with it, the pieces joined are the text."""
         return self._splitter.end()
 
     def _give(self, sentences: list[str]) -> list[str]:
         self._given += sentences
         return sentences
 
-    def _say_instead(self, text: str) -> list[str]:
-        """What was held back is void. If what was given is the beginning of the new text, that just goes on."""
+    def _replace(self, text: str) -> list[str]:
+        """Drops what was held back. If what was yielded is the beginning of the new text, the rest of it follows."""
         given = "".join(self._given)
         self._splitter.drop(not given or given.endswith("\n"))
         if not given:
@@ -133,9 +134,10 @@ class Sentences:
 
 
 class Splitter:
-    """Text in, sentences out: `feed` gives those that are complete now, `flush` what is left at the end of a turn.
+    """Text in, sentences out: `feed` returns those that are now complete, `flush` what is left at the end of a turn.
 
-    White space before the first word of a sentence belongs to it, white space behind it too, up to a line's end.
+    White space before the first word of a sentence belongs to it, and so does white space after it, up to the end of
+    the line.
     """
 
     def __init__(self) -> None:
@@ -144,9 +146,9 @@ class Splitter:
         self._rest = ""
         """The sentence, or the code block, that is being written, from its first word on."""
         self._from = 0
-        """No end is before this place."""
+        """There is no end before this place."""
         self._opened: dict[str, tuple[int, int]] = {}
-        """For marks like `"`: how many of them stand before a place."""
+        """For marks like `"`: how many of them are before a place."""
         self._line: int = 0
         """In a code block: where its last line starts; in the line that may open one: how far it has been read."""
         self._at_line_start = True
@@ -154,7 +156,8 @@ class Splitter:
         """The mark that opened the code block."""
 
     def feed(self, text: str) -> list[str]:
-        # Only a string that nobody else holds grows in place: otherwise a long code block would cost its square.
+        # A string grows in place only if nothing else refers to it; otherwise a long code block would take quadratic
+        # time.
         rest, self._rest = self._rest, ""
         rest += text
         self._rest = rest
@@ -165,7 +168,7 @@ class Splitter:
         return found
 
     def flush(self) -> str:
-        """What is left of a turn. White space alone waits for the first sentence of the next one."""
+        """The rest of a turn. White space alone waits for the first sentence of the next one."""
         self._at_line_start, self._fence = True, ""
         return self._take(len(self._rest)) if self._rest else ""
 
@@ -175,12 +178,12 @@ class Splitter:
         return "".join(self._blank)
 
     def drop(self, at_line_start: bool) -> None:
-        """What is held back is not said; what follows goes on behind what was given."""
+        """Drops what is held back; what follows continues after what was returned."""
         self._take(len(self._rest))
         self._at_line_start, self._fence = at_line_start, ""
 
     def end(self) -> str:
-        """What is left at the very end, white space too."""
+        """What is left at the very end, including white space."""
         return self._take(len(self._rest))
 
     def _take(self, end: int) -> str:
@@ -192,7 +195,7 @@ class Splitter:
         return taken
 
     def _end(self) -> int:
-        """Where the sentence or the code block ends, or 0 if that cannot be said yet."""
+        """Where the sentence or the code block ends, or 0 if that is not known yet."""
         if self._fence:
             return self._end_of_block()
         if self._from == 0 and (word := self._rest.lstrip()) != self._rest:
@@ -243,7 +246,8 @@ class Splitter:
         return 0
 
     def _tail(self, start: int, at: int) -> int:
-        """Behind all that belongs to the sentence whose first mark is at `start`: quotes, brackets, more marks."""
+        """The position after everything that belongs to the sentence whose first mark is at `start`: quotes, brackets,
+        more marks."""
         rest = self._rest
         while at < min(len(rest), start + LONGEST):
             sign = rest[at]

@@ -1,8 +1,8 @@
-"""A run as a stream of events: the run goes on in a task of its own, the reader takes what there is. The same for
-whatever else goes on for a while, tells what happens and comes to something (`Streamed`).
+"""A run as a stream of events: the run is a task of its own, and the reader takes its events. `Streamed` does the same
+for any other task that emits events and has a result.
 
-Whoever stops reading ends the run: leaving `async with`, `aclose`, or just dropping the stream cancels it, and every
-call is answered.
+If you stop reading, the run ends: leaving `async with`, `aclose`, or dropping the stream cancels it, and every call is
+answered.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Outcome = TypeVar("Outcome")
 
 
 class _Mailbox(Generic[Item]):
-    """Apart from the stream, so that a run does not keep a stream alive which nobody reads."""
+    """Separate from the stream, so that a run does not keep an unread stream alive."""
 
     __slots__ = ("_readers", "events")
 
     def __init__(self) -> None:
         self.events: deque[Item] = deque()
         self._readers: list[asyncio.Future[None]] = []
-        """Those who wait for the next event: one, unless several read the same stream."""
+        """Readers that wait for the next event: one, unless several read the same stream."""
 
     def put(self, event: Item) -> None:
         self.events.append(event)
@@ -40,7 +40,7 @@ class _Mailbox(Generic[Item]):
 
     def close(self, task: asyncio.Task[Outcome]) -> None:
         if not task.cancelled():
-            task.exception()  # who stopped reading will not fetch it, and need not be warned of it
+            task.exception()  # a reader that stopped will not fetch it, so no warning is needed
         self._wake()
 
     async def filled(self) -> None:
@@ -56,7 +56,7 @@ class _Mailbox(Generic[Item]):
 
 
 class Streamed(Generic[Item, Outcome]):
-    """`async for` gives what happens; afterwards `result` is there. What failed raises its error at the end."""
+    """`async for` yields the events; afterwards `result` is set. A failure raises its error at the end."""
 
     def __init__(self, perform: Callable[[Callable[[Item], None]], Awaitable[Outcome]]) -> None:
         self._perform = perform
@@ -66,14 +66,14 @@ class Streamed(Generic[Item, Outcome]):
 
     @property
     def result(self) -> Outcome:
-        """What it came to. `RuntimeError` before its end, and if it was closed or cancelled before that; the error of
-        what failed is raised here too."""
+        """The result. Raises `RuntimeError` before the end, and if it was closed or cancelled before; raises the error
+        of a failure."""
         if self._closed and (self._task is None or self._task.cancelled()):
-            raise RuntimeError("the run was ended before it came to a result: its stream was closed")
+            raise RuntimeError("the run has no result: its stream was closed before the end")
         if self._task is None or not self._task.done():
             raise RuntimeError("the run has no result before its end: read the stream to the end first")
         if self._task.cancelled():
-            raise RuntimeError("the run was cancelled before it came to a result")
+            raise RuntimeError("the run has no result: it was cancelled")
         return self._task.result()
 
     def __aiter__(self) -> Self:
@@ -99,7 +99,8 @@ class Streamed(Generic[Item, Outcome]):
         return mailbox.events.popleft()
 
     async def aclose(self) -> None:
-        """End the run if it still goes; what it said until then can still be read. One that was not begun never is."""
+        """Ends the run if it is still active; its events so far can still be read. A run that has not started never
+        will."""
         if self._task is None:
             self._closed = True
         elif not self._task.done():
@@ -122,8 +123,8 @@ class Streamed(Generic[Item, Outcome]):
 
 
 class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
-    """`async for event in agent.stream(…)`. Afterwards `result` is there; a run that failed raises its error at the
-    end. `messages` is the history so far, every call answered, at any time and after a cancellation too."""
+    """`async for event in agent.stream(…)`. Afterwards `result` is set; a run that failed raises its error at the end.
+    `messages` is the history so far, with every call answered, even after a cancellation."""
 
     def __init__(
         self, perform: Callable[[Sink], Awaitable[Result[OutputT]]], messages: Callable[[], tuple[Message, ...]]
@@ -133,11 +134,11 @@ class RunStream(Streamed[Event, Result[OutputT]], Generic[OutputT]):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The history so far, every call in it answered, at any time: keep it when a run was cancelled."""
+        """The history so far, with every call answered: use it to continue after a cancellation."""
         return self._messages()
 
 
-# Who takes events from a stream and stops early ends the run behind it, if there is one.
+# A reader that stops early ends the run behind the stream, if there is one.
 
 
 @asynccontextmanager
@@ -150,12 +151,12 @@ async def closing(stream: AsyncIterable[Event]) -> AsyncGenerator[AsyncIterable[
             await close()
 
 
-# `collect`: what a run came to, from its events alone: they may come from a stream, a file or another machine.
-# `Result` is the run's own account and can be resumed; this is what a reader of the events knows, with all of them.
+# `collect`: the outcome of a run from its events alone, which may come from a stream, a file or another machine. A
+# `Result` can be resumed; `Collected` has what the events contain, and the events themselves.
 
 
 class Collected(RunView):
-    """A `RunView` together with the events that it was made of."""
+    """A `RunView` with the events that it was made from."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +164,7 @@ class Collected(RunView):
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Self:
-        """The same as `collect`, for events that are all there."""
+        """The same as `collect`, for a complete list of events."""
         kept = list(events)
         collected = super().of(kept)
         collected.events = kept
@@ -176,6 +177,6 @@ class Collected(RunView):
 
 
 async def collect(stream: AsyncIterable[Event]) -> Collected:
-    """Reads a stream of events to its end. If the stream raises there, as that of a failed run does, so does this;
-    of events that were saved, `failed` tells it."""
+    """Reads a stream of events to its end. Raises what the stream raises, like that of a failed run; for saved events,
+    check `failed`."""
     return Collected.of([event async for event in stream])

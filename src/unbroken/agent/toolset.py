@@ -1,6 +1,6 @@
-"""What was given as `tools=`: fixed tools, servers that have to be opened first, or a function of turn and transcript.
+"""The `tools=` of an agent: fixed tools, servers that have to be opened first, or a function of turn and transcript.
 
-Each run (and each `async with agent`) enters the servers for itself; they count who is in them.
+Each run (and each `async with agent`) enters the servers; they close when the last one leaves.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ToolSet:
         async with AsyncExitStack() as stack:
             for server in self._servers:
                 await stack.enter_async_context(server)
-            stack.pop_all()  # all are open, and stay so until `close`
+            stack.pop_all()  # all are open until `close`
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
@@ -66,7 +66,7 @@ class ToolSet:
 
 
 def _chooser(function: Callable[[int, Transcript], Iterable[Source]]) -> Callable[[int, Transcript], Iterable[Source]]:
-    """Refuses what was meant as a tool."""
+    """Refuses a function that was meant as a tool."""
     name = getattr(function, "__name__", repr(function))
     try:
         fits = not inspect.iscoroutinefunction(function)
@@ -74,24 +74,23 @@ def _chooser(function: Callable[[int, Transcript], Iterable[Source]]) -> Callabl
     except TypeError:
         fits = False
     except ValueError:
-        fits = True  # it has no signature to look at
+        fits = True  # it has no signature
     if not fits:
         raise UserError(
-            f"Agent(tools={name}): a function there gives the tools of a turn, for (turn, transcript), and is not "
+            f"Agent(tools={name}): this function has to return the tools of a turn, for (turn, transcript), and is not "
             f"async; if it is a tool itself, put it into a list: tools=[{name}]"
         )
     return function
 
 
-# Notices when tools that declare nothing ran one after another and cost time by it, and names the declaration to add.
-#
-# A hint only: it changes nothing about when calls run.
+# Detects tools without declarations that ran one after another and lost time, and suggests the declaration to add. Only
+# a hint: it does not change when calls run.
 
 
 LOG = logging.getLogger("unbroken.tools")
 
 WORTH_SAYING = 0.5
-"""Seconds that overlapping would have saved in one round, at least."""
+"""Minimum seconds that overlapping would have saved in one round."""
 
 HINT = (
     "{count} calls of {tools} ran one after another and took {total:.1f} s; side by side {longest:.1f} s. Tools that "
@@ -100,7 +99,7 @@ HINT = (
 )
 
 _logged: set[str] = set()
-"""Tools that the log of this process has named."""
+"""Tools that this process has already logged."""
 
 
 class OrderHint:

@@ -1,6 +1,6 @@
-"""What `useChat` of the AI SDK posts, as our own messages: `from_ui_messages` reads the history, and
-`answers_from_ui_messages` what was decided about a run that waits. A browser is not trusted: what cannot be read is a
-`UserError` that names the message.
+"""Reads what `useChat` of the AI SDK posts: `from_ui_messages` reads the history, and `answers_from_ui_messages` the
+decisions about a waiting run. A browser is not trusted: what cannot be read raises a `UserError` that names the
+message.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from unbroken.transcript import repair
 from unbroken.wires.jsontext import dumps
 
 _RENAMED = re.compile(r"-\d+\Z")
-"""Behind an id that stands for a call of a broken response already."""
+"""Suffix for an id that a call of a broken response already has."""
 
 
 def from_ui_messages(messages: Sequence[Mapping[str, Json]]) -> tuple[Message, ...]:
     """The history that `useChat` posts as `messages`, for `agent.stream(None, history=…)`.
 
-    What a browser says is what its user says, so system messages are left out: instructions are the agent's. A call
-    without a result is answered as having none, one whose arguments were not complete is left out.
+    The browser's content is the user's, so system messages are left out: only the agent has instructions. A call
+    without a result gets one that reports this; a call with incomplete arguments is left out.
     """
     history: list[Message] = []
     for number, message in enumerate(_messages(messages)):
@@ -45,8 +45,8 @@ def from_ui_messages(messages: Sequence[Mapping[str, Json]]) -> tuple[Message, .
 
 
 def answers_from_ui_messages(messages: Sequence[Mapping[str, Json]], pending: Iterable[ToolCall]) -> dict[str, Any]:
-    """What was decided or done at the client about calls that a run waits for (`result.pending`), for `agent.resume`:
-    approvals given with `addToolApprovalResponse`, and results given with `addToolOutput`."""
+    """The client's answers for calls that a run waits for (`result.pending`), for `agent.resume`: approvals given with
+    `addToolApprovalResponse`, and results given with `addToolOutput`."""
     waiting = {call.id: call for call in pending}
     answers: dict[str, Any] = {}
     posted = _messages(messages)
@@ -68,7 +68,7 @@ def answers_from_ui_messages(messages: Sequence[Mapping[str, Json]], pending: It
 
 
 def _messages(posted: object) -> list[Mapping[str, Json]]:
-    """A browser may post anything, whatever our signature says."""
+    """Checks the types: a browser may post anything."""
     if not isinstance(posted, list | tuple):
         raise UserError(f"the UI messages cannot be read: they are a {type(posted).__name__}, and not a list")
     messages = list(cast("Sequence[object]", posted))
@@ -123,7 +123,7 @@ def _steps(parts: Iterable[dict[str, Json]]) -> list[list[dict[str, Json]]]:
 
 
 def _turn(parts: Iterable[dict[str, Json]], number: int) -> Iterator[Message]:
-    """One step as a message with its calls, and their results, without what a second answer has replaced."""
+    """One step as a message with its calls, and their results, without what a retry has replaced."""
     said: dict[str, list[str]] = {"text": [], "reasoning": []}
     calls: list[ToolCall] = []
     results: list[ToolResult] = []
@@ -156,7 +156,7 @@ def _data(part: dict[str, Json]) -> dict[str, Json]:
 
 
 def _is_call(part: dict[str, Json], kind: str) -> bool:
-    """What a provider ran itself is no call of ours, and half a call is none."""
+    """A call that a provider ran itself, or that is incomplete, does not count."""
     if part.get("providerExecuted") is True or part.get("state") == "input-streaming":
         return False
     return kind.startswith("tool-") or kind == "dynamic-tool"

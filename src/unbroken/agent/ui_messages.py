@@ -1,11 +1,11 @@
 """`ui_messages`: a run as the AI SDK's UI message stream, so that `useChat` in a browser shows it.
 
-It is neither a server nor a wire: no model is asked with it. What `useChat` posts is read in `ui_history`. Only chunks
-that the AI SDK 5, 6 and 7 all take are sent, except for approvals, which 5 does not know.
+It is neither a server nor a wire for asking models. What `useChat` posts is read in `ui_history`. Only chunks that the
+AI SDK 5, 6 and 7 all take are sent, except for approvals, which 5 does not know.
 
-A stream of chunks takes nothing back. When a response breaks off and comes again, a text that differs is a new part
-behind a `data-replaced`; a call that was taken over keeps the part that it had; calls that are in no message end as
-errors, and a `data-dropped` names them. `ui_history` reads both, so that the history is the one that counts.
+A stream of chunks cannot take anything back. If a response breaks off and is retried, text that differs is a new part
+after a `data-replaced`; a call that was taken over keeps its part; dropped calls end as errors, and a `data-dropped`
+names them. `ui_history` reads both, so that the history has only the final answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UI_MESSAGE_HEADERS: Mapping[str, str] = {
     "x-vercel-ai-ui-message-stream": "v1",
     "x-accel-buffering": "no",
 }
-"""What a response that streams UI messages says of itself."""
+"""The headers of a response that streams UI messages."""
 
 FINISH_REASONS = {"answered": "stop", "waiting": "tool-calls", "token_limit": "length"}
 WITHDRAWN = "no result: the call was withdrawn"
@@ -59,7 +59,7 @@ Chunk: TypeAlias = dict[str, Json]
 Failed: TypeAlias = Callable[[RunFailed], str]
 
 
-def _say_little(failed: RunFailed) -> str:
+def _generic_error(failed: RunFailed) -> str:
     return "An error occurred."
 
 
@@ -68,13 +68,13 @@ async def ui_messages(
     *,
     message_id: str = "",
     approvals: bool = True,
-    error_text: Failed = _say_little,
+    error_text: Failed = _generic_error,
 ) -> AsyncGenerator[str]:
     """The lines of a UI message stream for a run (`agent.stream(…)`, or any events); send `UI_MESSAGE_HEADERS` first.
 
-    A run that fails is told in the stream and logged, and raises nothing: `error_text` says how much of it the browser
-    may know. `approvals=False` is for AI SDK 5: calls that wait for one are then calls without a result. `message_id`
-    names the message; without it the client does. Who stops reading ends the run.
+    A failed run is reported in the stream and logged, and raises nothing: `error_text` chooses what the browser may
+    see. `approvals=False` is for AI SDK 5: calls that wait for one are then calls without a result. `message_id` names
+    the message; without it the client does. If you stop reading, the run ends.
     """
     writer = _Writer(approvals, error_text)
     async with closing(stream) as events:
@@ -84,14 +84,14 @@ async def ui_messages(
                     chunk["messageId"] = message_id
                 yield f"data: {dumps(chunk).decode()}\n\n"
             if isinstance(event, RunFailed):
-                break  # the stream would raise now what was told just so
+                break  # the stream would now raise the error that was just reported
         for chunk in writer.close():
             yield f"data: {dumps(chunk).decode()}\n\n"
         yield "data: [DONE]\n\n"
 
 
 class _Writer:
-    """From events to chunks. A turn is a step; a part that was opened is closed before another one begins."""
+    """Turns events into chunks. A turn is a step; an open part is closed before another one begins."""
 
     def __init__(self, approvals: bool, error_text: Failed) -> None:
         self._approvals = approvals
@@ -103,11 +103,11 @@ class _Writer:
         self._open: dict[str, None] = {}
         """Calls that were shown and have no result yet."""
         self._unshown: dict[int, CallView] = {}
-        """Calls that have their result, and were not shown."""
+        """Calls that have a result and were not shown yet."""
         self._ids: dict[int, str] = {}
-        """What the client knows the calls as that were shown in this turn."""
+        """The client's ids of the calls that were shown in this turn."""
         self._dropped: list[str] = []
-        """The same for those of them that are in no message."""
+        """The same for dropped calls."""
 
     def take(self, event: Event) -> Iterator[Chunk]:
         self._view.feed(event)
@@ -125,18 +125,17 @@ class _Writer:
             case ReasoningReplaced():
                 yield from self._replace("reasoning", event.text)
             case RequestRetried():
-                # Not its reason: how much of a failure a browser may know is decided elsewhere.
+                # Without its reason: `error_text` decides what a browser may see.
                 data = {"attempt": event.attempt, "kind": event.kind, "wait": event.wait}
                 yield {"type": "data-retry", "data": data, "transient": True}
             case TextFinished():
                 yield from self._end_part()
             case CallStarted() | ApprovalAsked():
-                # Not when it is detected: a call that is held back until another one is answered must not look
-                # unanswered too.
+                # Not when it is detected: a call that waits for another one must not look unanswered too.
                 yield from self._show(event.call, event.call_id, event.name, event.arguments)
                 yield from self._catch_up()
             case CallAdopted():
-                if (known_as := self._ids.pop(event.adopted, None)) is not None:  # it stays the part that it is
+                if (known_as := self._ids.pop(event.adopted, None)) is not None:  # it keeps its part
                     self._ids[event.call] = known_as
             case CallDropped():
                 if (known_as := self._ids.pop(event.call, None)) is not None:
@@ -145,7 +144,7 @@ class _Writer:
                 call = self._view.by_number[event.call]
                 if self._view.requests and event.call not in self._ids:
                     self._unshown[event.call] = call
-                else:  # without a request of this stream, the client knows it
+                else:  # if this stream made no request, the client knows the call already
                     yield from self._finish_call(call)
                 yield from self._catch_up()
             case CallProgress():
@@ -165,7 +164,7 @@ class _Writer:
                 pass
 
     def close(self) -> Iterator[Chunk]:
-        """Of a stream that ends without saying so, whatever is open; otherwise nothing."""
+        """Closes open parts if the stream ended without an end event."""
         yield from self._end_step()
 
     def _add(self, kind: Literal["text", "reasoning"], text: str) -> Iterator[Chunk]:
@@ -177,7 +176,7 @@ class _Writer:
         yield {"type": f"{kind}-delta", "id": str(self._parts), "delta": text}
 
     def _replace(self, kind: Literal["text", "reasoning"], text: str) -> Iterator[Chunk]:
-        """What the step said until now is void."""
+        """The text of the step so far is void."""
         yield from self._end_part()
         yield {"type": "data-replaced", "data": {"part": kind}}
         yield from self._add(kind, text)
@@ -190,7 +189,7 @@ class _Writer:
     def _next_step(self) -> Iterator[Chunk]:
         yield from self._end_step()
         self._in_step = True
-        self._ids.clear()  # a provider may use its ids again
+        self._ids.clear()  # a provider may reuse its ids
         yield {"type": "start-step"}
 
     def _end_step(self, waits: Collection[str] = ()) -> Iterator[Chunk]:
@@ -216,7 +215,7 @@ class _Writer:
         yield {"type": "tool-input-available", "toolCallId": known_as, "toolName": name, "input": arguments}
 
     def _name(self, number: int, id: str) -> str:
-        """What the client will know the call as: its id, unless another call of this turn is known as that."""
+        """The client's id of the call: its own id, unless another call of this turn has it."""
         known_as, tries = id, 1
         while known_as in self._dropped or known_as in self._ids.values():
             tries += 1
@@ -225,8 +224,8 @@ class _Writer:
         return known_as
 
     def _catch_up(self, all: bool = False) -> Iterator[Chunk]:
-        """Calls that have their result without having started (refused, shared) are shown in call order: their turn
-        comes when every call before them was shown, or when the step ends."""
+        """Shows calls that have a result but never started (refused, shared), in call order: once every call before
+        them was shown, or when the step ends."""
         for call in self._view.turns[-1].calls if self._view.turns else ():
             if call.detected is None:
                 continue
@@ -251,7 +250,7 @@ class _Writer:
         known_as = self._ids.get(call.number, call.id)
         before = None if call.adopted is None else self._view.by_number.get(call.adopted)
         if known_as not in self._open and before is not None and before.reported:
-            return  # its result was given before
+            return  # its result was sent before
         self._open.pop(known_as, None)
         if call.error:
             yield {"type": "tool-output-error", "toolCallId": known_as, "errorText": call.text}
@@ -265,7 +264,9 @@ class _Writer:
             if self._approvals and self._view.by_number[call["call"]].approval is not None:
                 known_as = self._ids[call["call"]]
                 yield {"type": "tool-approval-request", "approvalId": call["id"], "toolCallId": known_as}
-        if event.text and event.text not in [turn.text for turn in self._view.turns]:  # it is structured: never said
+        if event.text and event.text not in [
+            turn.text for turn in self._view.turns
+        ]:  # a structured answer, which was not streamed
             yield from self._add("text", event.text)
         yield from self._end_step({self._ids[call["call"]] for call in event.pending})
         told = {"run": event.run, "stopReason": event.stop_reason, "rounds": event.rounds, "requests": event.requests}
@@ -284,7 +285,7 @@ class _Writer:
 
 
 def _output(text: str) -> Json:
-    """An object or a list as such, so that a page can show what is in it; all else as the text that the model read."""
+    """An object or a list unchanged, so that a page can show it; anything else as the text that the model read."""
     if text[:1] not in ("{", "["):
         return text
     try:
