@@ -403,9 +403,7 @@ def test_an_approver_that_cannot_be_called_with_a_call_is_refused() -> None:
 
     given: Any
     for given in (nothing, too_much):
-        with pytest.raises(
-            UserError, match=rf"Agent\(on_approval={given.__name__}\): it is called with one argument"
-        ):
+        with pytest.raises(UserError, match=rf"Agent\(on_approval={given.__name__}\): it is called with one argument"):
             Agent(MODEL, on_approval=given)
     for given in (enough, print, int):
         Agent(MODEL, on_approval=given)

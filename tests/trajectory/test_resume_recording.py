@@ -650,9 +650,7 @@ def test_a_word_for_a_decision_is_no_result(answer: Any, tmp_path: Path) -> None
     record = tmp_path / "run.jsonl"
     asking, result = waits_to_pay(record)
     for saved in (record, result):
-        with pytest.raises(
-            UserError, match=r"for call `p` \(pay\) is ambiguous; use Allow\(\), Deny\(\) or Edit"
-        ):
+        with pytest.raises(UserError, match=r"for call `p` \(pay\) is ambiguous; use Allow\(\), Deny\(\) or Edit"):
             run_virtual(lambda: asking.resume(saved, {"p": answer}))  # noqa: B023
 
 

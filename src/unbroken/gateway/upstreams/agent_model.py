@@ -36,7 +36,7 @@ class AgentModel:
                     case ReasoningAdded():
                         yield [ReasoningDelta(event.text)]
                     case TextFinished(final=False) if text:
-                        text = before = f"{text}\n\n"  # what it says before a call, and after it, are two paragraphs
+                        text = before = f"{text}\n\n"  # text before a call and after it are two paragraphs
                         yield [TextDelta("\n\n")]
                     case TextReplaced():
                         text = before + event.text
