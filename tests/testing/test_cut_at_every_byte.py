@@ -133,7 +133,7 @@ def check(done: Done, answer: int, end: int) -> None:
         "12:00",
         "saved",
     ]
-    ran = [each.name for each in run.desk.ran]
+    ran = [each.name for each in run.tool_log.ran]
     assert (ran.count("now"), ran.count("save_note")) == (1, 1), name
     assert ran.count("get_weather") <= (2 if reworded[0] else 1), name
 

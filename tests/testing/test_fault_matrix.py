@@ -147,15 +147,15 @@ def say_what_was_not_sent(run: Evidence) -> None:
 
 
 def write_twice(run: Evidence) -> None:
-    run.desk.ran.append(replace(run.desk.ran[-1], turn=1))
+    run.tool_log.ran.append(replace(run.tool_log.ran[-1], turn=1))
 
 
 def read_twice(run: Evidence) -> None:
-    run.desk.ran.append(run.desk.ran[0])
+    run.tool_log.ran.append(run.tool_log.ran[0])
 
 
 def write_something_else(run: Evidence) -> None:
-    run.desk.ran[-1] = replace(run.desk.ran[-1], arguments='{"text": ""}')
+    run.tool_log.ran[-1] = replace(run.tool_log.ran[-1], arguments='{"text": ""}')
 
 
 def lose_a_result(run: Evidence) -> None:

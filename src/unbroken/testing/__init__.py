@@ -1,5 +1,6 @@
-"""For the tests of those who build on Unbroken: a scripted model, a loop on virtual time, a scripted HTTP server, and
-one that breaks. Each name is fetched when it is first asked for: pytest loads the plugin of this room everywhere."""
+"""Helpers for testing programs that use Unbroken: a scripted model, a loop on virtual time, a scripted HTTP server, and
+one that breaks. Each name is imported when it is first used, because pytest loads the plugin of this package
+everywhere."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _OWN_NAMES = {"run_virtual": "run"}
-"""What is called otherwise where it lives."""
+"""Names that differ in their own module."""
 
 
 def __getattr__(name: str) -> Any:

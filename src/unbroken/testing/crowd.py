@@ -1,6 +1,6 @@
 """Many runs of the scenario at once behind one server, each with faults of its own: for cuts at every byte, for a soak.
 
-A run is known to the server by the name of its model. What breaks is the caller's choice, try by try.
+The server identifies a run by the name of its model. The caller chooses what breaks, attempt by attempt.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from unbroken.models.scripted import Answer, steps_of
 from unbroken.testing.faults import FAULTS, Fault
 from unbroken.testing.faulty import FaultyServer
 from unbroken.testing.matrix import FIRST_WAIT, PATIENCE, open_model, unheard, until_over
-from unbroken.testing.scenario import Evidence, problems_of, run_scenario, tell, tell_otherwise
+from unbroken.testing.scenario import Evidence, problems_of, reword, run_scenario, tell
 from unbroken.wires import WIRES
 
 Breaks: TypeAlias = Callable[[int, int, Request], Fault | None]
-"""The number of the answer that is asked for, the number of the try, both from 0, and the request."""
+"""The number of the requested answer, the number of the attempt, both from 0, and the request."""
 
 AT_ONCE = 20
 ONE_SERVER = 250
-"""Runs for which one server is kept: it remembers all that it was asked."""
+"""Runs that share one server, which keeps all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Job:
     wire: str
     breaks: Breaks
     reworded: bool = False
-    """A second answer says it in other words."""
+    """A retried answer has a different text."""
     stream: bool = True
     silence: float = PATIENCE
 
@@ -94,7 +94,7 @@ class Crowd:
     def _tell(self, request: Request) -> Answer:
         again = self._tries[request.model, _answers_in(request)] > 1
         said = tell(request)
-        return tell_otherwise(steps_of(said)) if again and self._known[request.model].reworded else said
+        return reword(steps_of(said)) if again and self._known[request.model].reworded else said
 
 
 def _answers_in(request: Request) -> int:
@@ -113,7 +113,7 @@ _MANY = [fault for fault in FAULTS.values() if fault.longest is None]
 
 
 def random_jobs(seed: int, count: int, likely: float = BROKEN) -> Iterator[Job]:
-    """Each on some wire, streamed or whole; a second answer in the same words, or in others."""
+    """Each on some wire, streamed or not; a retried answer with the same text, or a different one."""
     for number in range(count):
         chance = random.Random(f"{seed}-{number}")
         wire = chance.choice(list(WIRES))
@@ -123,7 +123,7 @@ def random_jobs(seed: int, count: int, likely: float = BROKEN) -> Iterator[Job]:
 
 def _at_random(seed: str, wire: str, likely: float) -> Breaks:
     def breaks(answer: int, attempt: int, request: Request) -> Fault | None:
-        # Of its own place only: how the runs take turns must not matter.
+        # Depends only on its own position: the order in which runs take turns must not matter.
         chance = random.Random(f"{seed}-{answer}-{attempt}")
         if chance.random() >= likely:
             return None

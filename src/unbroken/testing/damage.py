@@ -1,4 +1,4 @@
-"""Faults in the bytes: what would be sent in, something else out. Blind to wires; only the frames of SSE are known."""
+"""Faults in the bytes: takes what would be sent and returns something else. Knows no wires, only the frames of SSE."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reset(chunks: Chunks, after: int | None, seconds: float | None) -> Chunks:
 
 
 def end(chunks: Chunks, after: int | None, seconds: float | None) -> Chunks:
-    """The body ends as if all were said."""
+    """The body ends as if it were complete."""
     return _up_to(chunks, after)
 
 
@@ -44,7 +44,7 @@ def stall(chunks: Chunks, after: int | None, seconds: float | None) -> Chunks:
 
 
 def garbage(chunks: Chunks, after: int | None, seconds: float | None) -> Chunks:
-    """Bytes that nobody wrote, in the place of three that somebody did."""
+    """Three bytes are replaced by garbage."""
     parts = list(chunks)
     at = _size(parts) // 2 if after is None else after
     yield from _up_to(iter(parts), at)
@@ -75,7 +75,7 @@ def split_characters(chunks: Chunks, after: int | None, seconds: float | None) -
         for at in range(1, len(data)):
             if data[at] & 0xC0 == 0x80 and data[at - 1] >= 0xC0:
                 yield (0.0 if start else pause), data[start:at]
-                yield 0.001, b""  # so that the halves do not travel together
+                yield 0.001, b""  # so that the halves are not sent together
                 start = at
         yield (0.0 if start else pause), data[start:]
 
@@ -134,17 +134,16 @@ def _size(parts: list[tuple[float, bytes]]) -> int:
     return sum(len(data) for _, data in parts)
 
 
-# Events in the bytes of a stream and back, for `event_faults`.
-#
-# A non-streaming body is one event. What is no JSON (`[DONE]`, the raw bytes of a script) passes as bytes, untouched.
+# Reads the events in the bytes of a stream and writes them again, for `event_faults`. A non-streaming body is one
+# event. What is not JSON (`[DONE]`, the raw bytes of a script) passes unchanged, as bytes.
 
 
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
-    """How a response is spelled: on which wire, as a stream or as one body."""
+class ResponseFormat:
+    """The format of a response: its wire, and whether it is a stream or one body."""
 
     wire: str
     stream: bool
@@ -158,37 +157,37 @@ class Spelled:
         return find_wire(self.wire).for_tests().events
 
 
-Bend: TypeAlias = Callable[[Events, Spelled], Events]
+EventFault: TypeAlias = Callable[[Events, ResponseFormat], Events]
 
 
-def bend_chunks(chunks: Chunks, bend: Bend, spelled: Spelled) -> Chunks:
-    """The pauses of the script stay before the events that they stood before."""
+def apply_event_fault(chunks: Chunks, bend: EventFault, format: ResponseFormat) -> Chunks:
+    """Applies a fault to the events. The pauses of the script stay before their events."""
     waited = 0.0
 
     def events() -> Events:
         nonlocal waited
         for pause, data in chunks:
             waited += pause
-            yield from _read(data, spelled)
+            yield from _read(data, format)
 
-    for event in bend(events(), spelled):
+    for event in bend(events(), format):
         pause, waited = waited, 0.0
-        yield pause, event if isinstance(event, bytes) else write(event, spelled)
+        yield pause, event if isinstance(event, bytes) else write(event, format)
     if waited:
         yield waited, b""
 
 
-def write(event: Object, spelled: Spelled) -> bytes:
+def write(event: Object, format: ResponseFormat) -> bytes:
     data = dumps(event)
-    if not spelled.stream:
+    if not format.stream:
         return data
-    name = event.get("type") if spelled.shapes.named else None
+    name = event.get("type") if format.shapes.named else None
     head = f"event: {name}\n".encode() if isinstance(name, str) else b""
     return head + b"data: " + data + b"\n\n"
 
 
-def _read(data: bytes, spelled: Spelled) -> Events:
-    if not spelled.stream:
+def _read(data: bytes, format: ResponseFormat) -> Events:
+    if not format.stream:
         yield _parse(data, data)
         return
     *frames, rest = data.split(b"\n\n")

@@ -1,6 +1,6 @@
-"""What a fault is: a way to break a response or to bend it, where that can happen, what a good client makes of it.
+"""The type of a fault: a way to break or distort a response, where it can happen, and the outcome with a good client.
 
-Only the shape; the faults themselves are rows in `faults`.
+The faults themselves are in `faults`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from unbroken.testing.damage import Bend, Damage
+from unbroken.testing.damage import Damage, EventFault
 from unbroken.testing.rewrites import Rewrite
 from unbroken.testing.scenario import Reply
 from unbroken.wires import WIRES
 from unbroken.wires.event_shapes import BOTH, Mode
 
 Outcome: TypeAlias = str
-"""`answered`; `told`: the model gets an error result, and goes on; `typed:NAME`: the caller gets this error."""
+"""`answered`; `told`: the model gets an error result and continues; `typed:NAME`: the caller gets this error."""
 Form: TypeAlias = Literal["", "whole", "stream", "array"]
 
 ALL = tuple(WIRES)
@@ -33,32 +33,33 @@ class Instead:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way to break a response, or to bend it.
+    """One way to break or distort a response.
 
-    `outcome` is what a good client makes of it if one response is so and the others are well, `lasting` if all are.
+    `outcome` is what a good client reaches if one response is broken and the others are good, `lasting` if all are
+    broken.
     """
 
     name: str
     row: int
     title: str
     damages: bool = False
-    """The response is lost, or may be: it has to be asked for again. Else all of it can be decoded."""
+    """The response is lost, or may be: it has to be retried. Otherwise all of it can be decoded."""
     outcome: Outcome = "answered"
     lasting: Outcome = ""
     wires: tuple[str, ...] = ALL
     modes: tuple[Mode, ...] = BOTH
     rewrite: Rewrite | None = None
-    bend: Bend | None = None
+    bend: EventFault | None = None
     damage: Damage | None = None
     instead: Instead | None = None
     form: Form = ""
-    """Sent otherwise than it was asked for: as a whole body, as a stream, as one array of events."""
+    """Sent in another form than requested: as one body, as a stream, as one array of events."""
     after: int | None = None
     """The byte of the body at which it happens; None leaves it to the fault."""
     seconds: float | None = None
-    """What `Retry-After` says; how long a stall lasts, or a pause between two bytes."""
+    """The value of `Retry-After`; how long a stall lasts, or a pause between two bytes."""
     longest: int | None = None
-    """It meets requests whose body has more bytes than this, and only them, however often they come."""
+    """It affects only requests whose body has more bytes than this, however often they are sent."""
     except_for: tuple[tuple[str, Mode], ...] = ()
 
     def __post_init__(self) -> None:
@@ -67,11 +68,11 @@ class Fault:
 
     @property
     def keeps_answer(self) -> bool:
-        """The answer was not heard as it was meant: it is given again, also to a client that goes on."""
+        """The answer was not received as intended: it is repeated, even for a client that continues."""
         return self.outcome == "told"
 
     def fits(self, wire: str, stream: bool) -> bool:
-        """Can it happen on this wire, to a response that is streamed, or to a whole one?"""
+        """Can it happen on this wire, to a streamed or a non-streaming response?"""
         mode: Mode = "streamed" if stream else "whole"
         return wire in self.wires and mode in self.modes and (wire, mode) not in self.except_for
 
@@ -89,7 +90,7 @@ class Fault:
         return replace(self, wires=tuple(wire for wire in self.wires if wire in wires))
 
     def in_place(self, wire: str) -> Reply | None:
-        """What is sent in place of the response; None for a fault that breaks or bends the response itself."""
+        """What is sent in place of the response; None for a fault that changes the response itself."""
         if self.instead is None:
             return None
         headers = {"Content-Type": self.instead.type}

@@ -1,4 +1,4 @@
-"""What goes wrong between a provider and its clients, as data: every fault that a server can commit, row by row.
+"""What goes wrong between a provider and its clients, as data: every fault of a server, row by row.
 
 A fault changes the script (`rewrites`), the events (`event_faults`) or their bytes (`damage`), or it takes the place of
 the response (a status). `faulty` serves them. The numbers of rows are those of docs/faults.md.
@@ -89,7 +89,7 @@ def drip(seconds: float = 0.0) -> Fault:
 
 
 def status(code: int, retry_after: float | None = None) -> Fault:
-    """A refusal in the shape of the wire. Codes that are no rows of their own are broken for good."""
+    """A refusal in the format of the wire. Codes without a row of their own are permanent."""
     fault = FAULTS.get(f"status_{code}")
     if fault is None:
         what = f"typed:{'Unavailable' if code >= 500 else 'RequestRefused'}"
@@ -98,7 +98,7 @@ def status(code: int, retry_after: float | None = None) -> Fault:
 
 
 def context_too_long(spelling: str = "openai", longest: int = LONGEST) -> Fault:
-    """Requests with a longer body are refused, in the words of some provider."""
+    """Requests with a longer body are refused, as worded by some provider."""
     return find_fault(f"too_long_{spelling}").at(longest=longest)
 
 
@@ -131,7 +131,7 @@ UNREACHABLE: Outcome = "typed:Unreachable"
 
 
 def _in_calls() -> Iterator[Fault]:
-    """Rows 1 to 9: how calls are told."""
+    """Rows 1 to 9: how calls are sent."""
     yield Fault("several_calls", 1, "several calls in one response")
     yield Fault(
         "calls_in_one_event",
@@ -290,7 +290,7 @@ def _in_calls() -> Iterator[Fault]:
 
 
 def _at_the_end() -> Iterator[Fault]:
-    """Rows 10 to 12: ends that lie, or do not come."""
+    """Rows 10 to 12: ends that are wrong or missing."""
     yield Fault(
         "finish_says_stop",
         10,
@@ -471,7 +471,7 @@ def _in_place() -> Iterator[Fault]:
 
 
 def _too_long() -> Iterator[Fault]:
-    """Row 35: many spellings of one refusal."""
+    """Row 35: many wordings of one refusal."""
     reports = {name: report for wire in WIRES.values() for name, report in wire.for_tests().events.too_long.items()}
     for name, report in reports.items():
         yield Fault(
@@ -506,7 +506,7 @@ def _too_long_body(wire: str, report: TooLong) -> Object:
 
 
 def _in_values() -> Iterator[Fault]:
-    """Rows 36 and 37: what parsers trip over."""
+    """Rows 36 and 37: values that parsers fail on."""
     yield Fault("split_emoji", 36, "emoji as two halves in two events", modes=STREAMED, bend=event_faults.split_emoji)
     yield Fault("big_integers", 37, "integers beyond 64 bits", rewrite=each_call(rewrites.beyond_64_bits))
 

@@ -1,7 +1,7 @@
-"""A provider that breaks: a `ScriptedServer` whose responses meet faults, some of them or all, and then answers well.
+"""A provider that breaks: a `ScriptedServer` that breaks some or all of its responses.
 
-What breaks and how is data (`faults`); here it is decided which response it befalls, and that an answer that was not
-heard is given again. What a client makes of it is the client's.
+`faults` defines as data what can break; this module decides which response breaks, and repeats an answer that was not
+received. What a client does with it is up to the client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp import web
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Json, Request, ToolMessage, ToolSpec, User
 from unbroken.models.scripted import Answer, Call, Line, Say, Script, Step, Uses, play_bytes
-from unbroken.testing.damage import Spelled, bend_chunks
+from unbroken.testing.damage import ResponseFormat, apply_event_fault
 from unbroken.testing.faults import Fault, find_fault
 from unbroken.testing.rewrites import changed
 from unbroken.testing.scenario import Reply, Sent
@@ -26,7 +26,7 @@ from unbroken.wires import DEFAULT_WIRE
 from unbroken.wires.values import Object, as_dict, as_list
 
 Plan: TypeAlias = Callable[[int, Request], "Fault | str | None"]
-"""The number of a request, from 0, and the request: the fault that its response meets."""
+"""From the number of a request (from 0) and the request: the fault of its response."""
 Differ: TypeAlias = Callable[[Sequence[Step]], Sequence[Step]]
 
 
@@ -34,13 +34,13 @@ class FaultyServer(ScriptedServer):
     """`async with FaultyServer("Hello.", fault="reset") as server:` breaks the first response and answers the second.
 
     `fault` is a name, a `Fault` or several of them, each for `times` responses (None: for all); `on` are the numbers of
-    the requests that may meet it, from 0. `plan` decides alone, request by request. `after` is the byte at which it
-    happens. A fault that does not fit a request (its wire, streamed or whole) does not befall it. A client may choose
-    for itself: by the model `fault:NAME`, or the path `/fault/NAME/v1/…`; then the first `times` responses of each run
-    meet it.
+    the requests that may break, from 0. `plan` decides instead, request by request. `after` is the byte at which it
+    happens. A fault that does not fit a request (its wire, streamed or not) is skipped. A client may choose a fault
+    itself: by the model `fault:NAME`, or the path `/fault/NAME/v1/…`; then the first `times` responses of each run
+    break.
 
-    An answer that was broken is not used up: who asks again gets it again, with `differs` in other words and with other
-    ids (or as a function of its steps makes it). `broken` says which requests met which fault. Scripts with several
+    An answer that was broken is not used up: a retry gets it again, with `differs` as a different text with other ids
+    (or as a function of its steps returns it). `broken` lists which requests had which fault. Scripts with several
     answers are for one conversation at a time; a function of the request, or `scripts`, serve many.
     """
 
@@ -69,16 +69,16 @@ class FaultyServer(ScriptedServer):
         self._plan = plan
         self._differs = differs
         self._runs: dict[tuple[str, str], int] = {}
-        """How often each run that chose a fault has met it."""
+        """How often the fault has happened to each run that chose it."""
 
     def base_url(self, wire: str = DEFAULT_WIRE, fault: str = "") -> str:
-        """With a `fault`, of which this client's responses are to be."""
+        """With a `fault`: the address for a client whose responses are to have it."""
         url = super().base_url(wire)
         return url.replace(self.url, f"{self.url}/fault/{fault}", 1) if fault else url
 
     def _script_of(self, lines: Sequence[Line], loop_last: bool) -> Script:
         super()._script_of(lines, loop_last)
-        return _Retold(lines, loop_last)
+        return _RepeatingScript(lines, loop_last)
 
     def _reply(self, sent: Sent, request: Request, http: web.Request) -> Reply:
         named = _named_by(http, request)
@@ -87,14 +87,14 @@ class FaultyServer(ScriptedServer):
         if fault is not None and (reply := fault.in_place(sent.wire)) is not None:
             self._spend(fault, sent, run)
             return reply
-        script = cast("_Retold", self._script_for(request))
+        script = cast("_RepeatingScript", self._script_for(request))
         steps = self._steps(sent, request)
         if script.again and self._differs:
             steps = list(self._differs(steps) if callable(self._differs) else _otherwise(steps, sent.number))
         if fault is not None and fault.rewrite is not None:
             said, steps = steps, fault.rewrite(steps)
             if steps == said and fault.bend is None and fault.damage is None:
-                fault = None  # there is nothing in this answer that it could break
+                fault = None  # this answer has nothing that it could break
         sent.steps = tuple(steps)
         if fault is None:
             if not any(isinstance(step, Call) for step in steps):
@@ -111,14 +111,14 @@ class FaultyServer(ScriptedServer):
             request = replace(request, stream=fault.form == "stream")
         chunks = play_bytes(steps, sent.wire, request, self._chunk_delay)
         if fault.bend is not None:
-            chunks = bend_chunks(chunks, fault.bend, Spelled(sent.wire, request.stream))
+            chunks = apply_event_fault(chunks, fault.bend, ResponseFormat(sent.wire, request.stream))
         reply = self._framed(chunks, request.stream, sent, http, array=fault.form == "array")
         if fault.damage is not None:
             reply.chunks = fault.damage(reply.chunks, fault.after, fault.seconds)
         return reply
 
     def _due(self, sent: Sent, request: Request) -> Fault | None:
-        """Which fault this response is to meet, by the server's own plan."""
+        """The fault of this response by the server's own plan."""
         if self._plan is not None:
             planned = self._plan(sent.number, request)
             return None if planned is None else _if_it_fits(find_fault(planned), sent)
@@ -163,18 +163,18 @@ def _is_count(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-class _Retold(Script):
-    """A script that gives an answer again that was not heard."""
+class _RepeatingScript(Script):
+    """A script that repeats an answer that was not received."""
 
     def __init__(self, lines: Sequence[Line], loop_last: bool = False) -> None:
         super().__init__(lines, loop_last)
         self.again = False
-        """The last answer that was given had been given before."""
+        """The last answer was a repetition."""
         self._unheard: float | None = None
 
     def unheard(self, answers: float) -> None:
-        """The last answer is given again to who has no more than so many answers in the history: whoever took it for
-        whole has one more."""
+        """Repeats the last answer for clients with at most this many answers in their history: a client that took it
+        for complete has one more."""
         self._unheard = answers
 
     def answer(self, request: Request, who: str) -> list[Step]:
@@ -198,7 +198,7 @@ def _if_it_fits(fault: Fault, sent: Sent) -> Fault | None:
 
 
 def _run_of(request: Request) -> str:
-    """A run is known by everything up to what the user said last."""
+    """A run is identified by everything up to the last user message."""
     last = max((at for at, message in enumerate(request.messages) if isinstance(message, User)), default=-1)
     return repr(request.messages[: last + 1])
 
@@ -232,7 +232,7 @@ TOOLS = (
     ),
     ToolSpec("now", "What time it is.", {"type": "object", "properties": {}}),
 )
-"""What `story` calls, where these are offered."""
+"""What `story` calls, if these tools are offered."""
 
 ASKED = "What is the weather like in Oslo and in Lima, and what time is it?"
 ANNOUNCED = "Let me look that up 🙂 for you. "
@@ -240,27 +240,27 @@ ANSWERED = "Rain 🌧 in Oslo, sunshine in Lima, and it is noon."
 
 
 def story(request: Request) -> Answer:
-    """The script of a server that nobody gave one, for any client: it announces something and calls tools, two of them
-    at once where it can; with their results it answers. It keeps nothing in mind between requests."""
+    """The default script, for any client: it announces something and calls tools, two at once if possible; with their
+    results it answers. It keeps no state between requests."""
     names = [tool.name for tool in request.tools]
     answered = any(isinstance(message, ToolMessage) for message in request.messages[-1:])
     if not names or request.final or request.choice == "none" or answered:
         return [Say(ANSWERED), Uses(120, 12)]
     known = [tool.name for tool in TOOLS if tool.name in names]
     weather = next((tool for tool in request.tools if tool.name == "get_weather"), None)
-    if known and (weather is None or set(_made_up(weather)) <= {"city", "days"}):
+    if known and (weather is None or set(_example_arguments(weather)) <= {"city", "days"}):
         cities = (("Oslo 🌧", 3), ("Lima", 5)) if weather is not None else ()
         takes = as_dict(weather.parameters.get("properties")) if weather is not None else {}
-        # A tool of the same name may be somebody else's: it is given what it takes.
+        # A tool of the same name may be a different one: it gets arguments that it takes.
         given = [{"city": city, "days": days} for city, days in cities]
         calls = [Call("get_weather", {key: each[key] for key in each if key in takes}) for each in given]
         calls += [Call("now")] if "now" in known else []
     else:
-        calls = [Call(tool.name, _made_up(tool)) for tool in request.tools[:2]]
+        calls = [Call(tool.name, _example_arguments(tool)) for tool in request.tools[:2]]
     return [Say(ANNOUNCED), *(calls[:1] if request.parallel is False else calls), Uses(80, 40)]
 
 
-def _made_up(tool: ToolSpec) -> Object:
+def _example_arguments(tool: ToolSpec) -> Object:
     """Arguments that fit the schema, as far as it is simple."""
     properties = as_dict(tool.parameters.get("properties"))
     return {name: _value(as_dict(properties.get(name))) for name in as_list(tool.parameters.get("required"))}

@@ -1,7 +1,7 @@
-"""The fault matrix: every fault on every wire, streamed and whole, against our own agent over real HTTP.
+"""The fault matrix: every fault on every wire, streamed and not, against our own agent over real HTTP.
 
 Each case is one run of the scenario behind a server that breaks one response (or all of them), and is judged by how it
-ended and by everything that must be true of such a run (`scenario`). What is expected stands in the faults themselves.
+ended and by everything that must be true of such a run (`scenario`). The faults define what is expected.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from unbroken.models.http import HTTPModel
 from unbroken.models.retrying import RetryingModel
 from unbroken.testing.faults import FAULTS, Fault, Mode, Outcome
 from unbroken.testing.faulty import FaultyServer
-from unbroken.testing.scenario import Evidence, Sent, problems_of, run_scenario, tell, tell_otherwise
+from unbroken.testing.scenario import Evidence, Sent, problems_of, reword, run_scenario, tell
 from unbroken.testing.server import ScriptedServer
 from unbroken.wires import WIRES, find_wire
 
 When: TypeAlias = Literal["once", "reworded", "last", "always"]
-"""The first response is broken; the same, and the second answer says it in other words; the last response is broken;
-all of them are."""
+"""The first response is broken; the same, and the second answer has a different text; the last response is broken; all
+of them are."""
 
 AT_ONCE = 12
 """Cases that run at the same time: most of them wait for something."""
 LONG_RESULT = 25_000
 SILENCE = 0.4
-"""Seconds after which a response that stalls is given up."""
+"""Seconds after which a stalled response is given up."""
 PATIENCE = 10.0
-"""The same where nothing stalls: nobody is to be given up because the machine is slow."""
+"""The same if nothing stalls: no response is given up because the machine is slow."""
 FIRST_WAIT = 0.01
 
 
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def expected(self) -> Outcome:
-        # What befalls streams only is over when the answer is asked for whole.
+        # A fault of streams cannot happen to a retry without streaming.
         heals = self.fault.damages and self.mode == "streamed" and not self.fault.fits(self.wire, stream=False)
         return self.fault.lasting if self.when == "always" and not heals else self.fault.outcome
 
@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a case came to: its outcome, and whatever was not as it has to be."""
+    """The result of a case: its outcome, and everything that is wrong."""
 
     case: Case
     outcome: Outcome
@@ -86,7 +86,7 @@ def cases(
 
 
 def _happens(fault: Fault, when: When) -> bool:
-    """Who is understood is not asked again; and what befalls calls does not befall an answer without them."""
+    """A response that can be decoded is not retried; and a fault of calls cannot happen to an answer without calls."""
     match when:
         case "reworded":
             return fault.damages or fault.keeps_answer
@@ -97,7 +97,7 @@ def _happens(fault: Fault, when: When) -> bool:
 
 
 async def tasks_left(before: set[asyncio.Task[Any]]) -> list[str]:
-    """Tasks that were not there before, and do not end by themselves at once."""
+    """Tasks that did not exist before, and do not end by themselves at once."""
     new = asyncio.all_tasks() - before
     if new:
         await asyncio.wait(new, timeout=1.0)
@@ -110,7 +110,7 @@ async def play_case(case: Case) -> Ended:
     too_long = fault.longest is not None
 
     def plan(number: int, request: Request) -> Fault | None:
-        """A history that has to be shortened, and then is too long all the same."""
+        """A history that has to be shortened, and is then still too long."""
         return fault.at(longest=1) if number else None
 
     server = FaultyServer(
@@ -119,7 +119,7 @@ async def play_case(case: Case) -> Ended:
         plan=plan if too_long and case.when == "always" else None,
         times=None if case.when == "always" else 1,
         on=(1,) if case.when == "last" else None,
-        differs=tell_otherwise if case.when == "reworded" else False,
+        differs=reword if case.when == "reworded" else False,
         on_sent=unheard,
     )
     async with server:
@@ -133,7 +133,7 @@ async def play_case(case: Case) -> Ended:
             problems.append("the fault did not happen")
         if not fault.damages and fault.outcome == "answered" and len(run.sent) != 2:
             problems.append(f"{len(run.sent)} requests were sent, and two would do")
-    if run.error is not None and (problem := await go_on(case.wire, run.messages)):
+    if run.error is not None and (problem := await continue_from(case.wire, run.messages)):
         problems.append(problem)
     return Ended(case, run.outcome, case.expected, tuple(problems))
 
@@ -144,7 +144,7 @@ async def play(
     play_one: Callable[[Case], Awaitable[Ended]] = play_case,
     at_once: int = AT_ONCE,
 ) -> list[Ended]:
-    """All of them, several at a time, in their order."""
+    """Plays all cases, several at a time, and returns them in order."""
     free = asyncio.Semaphore(at_once)
 
     async def one(case: Case) -> Ended:
@@ -164,15 +164,15 @@ async def play(
     return ended
 
 
-async def go_on(wire: str, messages: Sequence[Message]) -> str:
-    """What is wrong with a run that goes on from where another failed, with a provider that is well."""
+async def continue_from(wire: str, messages: Sequence[Message]) -> str:
+    """What is wrong with a run that continues where another failed, with a good provider."""
     async with ScriptedServer(tell) as server:
         run = await run_scenario(open_model(wire, server.base_url(wire)), history=messages)
     return "" if run.outcome == "answered" else f"the history cannot be continued: {run.outcome}: {run.error}"
 
 
 def open_model(wire: str, base_url: str, stream: bool = True, silence: float = PATIENCE, name: str = "m") -> HTTPModel:
-    """The bare model: it tries once."""
+    """The bare model: it does not retry."""
     connected = connect(
         f"{find_wire(wire).http.provider}:{name}",
         base_url=base_url,
@@ -187,20 +187,19 @@ def open_model(wire: str, base_url: str, stream: bool = True, silence: float = P
 
 
 def unheard(sent: Sent) -> None:
-    """A server notes what is over only if somebody wants to hear it."""
+    """A callback that does nothing: a server tracks ended responses only if it has one."""
 
 
 async def until_over(run: Evidence) -> None:
-    """A server hears a little later that its client has gone."""
+    """A server notices a little later that its client has gone."""
     for _ in range(200):
         if all(sent.over for sent in run.sent):
             return
         await asyncio.sleep(0.005)
 
 
-# docs/faults.md, made from what the cases of the matrix came to: `unbroken faults run --write docs/faults.md`.
-#
-# Only words: nothing in it depends on how fast a machine is, so it is the same wherever all ends as expected.
+# docs/faults.md, made from the outcomes of the matrix: `unbroken faults run --write docs/faults.md`. Nothing in it
+# depends on how fast a machine is, so it is the same wherever everything ends as expected.
 
 
 _HEAD = """\
@@ -208,25 +207,25 @@ _HEAD = """\
 
 <!-- Made by `unbroken faults run --write docs/faults.md` (`make faults`), from the outcome of each case. -->
 
-What goes wrong between a provider and its clients, and what an agent of Unbroken makes of it. Each row is a fault
-that was seen in the field; each case is a run over HTTP against the faulty server that the package brings
-([testing](testing.md)): reasoning, text and three calls (two reads, one write), their results, then the answer.
+What goes wrong between a provider and its clients, and what an agent of Unbroken does about it. Each row is a fault
+seen in the field; each case is a run over HTTP against the faulty server of this package ([testing](testing.md)):
+reasoning, text and three calls (two reads, one write), their results, then the answer.
 
 ```
-unbroken faults run                                # all of it, with a table; exit code 1 if anything ends otherwise
+unbroken faults run                                # everything, with a table; exit code 1 if anything is unexpected
 unbroken faults run --fault reset --wire gemini    # a part of it
 unbroken faults serve --fault reset                # the server alone, for a client of yours
 unbroken faults run --target "python mine.py"      # your program in place of our agent
 ```
 
 - **answered**: the run ends with the answer, as if nothing had happened. **told**: the model gets an error as the
-  result of the call, and goes on. **typed: NAME**: the caller gets this error, with the history in `error.messages`
-  (valid, every call answered) and what each try came to in `error.verdicts`.
-- Two words in a cell are for streamed / whole responses, one is for both; - means that it cannot happen there.
-- Each fault befalls the first response, and the answer that is then asked for again comes in the same words or in
-  others (with another read beside the same write). What breaks a response altogether befalls the last one, too.
-- The last column is what it comes to if **every** response is so.
-- In all cases: what was shown equals the history and what was sent, character by character, with nothing said twice;
+  result of the call and continues. **typed: NAME**: the caller gets this error, with the history in `error.messages`
+  (valid, every call answered) and the outcome of each attempt in `error.verdicts`.
+- Two words in a cell are for streamed / non-streaming responses, one is for both; - means that it cannot happen there.
+- Each fault happens to the first response, and the retried answer has the same text or a different one (with another
+  read beside the same write). A fault that destroys a response also happens to the last one.
+- The last column is the outcome if **every** response has the fault.
+- In all cases: what was shown equals the history and what was sent, character by character, with nothing repeated;
   the write ran exactly once and each read at most once; every call has one result, in call order; the server, which
   is as strict as the strictest provider, refused nothing; no task and no connection is left.
 
@@ -238,9 +237,9 @@ other providers), `UNBROKEN_MODEL`, `UNBROKEN_PROMPT`, `UNBROKEN_FAULT` and `UNB
 tools `get_weather(city, days)`, `now()` and `save_note(text)` (with others, two of them are called), to print the
 answer and to exit with 0. `examples/faults_target.py` is one.
 
-First it is run once with nothing broken. If it asks nothing, asks on another wire than `--wire` says (openai-chat
-unless told otherwise) or fails already then, one line says so and nothing is judged (exit code 2). Whether it streams
-is seen from this run: a program that asks for whole responses meets the faults that befall these, and a line says how
+First it is run once with nothing broken. If it sends no request, uses another wire than `--wire` (by default
+openai-chat) or already fails, one line reports it and nothing is judged (exit code 2). This run also shows whether it
+streams: a program that does not stream is tested with the faults of non-streaming responses, and a line reports how
 many others are left out.
 
 It is judged by what the server sees and by what it prints:
@@ -252,16 +251,16 @@ It is judged by what the server sees and by what it prints:
 | hung | not done within `--timeout` seconds |
 | lost calls, repeated calls | a call never got its result, or more than one call of it did |
 | results out of order | not in the order of the calls |
-| no answer, text twice | what the model said is not in what was printed, or is there more than once |
+| no answer, text twice | the model's text was not printed, or more than once |
 | asked nothing, offered no tools | as it says |
 
-An outcome with (!) behind it has something else that must not be, such as that the fault did not happen; the lines
-below the table say what.
+An outcome followed by (!) has another problem, for example that the fault did not happen; the lines below the table
+describe it.
 """
 
 _ROWS = {
     1: ("Several calls in one response", "All of them run, in whatever pieces they come."),
-    2: ("No index, no type", "Calls are told apart by what is there."),
+    2: ("No index, no type", "Calls are distinguished by what is there."),
     3: ("One index for several calls", "Kept apart by their ids, then by a new name after a closed object."),
     4: ("Odd indexes", "The order of the calls is kept."),
     5: ("Ids and names again, or empty", "The first value stands."),
@@ -270,32 +269,38 @@ _ROWS = {
         "Arguments in another shape",
         "Nothing means `{}` where the stream ended well; JSON within JSON is read once more.",
     ),
-    8: ("Arguments that are cut", "They never run. Cut by the token limit the model is told, else it is asked again."),
-    9: ("Text after the arguments", "A call whose arguments go on after their end does not run: the model is told."),
+    8: (
+        "Arguments that are cut",
+        "They never run. If the token limit cut them the model reads an error, else it is retried.",
+    ),
+    9: (
+        "Text after the arguments",
+        "A call whose arguments continue after their end does not run: the model reads an error.",
+    ),
     10: (
         "Finish reasons that lie",
-        "The reason is one witness among three, beside the balance of calls and the tokens.",
+        "The reason is one of three signals, beside the arguments of the calls and the token count.",
     ),
     11: (
         "The response ends before its end",
-        "It is asked for again, without streaming if something was shown already.",
+        "It is retried, without streaming if something was shown already.",
     ),
-    12: ("Silence", "After `idle` (in the middle) or `first_byte` (before) it is asked for again."),
-    13: ("An error inside a 200", "Asked again if another try may do; an error that will stay is the caller's."),
-    14: ("Nothing, or nothing but white space", "Asked again. White space before a call is no answer."),
-    15: ("Text before a call", "It is not the answer: the run goes on."),
+    12: ("Silence", "After `idle` (in the middle) or `first_byte` (before) it is retried."),
+    13: ("An error inside a 200", "Retried if that may help; a permanent error is raised to the caller."),
+    14: ("Nothing, or nothing but white space", "Retried. White space before a call is not an answer."),
+    15: ("Text before a call", "It is not the answer: the run continues."),
     16: ("Calls written as text", "Recognised in each dialect, for tools that were offered, and not shown as text."),
     17: ("Tools that the provider runs", "Never run here."),
-    18: ("Frames and bytes", "Decoded; what cannot be read is asked for again."),
-    19: ("No response", "Tried again, after `Retry-After` or with longer and longer waits; then the provider's error."),
-    35: ("The context is too long", "The largest old results are cut once, and the request is made again."),
+    18: ("Frames and bytes", "Decoded; what cannot be read is retried."),
+    19: ("No response", "Retried, after `Retry-After` or with longer and longer waits; then the provider's error."),
+    35: ("The context is too long", "The largest old results are cut once, and the request is retried."),
     36: ("Half an emoji", "The halves are joined."),
     37: ("Integers beyond 64 bits", "They arrive exactly."),
 }
 
 
 def make_page(ended: Iterable[Ended] | None = None) -> str:
-    """Without outcomes: the page as it is if all ends as expected."""
+    """Without outcomes: the page as it is if everything ends as expected."""
     table = Table(expected() if ended is None else ended)
     page = f"{_HEAD.rstrip()}\n\n"
     for row, (title, words) in _ROWS.items():
@@ -319,7 +324,8 @@ Choice: TypeAlias = Callable[[Case], bool]
 
 
 class Table:
-    """Outcomes by fault: a cell for each wire that was run, what was expected, and what comes of it if it lasts."""
+    """Outcomes by fault: a cell for each wire that was run, what was expected, and the outcome if every response is
+    broken."""
 
     def __init__(self, ended: Iterable[Ended]) -> None:
         self._ended: dict[str, list[Ended]] = {}

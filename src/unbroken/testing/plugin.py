@@ -1,7 +1,6 @@
 """The pytest plugin: fixtures that start servers of `unbroken.testing` and stop them when the test has ended.
 
-pytest loads it in every project that has Unbroken installed, so it imports nothing of weight before a fixture is asked
-for.
+pytest loads it in every project that has Unbroken installed, so it imports nothing large before a fixture is used.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 PASSED = pytest.StashKey[bool]()
-"""Did the test come to its end? If not, what it left unasked is no failure of its own."""
+"""Did the test pass? If not, unused recorded answers are not reported as a failure."""
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -57,7 +56,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Generator[Recorded]:
     """`agent = Agent(recorded("openai:gpt-5"), tools)`: the first run asks the model and records it beside the test, in
-    `recordings/`; later ones play that. `pytest --rerecord` asks anew."""
+    `recordings/`; later runs replay that. `pytest --rerecord` records again."""
     models: list[RecordedModel] = []
     from unbroken.testing.recorded import RecordedModel, file_of  # noqa: PLC0415 - start-up time of every pytest
 

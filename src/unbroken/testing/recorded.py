@@ -1,8 +1,8 @@
-"""A model for tests: the first run asks a real one and records its answers, later runs play them.
+"""A model for tests: the first run asks a real one and records its answers, later runs replay them.
 
 What the model was asked and what it answered is recorded; the tools of the test run each time. A request gets the
-answer that was recorded for an equal one, so runs may overlap; one without an equal raises `ReplayDiverged` with the
-difference. A recording with an error in it, or of a test that fails, is not kept.
+answer that was recorded for an equal one, so runs may overlap; a request without an equal one raises `ReplayDiverged`
+with the difference. A recording with an error in it, or of a test that fails, is not kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import read_recording
 
 Recordable: TypeAlias = str | Model | Callable[[], Model]
-"""A model, its name, or a function that makes it: asked only when there is something to record."""
+"""A model, its name, or a function that makes it: used only if there is something to record."""
 
 AGAIN = "run it with --rerecord to ask the model anew"
 
@@ -44,7 +44,7 @@ class RecordedModel:
         self._new = path.with_suffix(".new.jsonl")
         self._number = 0
         self._unfinished = 0
-        """Answers that failed, broke off, or were not heard to their end."""
+        """Answers that failed, broke off, or were not read to their end."""
         self.records = rerecord or not path.exists()
         self._left: list[Exchange] = [] if self.records else read_inputs(read_recording(path)).exchanges
         self.name = model if isinstance(model, str) else getattr(model, "name", "recorded")
@@ -53,8 +53,8 @@ class RecordedModel:
         return self._record(request) if self.records else self._play(request)
 
     def end(self, complete: bool = True) -> None:
-        """The test is over. `complete`: it did not fail; then what was recorded is kept, if all of it is good, and all
-        that was to be played was to be asked for."""
+        """The test is over. If it is `complete` (it did not fail), a good recording is kept, and every recorded answer
+        must have been used."""
         if self._recorder is not None:
             self._recorder.end()
             if self._unfinished or not complete:
@@ -108,7 +108,7 @@ class RecordedModel:
             raise ReplayDiverged(f"{self.path} is cut: it has only a part of the answer to this request; {AGAIN}")
         hearing = PartialResponse()
         for each in exchange.inputs:
-            await asyncio.sleep(0)  # as between the pieces of a real stream, others get their turn
+            await asyncio.sleep(0)  # as between the pieces of a real stream, other tasks can run
             if each.line["line"] == "failed":
                 raise read_error(each.line)
             if each.line["line"] == "closed":
@@ -133,7 +133,7 @@ def file_of(folder: Path, test: str, number: int) -> Path:
     """`recordings/test_weather/test_it_is_told[Oslo].jsonl`, beside the test; a second model has a number."""
     module, _, name = test.partition("::")
     kept = "".join(letter if letter.isalnum() or letter in "-_.[]" else "_" for letter in name.replace("::", "."))[:100]
-    if kept != name:  # two names may be alike now
+    if kept != name:  # two names may be the same now
         kept += "-" + hashlib.sha1(test.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:8]
     ending = f"-{number}" if number > 1 else ""
     return folder / "recordings" / Path(module).stem / f"{kept}{ending}.jsonl"

@@ -1,4 +1,4 @@
-"""Faults in what is said: an answer's steps in, other steps out. The same on every wire."""
+"""Faults in the script: takes the steps of an answer and returns other steps. The same on every wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEYOND = 2**64
 
 
 def each_call(change: Callable[[Call, int], Call]) -> Rewrite:
-    """A function of each call and its number."""
+    """Applies a function to each call and its number."""
 
     def rewrite(steps: Sequence[Step]) -> list[Step]:
         calls = iter(range(len(steps)))
@@ -25,7 +25,7 @@ def each_call(change: Callable[[Call, int], Call]) -> Rewrite:
 
 
 def last_call(change: Callable[[Call], Sequence[Step]]) -> Rewrite:
-    """A function of the last call that has arguments, else of the last one."""
+    """Applies a function to the last call that has arguments, else to the last one."""
 
     def rewrite(steps: Sequence[Step]) -> list[Step]:
         last = _last(steps)
@@ -59,7 +59,7 @@ def cut_last_call(*ends: Step) -> Rewrite:
         return [Cut(call.name, call.raw[: max(1, len(call.raw) // 2)], call.id, call.after, call.over), *ends]
 
     def rewrite(steps: Sequence[Step]) -> list[Step]:
-        # Nothing follows what was cut, and the script's own end is not the one that is told.
+        # Nothing follows the cut call, and the script's own end is replaced.
         last = _last(steps)
         if last == len(steps):
             return list(steps)

@@ -1,7 +1,7 @@
 """One run that has everything that can break: reasoning, text, three calls at once (two reads, one write), an answer.
 
-Here are the script, the tools that count how often they ran, and what must be true of such a run however it went. What
-breaks is decided elsewhere: in `matrix`, case by case, or in `crowd`, for many runs at once.
+Here are the script, the tools that count how often they ran, and what must be true of such a run whatever the outcome.
+What breaks is decided elsewhere: in `matrix`, case by case, or in `crowd`, for many runs at once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.tool import tool
 from unbroken.transcript import Transcript
 
-# What a server of ours sends back: a head, then bytes with pauses before them, then an end of some kind.
-#
-# Only values. Who makes them is a script (`server`) or a fault (`faults`); who sends them is `server`.
+# What our test servers send: a head, then bytes with pauses before them, then an end of some kind. Only values. A
+# script (`server`) or a fault (`faults`) makes them; `server` sends them.
 
 
 Chunks: TypeAlias = Iterator[tuple[float, bytes]]
 """What is sent: seconds to wait, then bytes. It may raise a `ProviderError`, which is sent with its status, or a
-`ConnectionResetError`, which closes the connection; a `Reset` does so without a word."""
+`ConnectionResetError`, which closes the connection; a `Reset` resets it."""
 
 FOREVER = inf
 """A pause that ends when the client goes away, or the server stops."""
@@ -51,8 +50,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A request that asked no model: a path or a method that is not there, a body that cannot be read, a wrong key, or
-    one for the list of models. `words` say what it was told."""
+    """A request that asked no model: an unknown path or method, a body that cannot be read, a wrong key, or a request
+    for the list of models. `words` is the answer it got."""
 
     method: str
     path: str
@@ -62,8 +61,8 @@ class Stray:
 
 @dataclass(slots=True)
 class Sent:
-    """One request, and what went out for it. `fault` is the name of the fault that it met, empty for none; `steps` are
-    what the response means, `data` the bytes of its body as far as they were sent."""
+    """One request, and what was sent for it. `fault` is the name of its fault, empty for none; `steps` are what the
+    response means, `data` the bytes of its body that were sent."""
 
     number: int
     wire: str
@@ -73,9 +72,9 @@ class Sent:
     """Bytes of the request's body."""
     fault: str = ""
     status: int = 0
-    """0 as long as no head was sent."""
+    """0 until the head is sent."""
     refused: str = ""
-    """Why it was answered with an error that is no fault's."""
+    """The reason of an error that is not a fault."""
     steps: tuple[Step, ...] = ()
     data: bytearray = field(default_factory=bytearray)
     over: bool = False
@@ -109,8 +108,9 @@ def tell(request: Request) -> Answer:
     return [Think(THOUGHT, chunks=2), Say(ANNOUNCED, chunks=2), *CALLS, Uses(80, 40)]
 
 
-def tell_otherwise(steps: Sequence[Step]) -> list[Step]:
-    """What a model says that is asked a second time: other words, other ids, and another city; the note is the same."""
+def reword(steps: Sequence[Step]) -> list[Step]:
+    """What a model says when it is asked a second time: a different text, other ids, and another city; the note is the
+    same."""
     said: list[Step] = []
     for step in steps:
         match step:
@@ -126,7 +126,7 @@ def tell_otherwise(steps: Sequence[Step]) -> list[Step]:
 
 
 def _failed(message: ToolMessage) -> bool:
-    """The mark of an error does not survive every wire; its first word does."""
+    """The error flag does not survive every wire; the first word of its text does."""
     texts = ("".join(part.text for part in each.content if isinstance(part, Text)) for each in message.results)
     return any(each.error for each in message.results) or any(text.startswith("Error") for text in texts)
 
@@ -141,18 +141,18 @@ class Ran:
 
 
 @dataclass(slots=True)
-class Desk:
-    """Where the tools of one run note what they do. `size` is how many characters the weather has."""
+class ToolLog:
+    """A log of what the tools of one run do. `size` is the number of characters of the weather."""
 
     size: int = 0
     ran: list[Ran] = field(default_factory=list[Ran])
 
-    def note(self, context: CallContext[Desk], **arguments: Json) -> None:
+    def note(self, context: CallContext[ToolLog], **arguments: Json) -> None:
         self.ran.append(Ran(context.name, _spelled(arguments), context.turn))
 
 
 @tool(effect="read")
-async def get_weather(city: str, days: int, context: CallContext[Desk]) -> str:
+async def get_weather(city: str, days: int, context: CallContext[ToolLog]) -> str:
     """The weather in a city."""
     context.deps.note(context, city=city, days=days)
     await asyncio.sleep(0.004)  # longer than the other read
@@ -160,14 +160,14 @@ async def get_weather(city: str, days: int, context: CallContext[Desk]) -> str:
 
 
 @tool(effect="read")
-async def now(context: CallContext[Desk]) -> str:
+async def now(context: CallContext[ToolLog]) -> str:
     """What time it is."""
     context.deps.note(context)
     return "12:00"
 
 
 @tool
-async def save_note(text: str, context: CallContext[Desk]) -> str:
+async def save_note(text: str, context: CallContext[ToolLog]) -> str:
     """Keep a note."""
     context.deps.note(context, text=text)
     return "saved"
@@ -181,7 +181,7 @@ def _spelled(arguments: Json) -> str:
 
 
 class Screen:
-    """What somebody sees who follows the events: one text for each turn, and its reasoning."""
+    """What a user interface shows: one text for each turn, and its reasoning."""
 
     def __init__(self) -> None:
         self.text: dict[int, str] = {}
@@ -210,10 +210,10 @@ class Screen:
 
 @dataclass(slots=True)
 class Evidence:
-    """One run, from all sides: what the server got and sent, what was shown, what the tools did, how it ended."""
+    """Everything about one run: what the server received and sent, what was shown, what the tools did, how it ended."""
 
     screen: Screen
-    desk: Desk
+    tool_log: ToolLog
     requests: list[Request] = field(default_factory=list[Request])
     sent: list[Sent] = field(default_factory=list[Sent])
     """One for each of the requests."""
@@ -228,7 +228,7 @@ class Evidence:
 
     @property
     def outcome(self) -> str:
-        """`answered`, `told`, `typed:NAME`; anything else is none of what may be."""
+        """`answered`, `told`, `typed:NAME`; anything else is not allowed."""
         if self.result is None:
             known = isinstance(self.error, UnbrokenError)
             return f"typed:{type(self.error).__name__}" if known else f"raised {self.error!r}"
@@ -239,18 +239,18 @@ class Evidence:
 
 
 async def run_scenario(model: Model, size: int = 0, history: Sequence[Message] = ()) -> Evidence:
-    """What the server has to say about it, `requests` and `sent`, is left to the caller."""
-    evidence = Evidence(Screen(), Desk(size))
+    """The caller adds the server's part, `requests` and `sent`."""
+    evidence = Evidence(Screen(), ToolLog(size))
     agent = Agent(model, tools=TOOLS, sinks=[evidence.screen.show])
     try:
-        evidence.result = await agent.run(ASKED, deps=evidence.desk, history=history)
+        evidence.result = await agent.run(ASKED, deps=evidence.tool_log, history=history)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
         evidence.error = error
     return evidence
 
 
 def problems_of(run: Evidence, calls_as_text: bool = False) -> list[str]:
-    """What is wrong with a run, whatever it came to. `calls_as_text`: its answers have words in them that are calls."""
+    """What is wrong with a run, whatever its outcome. `calls_as_text`: its answers contain calls written as text."""
     return [
         *run.screen.problems,
         *_in_the_history(run),
@@ -275,7 +275,7 @@ def _in_the_history(run: Evidence) -> Iterator[str]:
 
 
 def _in_the_texts(run: Evidence, calls_as_text: bool) -> Iterator[str]:
-    """Character by character: what was shown is what the history says, and that is what was sent."""
+    """Character by character: what was shown is in the history, and is what was sent."""
     answers = [message for message in run.messages if isinstance(message, Assistant)]
     texts = [message.text for message in answers if message.text]
     if run.screen.said != texts:
@@ -310,7 +310,7 @@ def _in_the_tools(run: Evidence) -> Iterator[str]:
         for call in message.calls if isinstance(message, Assistant) else ():
             if call.id in results and not results[call.id].error:
                 wanted[call.name, _spelled(call.arguments)] += 1
-    ran = Counter((each.name, each.arguments) for each in run.desk.ran)
+    ran = Counter((each.name, each.arguments) for each in run.tool_log.ran)
     for (name, arguments), count in wanted.items():
         if not ran[name, arguments]:
             yield f"{name}({arguments}) has a result and never ran"
@@ -319,7 +319,7 @@ def _in_the_tools(run: Evidence) -> Iterator[str]:
     for (name, arguments), count in ran.items():
         if name == "save_note" and (name, arguments) not in wanted:
             yield f"{name}({arguments}) ran {count} times, and is no call of the history"
-    for each, count in Counter(run.desk.ran).items():
+    for each, count in Counter(run.tool_log.ran).items():
         if count > 1:
             yield f"{each.name}({each.arguments}) ran {count} times in turn {each.turn}"
 

@@ -1,7 +1,7 @@
-"""A provider that is not there: scripts served over real HTTP, in the protocols of all four wires, on 127.0.0.1.
+"""A fake provider: scripts served over real HTTP, in the protocols of all four wires, on 127.0.0.1.
 
 The bytes are those of `ScriptedModel`, so a test with this server differs from one with the model only by the network.
-It is strict with what it is asked (`strict`) and never breaks by itself; `faulty` breaks what it says.
+It checks requests strictly (`strict`) and never breaks by itself; `faulty` breaks its responses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_request(wire: str, body: Json) -> list[str]:
 
 
 def check_shape(wire: str, body: Json) -> list[str]:
-    """Only what no server can read, however lax it is: nothing is asked, or a field has a wrong type."""
+    """Only what no server can read: there are no messages, or a field has a wrong type."""
     check = find_wire(wire).for_tests().check_shape
     return check(as_dict(body)) if isinstance(body, dict) else ["the body is not a JSON object"]
 
@@ -49,18 +49,18 @@ Object: TypeAlias = dict[str, Any]
 class ScriptedServer:
     """`async with ScriptedServer("Hello.") as server:` and point a client to `server.base_url(wire)`.
 
-    Each request takes the next answer; `scripts` gives models scripts of their own. What came is kept: `requests` as
-    decoded, `bodies` as JSON, `headers` (names in lower case), `wires`; and what went out for each of them: `sent`.
-    What asked no model, because its path is wrong or its body no JSON, is in `strays`.
+    Each request takes the next answer; `scripts` gives models scripts of their own. Requests are kept: `requests` as
+    decoded, `bodies` as JSON, `headers` (names in lower case), `wires`; and what was sent for each of them: `sent`.
+    Requests that ask no model, because the path is wrong or the body is not JSON, are in `strays`.
 
     With an `api_key` other keys are refused (401), with `models` other models (404); `strict` refuses what the provider
-    would refuse (400, see `check_request`); what has no messages, or fields of a wrong type, is refused always. `wrap`
-    stands between the script and the socket: a function of the chunks that gives chunks. `on_sent` is called when a
-    request has had what it gets, `on_stray` for each of the strays.
+    would refuse (400, see `check_request`); requests without messages, or with fields of a wrong type, are always
+    refused. `wrap` is applied between the script and the socket: a function of the chunks that returns chunks.
+    `on_sent` is called when a request has been answered, `on_stray` for each of the strays.
     """
 
     prefixes = ("",)
-    """Where its paths begin."""
+    """The prefix of its paths."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ScriptedServer:
         self.sent: list[Sent] = []
         self.strays: list[Stray] = []
         self.url = ""
-        """Where it listens: `http://127.0.0.1:PORT`."""
+        """Its address: `http://127.0.0.1:PORT`."""
         self._script = self._script_of(answers, loop_last)
         self._scripts = {model: self._script_of(lines, loop_last) for model, lines in (scripts or {}).items()}
         self._api_key = api_key
@@ -98,16 +98,16 @@ class ScriptedServer:
         self._stopping = asyncio.Event()
 
     def base_url(self, wire: str = DEFAULT_WIRE) -> str:
-        """What a client of this wire takes for its base URL: the clients of OpenAI want the `/v1` in it."""
+        """The base URL for a client of this wire: clients of OpenAI need the `/v1` in it."""
         return self.url + find_wire(wire).http.base_path
 
     async def start(self) -> None:
-        """Listens; from now on it has its `url`. `UserError` if it cannot have its port. `async with` does it too."""
+        """Starts listening and sets `url`. `UserError` if the port is not available. `async with` calls it too."""
         app = web.Application(client_max_size=1 << 30)
         for prefix in self.prefixes:
             app.router.add_post(prefix + "/{path:v1.*}", self._handle)
             app.router.add_get(prefix + "/{version:v1|v1beta|v1alpha}/models", self._list_models)
-        # No middleware: aiohttp remembers those for ever, and with them the server and all that it has kept.
+        # No middleware: aiohttp keeps those for ever, and with them the server and everything it has kept.
         app.router.add_route("*", "/{anything:.*}", self._turn_away)
         # A response that stalls is over when its client has gone.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
@@ -124,7 +124,7 @@ class ScriptedServer:
         self.url = f"http://{host}:{port}"
 
     async def stop(self) -> None:
-        """Hangs up and listens no more; what came is kept. Nothing happens if it does not listen."""
+        """Closes connections and stops listening; requests are kept. Does nothing if it is not listening."""
         self._stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -168,7 +168,7 @@ class ScriptedServer:
         return await self._send(http, reply, sent)
 
     async def _turn_away(self, request: web.Request) -> web.Response:
-        """What leads nowhere is told where it should have gone."""
+        """Answers a wrong path with the right address."""
         if request.method != "POST" and request.path.endswith(_ENDINGS):
             status, words = 405, "a model is asked with POST"
         else:
@@ -317,7 +317,7 @@ _ENDINGS = tuple(ending for wire in WIRES.values() for ending in wire.http.endin
 
 
 def _checked(lines: Sequence[Line]) -> Sequence[Line]:
-    """A mistake of the script is told to who writes it, not to the client."""
+    """A mistake in the script is raised for its author, not sent to the client."""
     if isinstance(lines, str):
         raise UserError(f"the script {lines!r} is a text: give a list of answers")
     for number, line in enumerate(lines, 1):
@@ -356,14 +356,14 @@ def _key(http: web.Request) -> str:
 
 def _hang_up(http: web.Request) -> None:
     if http.transport is not None:
-        http.transport.close()  # what was written still goes out; the end of the body does not
+        http.transport.close()  # what was written is still sent; the end of the body is not
 
 
 async def _reset(http: web.Request) -> None:
     transport = http.transport
     if transport is None:
         return
-    while transport.get_write_buffer_size():  # what was written is to go out first
+    while transport.get_write_buffer_size():  # what was written is sent first
         await asyncio.sleep(0.001)
     connection: socket.socket = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

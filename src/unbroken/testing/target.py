@@ -1,8 +1,8 @@
 """Somebody else's program behind the same faulty server: run once for each case, judged from outside.
 
-The program is a black box: it asks a model at the address that it is given, with tools of its own. What can be known is
-what the server sees (was it asked again, did the result of each call come back, once and in order), what the program
-prints, and its exit code.
+The program is a black box: it asks a model at the given address, with tools of its own. It is judged by what the server
+sees (was there a retry, did the result of each call come back, once and in order), what the program prints, and its
+exit code.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Target:
             raise UserError("--target is empty: give the command that runs your program")
 
     async def rehearse(self, wire: str) -> Mode:
-        """One run in which nothing breaks. Gives how the program asks; who fails already here cannot be judged."""
+        """One run in which nothing breaks. Returns how the program asks; a program that already fails here cannot be
+        judged."""
         async with FaultyServer(_tell, on_sent=unheard) as server:
             exit = await self._run(wire, "", server)
             outcome = _judge(server, exit)
@@ -118,7 +119,7 @@ class _Exit:
 
 
 def _fill(word: str, filled: dict[str, str]) -> str:
-    """Not `format`: other braces are the program's own."""
+    """Not `str.format`: other braces belong to the program."""
     for name, value in filled.items():
         word = word.replace(f"{{{name}}}", value)
     return word
@@ -145,7 +146,7 @@ def _tell(request: Request) -> Answer:
 
 
 def _judge(server: FaultyServer, exit: _Exit, again: bool = False) -> Outcome:
-    """`again` says that the model calls once more, because it was told that a call cannot run."""
+    """`again`: the model calls once more, because it was told that a call cannot run."""
     if exit.code is None:
         return "hung"
     if not server.requests:
