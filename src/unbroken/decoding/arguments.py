@@ -1,8 +1,8 @@
 """The strict reading of a call's arguments: one JSON object, exact numbers, nothing repaired.
 
 Parsed once, when the call is complete. By the standard parser, because orjson turns integers beyond 64 bits into
-floats; by orjson where the text is short and has no number so long. Says in words why a text is refused; the words go
-to the model and into logs.
+floats; by orjson where the text is short and has no number so long. Returns the reason why a text is refused; it is
+shown to the model and in logs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import orjson
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import strict
 
-# Says when the top-level JSON object of a call's arguments closes: one pass, no parsing, no byte looked at twice.
+# Finds where the top-level JSON object of a call's arguments closes: one pass, no parsing, each byte is read once.
 #
 # Not a parser: it follows brackets and strings only. A text that closes here is then parsed once, strictly, in
-# `parse_arguments`. "It parses" is no evidence that a call is complete (`{"a": 1}` may be the start of more text; a
-# number can grow), so the close of the outer object is; and anything but white space after it spoils the call.
+# `parse_arguments`. "It parses" does not prove that a call is complete (`{"a": 1}` may be the start of more text; a
+# number can grow), but the close of the outer object does; and anything but white space after it spoils the call.
 
 
 MAX_DEPTH = 512
@@ -113,7 +113,7 @@ class Parsed:
     arguments: dict[str, Json] | None
     problem: str = ""
     invalid: bool = False
-    """It is not JSON at all, as a text is that was cut."""
+    """It is not JSON at all, like a text that was cut."""
     notes: tuple[str, ...] = ()
 
 
@@ -211,12 +211,12 @@ class Pending:
         """Its name once more, alone, after the close."""
         self.withdrawn = False
         self.waits = False
-        """Its wire says where calls end, and has not said it yet."""
+        """Its wire marks where calls end, and has not marked it yet."""
         self.done: ToolCall | None = None
 
     @property
     def scanner(self) -> Scanner:
-        """Made when it is needed: nearly all calls are short, and read at one look."""
+        """Made when it is needed: nearly all calls are short and read in one step."""
         if self._scanner is None:
             self._scanner = Scanner()
         return self._scanner

@@ -1,7 +1,7 @@
 """Puts the pieces of one response together: the receiver that a wire's decoder talks to, and the deltas that come out.
 
 Text, reasoning, usage and the end live here; calls have a file of their own (`calls`), and calls that leaked into the
-text are found by `prose`. Whether the response is whole is not decided here but in `verdict`.
+text are found by `prose`. Whether the response is complete is decided in `verdict`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unbroken.wires.jsontext import join_surrogates
 
 
 class Assembler:
-    """A `wires.wire.Receiver`. What it has to say stands in `deltas` until the decoder takes it."""
+    """A `wires.wire.Receiver`. It collects `deltas` until the decoder takes them."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Assembler:
         well = self.terminal and self.failure is None and not self.damaged and self.meaning in ("done", "paused")
         if self._prose is not None:
             found = self._prose.end()
-            # A form that ends with the text is only whole if the text is.
+            # A form that ends with the text is complete only if the text is.
             self._said(found if well else [_as_it_was(item) for item in found])
         self.calls.flush(well)
 

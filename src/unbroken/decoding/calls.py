@@ -1,12 +1,12 @@
 """The calls of one response: which call a piece belongs to, when a call is complete, what its id is.
 
-The state behind the promise that half a call never runs. It never repairs and never guesses: a call is announced ready
-once, when the evidence is there, and spoiled if the evidence turns out false. It knows no provider and no wire.
+The state that guarantees that an incomplete call never runs. It never repairs and never guesses: a call is announced
+ready once, when the evidence is there, and spoiled if the evidence turns out false. It knows no provider and no wire.
 
-Strategy. Two kinds of wires meet here. Those that say where a call begins and ends use `open`, `arguments`, `close`.
+Strategy. There are two kinds of wires. Those that mark where a call begins and ends use `open`, `arguments`, `close`.
 Others send loose fragments, and each server deviates in its own way, so `piece` decides by id first, then by index
-while that call is open, then by a name after a closed object. Arguments are kept as fragments and
-scanned in blocks, when a closing brace has arrived, so a fragment costs the same however long the call is.
+while that call is open, then by a name after a closed object. Arguments are kept as fragments and scanned in blocks,
+when a closing brace has arrived, so a fragment costs the same however long the call is.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NO_ARGUMENTS = "the stream ended before its arguments arrived"
 NO_INPUT = "the stream ended before its input was complete"
 NOT_KNOWN = "the stream broke before the call was known to be complete"
 UNFINISHED = (CUT, NO_ARGUMENTS, NO_INPUT, NOT_KNOWN)
-"""How the problem of a call begins that would be whole if more had come."""
+"""How the `problem` begins of a call that would be complete if more had arrived."""
 
 LONGEST_NAME = 1000
-"""Characters; no tool is called so, and names grow piece by piece."""
+"""Characters; no tool has a name this long, and names arrive in pieces."""
 
 SHORT = 256
-"""Characters that are worth a look at once, even if it is in vain."""
+"""Texts up to this length are scanned at once, even if that may be in vain."""
 
 BLOCK = 256
 """Fragments that are kept apart at most."""
@@ -50,7 +50,7 @@ _BY_INDEX = attrgetter("index")
 
 
 def too_many_calls(most: float) -> TooLarge:
-    """It has a verdict: another try at the same answer would be too large as well."""
+    """It has a verdict: a retry would be too large as well."""
     words = f"the model made more than the {most:,} calls that one answer may have: `max_calls` sets the limit"
     error = TooLarge(words)
     error.verdicts = (Verdict("too_large", words),)
@@ -58,7 +58,7 @@ def too_many_calls(most: float) -> TooLarge:
 
 
 class Calls:
-    """Says what happens to calls into `deltas`, which belongs to the assembler.
+    """Reports what happens to calls in `deltas`, which belongs to the assembler.
 
     `turn` and `used_ids` come from the history and go into minted ids; `names` are the offered tools, if known. The
     call after the first `most` raises `TooLarge`.
@@ -94,9 +94,9 @@ class Calls:
         self.watch_twins = False
         """Calls may also be recovered from the text: then the same call must not count twice."""
         self._twins: defaultdict[tuple[str, str], list[Pending]] = defaultdict(list)
-        """By name and arguments: calls of the one kind that have not met one of the other kind yet."""
+        """By name and arguments: calls of one kind that have no counterpart of the other kind yet."""
         self._unmet: list[tuple[Pending, dict[str, Json]]] = []
-        """Calls that nobody has looked for a twin of, because none was recovered so far."""
+        """Calls not yet compared with recovered ones, because none was recovered so far."""
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
@@ -107,15 +107,15 @@ class Calls:
 
     @property
     def under_way(self) -> bool:
-        """Has a call begun that is not whole?"""
+        """Has a call begun that is not complete?"""
         return bool(self._undecided)
 
     def native_ids(self) -> tuple[str, ...]:
-        """The ids of the calls that the wire itself spoke of, by arrival."""
+        """The ids of the calls that the wire itself reported, by arrival."""
         calls = [call for call in self._calls if not call.withdrawn and call not in self._recovered]
         return tuple(call.done.id for call in calls if call.done is not None)
 
-    # Wires that say where a call begins and ends
+    # Wires that mark where a call begins and ends
 
     def open(self, key: Json, id: str, name: str, kind: str = "function") -> None:
         if key in self._by_key:
@@ -163,7 +163,7 @@ class Calls:
         self._undecided.pop(call, None)
         if call.done is not None:
             self._used.discard(call.done.id)
-        # What still comes for it belongs to nothing; its index is not given to another.
+        # Later pieces of it belong to nothing; its index is not reused.
         call.done = self._call(call, Parsed(None, "it was no call of its own"), id=call.id)
         if call.opened:
             self._deltas.append(CallWithdrawn(call.index))
@@ -196,7 +196,7 @@ class Calls:
             self._scan(call)
 
     def more(self, index: Json, arguments: str) -> bool:
-        """What `piece` does with nearly all pieces, in fewer steps."""
+        """The fast path of `piece`, for nearly all pieces."""
         call = self._by_index.get(index) if index.__class__ is int else None
         if call is None or call.done is not None or self.halves or not arguments:
             return False
@@ -210,7 +210,7 @@ class Calls:
         return True
 
     def entry(self, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
-        """A call that stands whole in a list: its place there is its identity, whatever its id and index say."""
+        """A complete call in a list: its position there is its identity, whatever its id and index are."""
         call = self._begin(None, _as_text(id), _as_text(name), kind)
         self._open(call)
         if isinstance(arguments, str):
@@ -221,7 +221,8 @@ class Calls:
             self._object_piece(call, arguments)
 
     def again(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
-        """A second piece with a name and the same index and id in one list: the same call only if that is under way."""
+        """A second piece with a name and the same index and id in one list: the same call only if that one is still
+        open."""
         call = self._by_id.get(_as_text(id)) or self._by_index.get(_as_index(index) or 0)
         under_way = call is not None and call.done is None and not call.empty and call.name == name
         if under_way and not _starts_object(arguments):
@@ -230,7 +231,7 @@ class Calls:
             self.entry(id, name, arguments, kind)
 
     def loose(self, position: int, arguments: Json) -> None:
-        """A piece that nothing but its position in a list tells apart: meant so only while the call there is open."""
+        """A piece that only its position in a list identifies: this counts only while the call there is open."""
         call = self._by_index.get(position)
         self.piece(position if call is not None and call.done is None else None, None, None, arguments)
 
@@ -243,7 +244,7 @@ class Calls:
             if not self._is_same(call, index, name, arguments, blank):
                 call = None
         else:
-            call = here if here is not None and self._goes_on(here, index, id, name, arguments, blank) else None
+            call = here if here is not None and self._continues(here, index, id, name, arguments, blank) else None
         if call is None:
             return self._begin(index, id, name, kind) if name or id or not blank else None
         self._last = call
@@ -252,13 +253,13 @@ class Calls:
         if id:
             self._by_id[id] = call
         if name and name != call.name and (call.empty or not call.name) and len(call.name) < LONGEST_NAME:
-            call.name += name  # a name in pieces; once arguments have come the first value stands
+            call.name += name  # a name in pieces; once arguments have arrived the first value is kept
         if call.done is None:
             return call
         if blank:
             call.announced_again = name
         elif call.announced_again and _starts_object(arguments) and not (id and _is_echo(call.done, arguments)):
-            # The name came again, alone, after the close: only what follows tells an echo from another call.
+            # The name came again, alone, after the close: what follows shows whether it is an echo or another call.
             return self._begin(index, "", call.announced_again, kind)
         else:
             self._after_the_end(call, arguments)
@@ -277,8 +278,8 @@ class Calls:
         # Closed, and the same name again: an echo of this call, or another call.
         return blank or not _starts_object(arguments) or _is_echo(call.done, arguments)
 
-    def _goes_on(self, call: Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
-        """Does a piece without a known id belong to the call at its place?"""
+    def _continues(self, call: Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
+        """Does a piece without a known id belong to the call at its position?"""
         closed = call.closed
         if id and call.id:
             # A new id at the same place is a new call (ollama sends every call at index 0), unless it comes without a
@@ -303,7 +304,7 @@ class Calls:
     def _after_the_end(self, call: Pending, arguments: Json) -> None:
         done = call.done
         if done is None or done.problem or _is_echo(done, arguments):
-            return  # some servers send the whole call once more with the finish
+            return  # some servers repeat the complete call with the finish
         self._spoil(call, "more text came after the arguments had closed")
 
     def _object_piece(self, call: Pending, arguments: Json) -> None:
@@ -332,11 +333,11 @@ class Calls:
         self._taken.add(place)
         self._own_indexes += own_index
         if self._last is not None and self._last.name:
-            self._open(self._last)  # a consumer hears of calls in the order in which they began
+            self._open(self._last)  # calls are reported in the order in which they began
         call = Pending(place, own_index, id, name, kind)
         self._calls.append(call)
         self._undecided[call] = None
-        # A call that came without an index may be gone on with by its place.
+        # A call without an index may be continued by its position.
         self._by_index[place if index is None else index] = call
         if id:
             self._by_id[id] = call
@@ -369,7 +370,7 @@ class Calls:
         text = "".join(call.fragments)
         call.fragments.clear()
         if not call.blocks and len(text) <= SHORT and call.name and call.kind != "custom":
-            # Nearly all calls: one look at a short text. That it parses is no evidence, but a text that is an object
+            # Nearly all calls: one scan of a short text. That it parses proves nothing, but a text that is an object
             # from its first brace to its last has closed there.
             parsed = parse_object(text)
             if parsed is not None:
@@ -384,7 +385,7 @@ class Calls:
                 self._complete(call)
 
     def _complete(self, call: Pending) -> None:
-        """The evidence is there: read the arguments strictly, once, and say so."""
+        """The call is complete: parse the arguments strictly, once, and report it."""
         if not call.name:
             self._spoil(call, "the call has no name")
         elif call.kind == "custom":
@@ -392,7 +393,7 @@ class Calls:
         else:
             parsed = parse_arguments(call.raw)
             if parsed.invalid and _is_open(call.raw):
-                # The wire says that the call has ended, and it has not: brackets or quotes are open.
+                # The wire reports that the call has ended, but brackets or quotes are open.
                 parsed = Parsed(None, f"{CUT} ({parsed.problem})")
             self._conclude(call, parsed)
 
@@ -449,7 +450,7 @@ class Calls:
             twins.append(call)
 
     def recovered(self, name: str, arguments: str) -> None:
-        """A whole call that stood in the text. Some servers read a call and leave its text too: that is one call."""
+        """A complete call found in the text. Some servers parse a call and leave its text too: that is one call."""
         for call, given in self._unmet:
             self._meet(call, given)
         self._unmet.clear()
@@ -484,7 +485,7 @@ class Calls:
                 self._conclude(call, self._last_look(call, well))
 
     def _last_look(self, call: Pending, well: bool) -> Parsed:
-        """A call that never showed it was complete: what is left as evidence is the end itself."""
+        """A call that was never known to be complete: only the end of the body can decide."""
         if not call.name:
             return Parsed(None, "the call has no name")
         if call.kind == "custom":
@@ -508,7 +509,7 @@ def _is_open(raw: str) -> bool:
 
 
 def _is_echo(done: ToolCall, arguments: Json) -> bool:
-    """Are these the arguments of the call once more, however they are spaced?"""
+    """Are these the arguments of the call again, whatever their white space?"""
     if isinstance(arguments, str):
         return arguments == done.raw or parse_arguments(arguments).arguments == done.arguments is not None
     return arguments == done.arguments

@@ -1,7 +1,7 @@
-"""Bytes of one response in, deltas out: framing, wire, prose recovery and assembly behind one small face.
+"""Bytes of one response in, deltas out: framing, wire, prose recovery and assembly behind one small interface.
 
-Pure: no I/O, no clock, nothing global. `decode` is the same for a body that is already here. Streamed or whole is read
-off the bytes, so there is one path.
+Pure: no I/O, no clock, nothing global. `decode` is the same for a complete body. The bytes show whether a response is
+streamed, so there is one path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHORTEST = 9
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is in a response. `complete` says whether it ended as its wire requires; `verdict` whether it is whole."""
+    """What is in a response. `complete`: it ended as its wire requires; `verdict`: is it complete, and if not, why."""
 
     calls: tuple[ToolCall, ...]
     server_calls: tuple[ServerCall, ...]
@@ -47,16 +47,16 @@ class Response:
     complete: bool
     verdict: Verdict
     message: Assistant
-    """The same as an assistant message for the history, with what has to travel back."""
+    """The same as an assistant message for the history, with what has to be sent back."""
 
 
 class Decoder:
-    """Feed it the body in any pieces: `feed` and `end` give deltas, `response` everything at once.
+    """Feed it the body in any pieces: `feed` and `end` return deltas, `response` everything at once.
 
     `tools` are the names of the offered tools: when given, calls that leaked into the text are recovered. `request` is
-    the request that is being answered: it tells which ids are taken and how many tokens were allowed. `keeps_ids`: an
-    id that was used in an earlier turn is left as it is, for a client to whom it is passed on. More than `max_calls`
-    calls are `TooLarge`.
+    the request that is being answered: it shows which ids are taken and how many tokens were allowed. `keeps_ids`: an
+    id that was used in an earlier turn is not changed, because a client has it. More than `max_calls` calls are
+    `TooLarge`.
     """
 
     def __init__(
@@ -92,17 +92,17 @@ class Decoder:
 
     @property
     def calling(self) -> bool:
-        """A call is under way: begun, and not whole."""
+        """A call has begun and is not complete."""
         return self._assembler.calls.under_way
 
     @property
     def troubled(self) -> bool:
-        """An error was read, or something that cannot be."""
+        """An error was read, or something unreadable."""
         return self._assembler.failure is not None or bool(self._assembler.damaged)
 
     @property
     def terminal(self) -> bool:
-        """A terminal sign of the wire was read. Usage may still follow it, up to `done`."""
+        """A terminal event of the wire was read. Usage may still follow it, up to `done`."""
         return self._assembler.terminal
 
     @property
@@ -111,8 +111,8 @@ class Decoder:
         return self._done
 
     def feed(self, chunk: bytes) -> list[Delta]:
-        """The next bytes, cut anywhere, and what they say. Beyond a limit `TooLarge` or `TooDeep`, also if it is fed
-        once more; `UserError` after `end`."""
+        """Takes the next bytes, cut anywhere, and returns their deltas. Beyond a limit `TooLarge` or `TooDeep`, also if
+        it is fed once more; `UserError` after `end`."""
         if self._ended is not None:
             raise UserError("feed was called after end: use a new Decoder for each response")
         if self._failure is not None:
@@ -121,7 +121,7 @@ class Decoder:
         try:
             for data in self._framer.feed(chunk):
                 if assembler.over:
-                    break  # a proxy that began once more, say
+                    break  # for example, a proxy that started over
                 if again(data):
                     continue
                 if len(data) < SHORTEST:  # `[DONE]`: an exception for it would cost more than many events
@@ -145,8 +145,8 @@ class Decoder:
         return assembler.take()
 
     def end(self, cause: str = "", how: How = "unfinished") -> list[Delta]:
-        """No more bytes will come. `cause` says why and `how` of which kind, where it was not the provider who ended
-        the body."""
+        """No more bytes will come. If it was not the provider that ended the body, `cause` is the reason and `how` its
+        kind."""
         if self._ended is None:
             try:
                 if self._failure is None:
@@ -167,12 +167,12 @@ class Decoder:
             self._read_slowly(data, last=unfinished and number == len(rest))
 
     def _fail(self, error: StreamError) -> None:
-        # Beyond a limit something was not read: from here on nothing that is open may count as whole.
+        # Beyond a limit something was not read: from here on nothing that is open may count as complete.
         self._failure = error
         self._assembler.damage(str(error))
 
     def response(self) -> Response:
-        """Everything that was received. Ends the decoder if nobody has."""
+        """Everything that was received. Ends the decoder if necessary."""
         if self._ended is None:
             self.end()
         ended, a = cast("Ended", self._ended), self._assembler
@@ -290,12 +290,12 @@ def decode(
     max_event: int = MAX_EVENT,
     max_body: int = MAX_BODY,
 ) -> Response:
-    """Decode a body that is here as a whole; the arguments are those of `Decoder`.
+    """Decode a complete body; the arguments are those of `Decoder`.
 
-    `stream` says what was asked for. Servers answer otherwise, so the bytes decide how they are read.
+    `stream` is what was requested. Servers may answer differently, so the bytes decide how they are read.
 
     Raises `NotAResponse` when there is nothing of the wire in it (an empty body, HTML, noise), `TooLarge` and `TooDeep`
-    beyond the limits. Anything else that is wrong with the response stands in `verdict`.
+    beyond the limits. Anything else that is wrong with the response is in `verdict`.
     """
     decoder = Decoder(wire, tools, request, max_event=max_event, max_body=max_body)
     decoder.feed(body)

@@ -1,4 +1,4 @@
-"""Which wire is a body of? Guessed from its first events, for files of unknown origin.
+"""Guesses the wire of a body from its first events, for files of unknown origin.
 
 Never used for a request of our own: then the wire is known.
 """
@@ -24,7 +24,7 @@ HEAD = 4096
 def guess_wire(body: bytes) -> str | None:
     """The name of the wire, or None when no event looks like any of them."""
     for event in _events(body):
-        # The first wire comes last: most servers imitate it, so its errors are the plainest.
+        # The first wire comes last: most servers imitate it, so its errors are the least specific.
         for wire in reversed(WIRES.values()):
             if wire.recognises(event):
                 return wire.name
@@ -56,8 +56,8 @@ def _events(body: bytes) -> Iterator[Object]:
 
 
 def look_at(wire: Wire, body: bytes, max_tokens: object = None) -> Plain | None:
-    """What is in it, if nothing in it is in doubt (but whether its ids are new to a history). `max_tokens`: as many
-    tokens as it was allowed."""
+    """What is in it, if nothing in it is in doubt (except whether its ids are new to a history). `max_tokens`: how many
+    tokens it was allowed."""
     if wire.plain is None or body[:1] != b"{" or not shallow(body):
         return None
     try:
@@ -69,5 +69,5 @@ def look_at(wire: Wire, body: bytes, max_tokens: object = None) -> Plain | None:
     if max_tokens is not None and (
         not isinstance(max_tokens, int) or plain.usage is None or plain.usage.output_tokens >= max_tokens
     ):
-        return None  # some say that they were done though the limit cut them
+        return None  # some servers report that they were done although the limit cut them
     return plain

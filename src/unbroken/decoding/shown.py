@@ -1,7 +1,7 @@
-"""What was already shown to somebody, and what of a second answer still has to be said.
+"""What was already shown to a user, and which part of a second answer still has to be shown.
 
-After a broken stream the whole answer is asked for again. Text that was shown must not be shown twice, and must not
-silently turn into another text. Pure strings; who asks again is decided above.
+After a broken stream the request is retried. Text that was shown must not be shown twice, and must not silently turn
+into another text. Pure strings; the caller decides about retries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StillToSay:
-    """`text` follows what was shown, unless `replaced`: then `text` is the whole answer and what was shown is void."""
+    """`text` follows what was shown, unless `replaced`: then `text` is the complete answer and what was shown is
+    void."""
 
     text: str
     replaced: bool = False
@@ -31,7 +32,7 @@ class Shown:
         return "".join(self._pieces)
 
     def compare(self, answer: str) -> StillToSay:
-        """What of the whole second `answer` is left to say."""
+        """What is left to show of the complete second `answer`."""
         shown = self.text
         if answer.startswith(shown):
             return StillToSay(answer[len(shown) :])

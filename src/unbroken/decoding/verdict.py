@@ -1,8 +1,8 @@
-"""Is the response whole? The one place that decides, from several witnesses, because each of them lies somewhere.
+"""Is the response complete? The one place that decides, from several signals, because each is wrong for some provider.
 
-The witnesses: the wire's terminal sign, the finish reason, the balance of every call, an error object, damaged events,
-the token count; where there was no response, the error that stands for it. The verdict is data (`verdicts.Verdict`),
-and says whether another try may do; who tries again is decided above.
+The signals: the wire's terminal event, the finish reason, the arguments of every call, an error object, damaged events,
+the token count; if there was no response, the error. The verdict is data (`verdicts.Verdict`) and includes whether a
+retry may help; the caller decides about retries.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from unbroken.verdicts import Meaning, Verdict, VerdictKind
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.values import as_dict, as_list
 
-# What kind of thing a provider complains of, read from its error object in any of many spellings: may another try do?
+# Classifies a provider's error object, however it is worded: may a retry help?
 #
 # Pure data in, one word out. Where the error came from (a status, an event inside a 200) and what is done about it
 # are decided elsewhere.
 #
-# An error names its kind in fields made for that (`code`, `type`, `status`): its marks. They count before the words
-# of its message, with one exception: that the context is too long is said in words by most, under the mark of any
-# other bad request. Fields that give the request back (`input`, `failed_generation`) are not looked into, so that
-# what a user wrote is not taken for what the provider says.
+# An error names its kind in fields made for that (`code`, `type`, `status`): its marks. They count before the text of
+# its message, with one exception: most providers report only in the text that the context is too long, with the mark of
+# any other bad request. Fields that repeat the request (`input`, `failed_generation`) are not read, so that a user's
+# text is not taken for the provider's.
 
 
 Complaint: TypeAlias = Literal["too_long", "limited", "unavailable", "refused", ""]
-"""The context is too long; too many requests; the provider's own trouble; this request will never do; not known."""
+"""The context is too long; too many requests; a problem of the provider; a permanent error; unknown."""
 
 _MARKS = {
     "code",
@@ -54,7 +54,7 @@ _ERROR_WORDS = {
 }
 _INSIDE = {"error", "errors", "detail", "details", "metadata", "base_resp", "response", "inner_error", "innererror"}
 _LONGEST = 600
-"""Characters of one sentence, and ten times that of all together: what an error says, it says at its beginning."""
+"""Characters of one text, and ten times that of all together: an error is explained at its beginning."""
 
 
 _Rows: TypeAlias = tuple[tuple[Complaint, str], ...]
@@ -62,7 +62,7 @@ _Rows: TypeAlias = tuple[tuple[Complaint, str], ...]
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """When the first error is read and not at import: most runs see none."""
+    """Compiled when the first error is read, not at import: most runs see none."""
     return re.compile(pattern)
 
 
@@ -73,7 +73,7 @@ class _Signs:
 
 
 # Of a mark only its letters and digits are left: `RESOURCE_EXHAUSTED`, `Throttling.RateQuota`, `429`. The first row
-# that has one of the marks decides, so what is sure stands above what is said of everything.
+# that has one of the marks decides, so specific marks come before general ones.
 _BY_MARK: _Rows = (
     (
         "too_long",
@@ -126,16 +126,16 @@ _TOO_LONG = (
     r"|上下文[^\n。]{0,20}(?:超|过长)|(?:输入|提示词|prompt)[^\n。]{0,12}(?:过长|超长|超过|超出|超限)"
     r"|超(?:过|出|限)[^\n。]{0,16}(?:上下文|最大长度|长度限制|输入长度)|长度超限|请求体?过大"
 )
-# Go's own word for a time-out, which speaks of a context that is none of ours.
+# Go's wording of a time-out, where "context" means something else.
 _OUT_OF_TIME = (
     r"context (?:deadline|cancel)|deadline[ _]?exceeded|\btime(?: ?limit|out)?\b[^\n.]{0,20} exceed"
     r"|exceed[^\n.]{0,20}\btime\b|concurrency limit"
 )
 _LENGTH = r"token|length|too long|too large"
-# A limit of tokens in a time, which a wait cures, unless this one request alone is above it.
+# A limit of tokens per time, where waiting helps, unless this one request alone exceeds it.
 _PER_TIME = r"rate[ _-]?limit|throttl|please wait|per (?:min|hour|day)|\b(?:tpm|tpd|rpm|rpd)\b|每分钟|每天"
 _ALONE = r"request (?:is )?too large"
-# Gemini says the third of these of every limit, also of one that is over in a minute: its mark tells.
+# Gemini uses the third of these for every limit, also for one that lasts a minute: its mark distinguishes them.
 _NO_MONEY = (
     r"insufficient (?:quota|balance|credit|funds)|credit balance|exceeded your current quota|out of credits"
     r"|no credits? (?:left|remaining)|in arrears|余额不足|欠费"
@@ -163,7 +163,7 @@ _BY_WORDS: _Rows = (
 
 
 def complaint_of(error: Json) -> Complaint:
-    """An error object, a whole body, or plain words. What nobody knows is "": another try may do."""
+    """Takes an error object, a complete body, or plain text. Unknown is "": a retry may help."""
     signs = _read(error)
     by_mark = _first(_BY_MARK, tuple(map(_plain, signs.marks)))
     if by_mark == "too_long":
@@ -247,7 +247,7 @@ def _unquoted(words: str) -> str:
 
 
 How: TypeAlias = Literal["unfinished", "lost", "silent", "late"]
-"""How a body without its terminal sign came to its end."""
+"""How a body without its terminal event ended."""
 
 
 @dataclass(slots=True)
@@ -258,11 +258,11 @@ class Witnesses:
     recognised: bool
     """At least one event was of the wire."""
     noise: str
-    """The first line that was no event, for instance of an HTML page."""
+    """The first line that was not an event, for instance of an HTML page."""
     cut: bool
     """The body ended in the middle of an event."""
     cause: str
-    """Why the bytes ended, where it was not the provider who ended them."""
+    """Why the bytes ended, if it was not the provider that ended them."""
     how: How
     """The kind of that."""
     damaged: str
@@ -285,14 +285,14 @@ class Witnesses:
 
 
 LONGEST = 500
-"""Characters of a provider's own words."""
+"""Characters of a provider's own text."""
 _HTML = re.compile(r"\s*<[!/a-zA-Z]")
 _SAY_CALLS = ("tool_calls", "function_call", "tool_use")
 
 
 def says_enough(text: str, calls: Sequence[ToolCall], finish: str | None) -> bool:
-    """Of a response that ended as it should, and of which everything could be read: is it whole? The short way to the
-    same verdict, for nearly all responses."""
+    """Is a response complete that ended as it should and could be read completely? A fast path to the same verdict, for
+    nearly all responses."""
     if calls:
         return not any(call.problem for call in calls)
     return bool(text) and not text.isspace() and finish not in _SAY_CALLS
@@ -301,7 +301,7 @@ def says_enough(text: str, calls: Sequence[ToolCall], finish: str | None) -> boo
 def judge(seen: Witnesses) -> Verdict:
     kind, reason = _kind(seen)
     names = tuple(call.name for call in seen.broken_calls)
-    # Some say that they were done though the token limit cut them.
+    # Some servers report that they were done although the token limit cut them.
     meaning = "length" if kind == "cut_call" and _met_its_limit(seen) else seen.meaning
     again = kind != "whole" and _again(kind, meaning, seen)
     return Verdict(kind, reason, seen.finish, meaning, seen.bytes_seen, seen.text, names, seen.error, again)
@@ -329,7 +329,8 @@ def _again(kind: VerdictKind, meaning: Meaning, seen: Witnesses) -> bool:
     if kind == "error":
         return complaint_of(seen.error) != "refused"
     if kind == "cut_call":
-        # The limit would cut it again; and arguments that are whole but wrong are the model's own, it is told.
+        # The limit would cut it again; and complete but wrong arguments are the model's mistake, which it reads as an
+        # error.
         cut = any(call.problem.startswith(UNFINISHED) for call in seen.broken_calls) or not seen.broken_calls
         return cut and meaning != "length"
     return kind not in ("late", "too_long")
@@ -385,7 +386,7 @@ _WORDS = ("message", "error", "msg", "error_msg", "detail", "reason")
 
 
 def error_text(error: Json) -> str:
-    """The words of a provider's error object, whatever its shape."""
+    """The text of a provider's error object, whatever its shape."""
     found = error
     for _ in range(5):  # as deep as errors are seen inside errors
         if isinstance(found, str) and found:

@@ -1,6 +1,6 @@
-"""The chain of calls and results: where it grows (`Transcript`), how it stands, how it is mended, cut and saved.
+"""The chain of calls and results: growing it (`Transcript`), checking, repairing, shortening and saving it.
 
-`History` and `apply` let other spellings of a history, such as a wire's raw messages, be mended by the same edits.
+With `History` and `apply` other formats of a history, such as a wire's raw messages, are repaired by the same edits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A history in any spelling, taken apart for `repairs` and put together again with its edits applied.
+"""A history in any format, taken apart for `repairs` and put together again with its edits applied.
 
-One algorithm for all spellings; a spelling says through `History` how its messages come apart. What no edit touches
-stays the very same object, and what moves keeps every field that we do not know.
+One algorithm for all formats; a format implements `History` to take its messages apart. What no edit touches stays the
+very same object, and what moves keeps every unknown field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One part of a message: what it is for the chain, and its `value` in the spelling of the history."""
+    """One part of a message: what it is for the chain, and its `value` in the format of the history."""
 
     kind: Kind
     value: Any
@@ -30,13 +30,13 @@ class Piece:
 
 
 class History(Protocol[M]):
-    """One spelling of a history."""
+    """One format of a history."""
 
     unique: bool
-    """May no two calls of the whole history share an id?"""
+    """Must ids be unique in the complete history?"""
 
     def run(self, message: M) -> str:
-        """Neighbours with the same run are one turn; "" stands alone."""
+        """Adjacent messages with the same run are one turn; "" is always a turn of its own."""
         ...
 
     def pieces(self, message: M) -> list[Piece]:
@@ -56,7 +56,7 @@ class History(Protocol[M]):
         ...
 
     def error(self, call: Any, text: str) -> Any:
-        """A result that tells of an error."""
+        """A result that reports an error."""
         ...
 
     def renamed(self, piece: Piece, id: str) -> Any: ...
@@ -81,9 +81,9 @@ def repair_with(
 
 
 def repair(messages: Iterable[Message], *, answer_open: bool = True) -> tuple[tuple[Message, ...], list[HistoryEdit]]:
-    """The history as `Transcript` takes it, and what had to be changed for that.
+    """The history as `Transcript` accepts it, and what had to be changed for that.
 
-    `answer_open=False` leaves calls alone that stand open at the very end: they may still be run.
+    `answer_open=False` does not touch calls that are open at the very end: they may still be run.
     """
     repaired, edits = repair_with(_OWN, tuple(messages), answer_open=answer_open)
     return tuple(repaired), edits

@@ -1,7 +1,7 @@
-"""What is wrong with a chain of calls and results, as a list of named edits that would make it right.
+"""What is wrong with a chain of calls and results, as a list of named edits that would fix it.
 
-A pure function over a neutral view of a history (`Link`), so that our own messages and every wire's raw messages share
-one judgement. Nothing is changed here and no message is looked into: `histories` applies the edits.
+A pure function over a neutral view of a history (`Link`), so that our own messages and every wire's raw messages follow
+the same rules. Nothing is changed here and no message is read: `histories` applies the edits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_RESULT = "Error: no result was recorded for this call"
 
 
 class Place(NamedTuple):
-    """Where a thing stands: the position of its message in the history, and its own position in that message."""
+    """Where something is: the position of its message in the history, and its own position in that message."""
 
     message: int
     part: int
@@ -27,11 +27,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One thing of a history as the chain sees it.
+    """One item of a history as the chain sees it.
 
-    `turn` numbers what the wire takes for one message: results must be the first things of the turn directly after the
-    turn of their calls. `id` is None where a wire gives no ids and `name` has to tell which call is meant; it is empty
-    where there should be one.
+    `turn` numbers what the wire treats as one message: results must be the first items of the turn directly after the
+    turn of their calls. `id` is None if a wire has no ids and `name` identifies the call; it is empty if the id is
+    missing.
     """
 
     kind: Kind
@@ -43,7 +43,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The result at `place` goes: it answers no call ("orphan"), or one that has its result already ("doubled")."""
+    """The result at `place` is removed: it answers no call ("orphan"), or one that has its result already
+    ("doubled")."""
 
     id: str
     place: Place
@@ -52,7 +53,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """The call at `place` gets `text` for its result, an error, at position `index` among the results of its turn."""
+    """The call at `place` gets an error with `text` as its result, at position `index` among the results of its
+    turn."""
 
     id: str
     place: Place
@@ -63,7 +65,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The result at `place` goes to position `index` among the results of the turn in which its `call` stands."""
+    """The result at `place` moves to position `index` among the results of the turn of its `call`."""
 
     id: str
     place: Place
@@ -92,9 +94,9 @@ def repairs(
 ) -> list[HistoryEdit]:
     """The edits that make the chain valid, in the order of the history; none for a valid one.
 
-    `answer_open=False` leaves open calls at the very end alone: they may still be executed. `whole=False` says that
-    the history began before what is seen here, so that a result without its call is left alone. `unique` asks for ids
-    that no two calls of the whole history share; otherwise they may start anew in each turn.
+    `answer_open=False` does not touch open calls at the very end: they may still be executed. `whole=False` means that
+    an earlier part of the history is missing here, so that a result without its call is not touched. `unique` requires
+    ids that are unique in the complete history; otherwise they may repeat in each turn.
     """
     turns = [list(turn) for _, turn in groupby(links, key=lambda link: link.turn)]
     call_of, strays = _match(links, whole)
@@ -136,7 +138,7 @@ def _placed(
     highest = -1
     for head in heads:
         call = call_of.get(head.place)
-        if call is None:  # of a call that is not in sight: stays where it is
+        if call is None:  # its call is in the missing part: it stays where it is
             line.append((highest, None))
         elif order.get(call.place, -1) > highest:
             highest = order[call.place]
@@ -154,7 +156,7 @@ def _placed(
 
 
 def _tail(turns: Sequence[Sequence[Link]]) -> int | None:
-    """The turn whose calls may still be executed: nothing but results stands after it."""
+    """The turn whose calls may still be executed: only results follow it."""
     for number in range(len(turns) - 1, -1, -1):
         kinds = {link.kind for link in turns[number]}
         if "call" in kinds:
@@ -203,9 +205,9 @@ def _renames(links: Iterable[Link], call_of: Mapping[Place, Link], ids: Mapping[
 def _match(links: Sequence[Link], whole: bool) -> tuple[dict[Place, Link], dict[Place, tuple[Link, str]]]:
     """For each result its call: the nearest turn before it that has such a call without a result, there the first.
 
-    Results that answer none are strays, with what is wrong with them. A result before the only call with its id is
-    still its result, unless that call has one of its own. Results that name nothing at all answer the calls without
-    ids before them, in order, if there are as many.
+    Results that answer no call are strays, with the reason. A result before the only call with its id is still its
+    result, unless that call has one of its own. Results that name nothing at all answer the calls without ids before
+    them, in order, if there are as many.
     """
     waiting = _Waiting()
     call_of: dict[Place, Link] = {}

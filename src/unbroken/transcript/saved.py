@@ -179,7 +179,7 @@ def _read_call(saved: Object) -> ToolCall:
         arguments=None if arguments is None else _object(arguments),
         raw=_get(saved, "raw", ""),
         index=_get(saved, "index", 0),
-        # A call may run when it says so, so nothing but its own word counts.
+        # A call may run if it is `complete`, so the field is required.
         complete=_need(saved, "complete", False),
         kind=_get(saved, "kind", "function"),
         problem=_get(saved, "problem", ""),
@@ -216,7 +216,7 @@ def _cache(saved: Object) -> CacheMark:
 
 def _ended_as(saved: Object) -> Outcome | None:
     if _get(saved, "uncertain", False):
-        return "unknown"  # as it was saved before there were outcomes
+        return "unknown"  # saved before there were outcomes
     outcome = saved.get("outcome")
     if outcome is not None and outcome not in OUTCOMES:
         raise _Unreadable(f"`outcome` is {outcome!r}, not one of {', '.join(OUTCOMES)}")

@@ -1,7 +1,7 @@
 """A history that was too long for its model, made about half as long by leaving out the middle of large tool results.
 
-Only what tools returned is cut: never what somebody said, never a call, an id or the order, so the chain stays as it
-is. When that is called for, and how often, is decided above.
+Only tool results are cut, never messages, calls, ids or the order, so the chain stays valid. The caller decides when
+and how often.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from unbroken.messages import Assistant, Media, Message, Part, Text, ToolMessage, ToolResult
 
 SMALL = 1_000
-"""Characters: a result below that stays."""
+"""Characters: a shorter result is not cut."""
 
 LEAST = 500
 """Characters that stay of a result that is cut."""
 
 _WORTH = 200
-"""Characters: less than that is not worth a remark."""
+"""Characters: cutting less than that is not worthwhile."""
 
 _WHY = "left out: the history was too long for the model"
 
 _IMAGE = 6_000
-"""An image costs about as much as so many characters, however long its base64 is."""
+"""An image costs about as much as this many characters, however long its base64 is."""
 
 _PER_CHARACTER = 8
 """Characters of base64 of any other file that cost about as much as one of text."""
@@ -33,7 +33,7 @@ _PER_CHARACTER = 8
 def shorten(messages: Sequence[Message]) -> tuple[Message, ...] | None:
     """The same history with its largest results cut in the middle, or None if there is nothing to cut.
 
-    Results of earlier rounds go first, and all down to one length; those of the last round only if that is not enough.
+    Results of earlier rounds are cut first, all to the same length; those of the last round only if that is not enough.
     A result that was cut before is not cut again.
     """
     last = max((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), default=-1)
@@ -57,7 +57,7 @@ def shorten(messages: Sequence[Message]) -> tuple[Message, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Large:
-    """A result that may be cut, and where it stands."""
+    """A result that may be cut, and where it is."""
 
     message: int
     index: int
@@ -113,7 +113,7 @@ def _weight(part: Part) -> int:
 
 
 def _cut(result: ToolResult, line: int) -> ToolResult:
-    """Media go first where they are most of it. `native` would be sent as it is, so it goes in any case."""
+    """Media are removed first if they are most of it. `native` would be sent unchanged, so it is always removed."""
     parts = result.content
     text = len(result.text)
     if _size(result) > 2 * text:
@@ -127,7 +127,7 @@ def _cut(result: ToolResult, line: int) -> ToolResult:
 
 
 def _without_media(parts: tuple[Part, ...], line: int) -> tuple[Part, ...]:
-    """The largest ones become a remark until the rest is no longer than the line."""
+    """Replaces the largest ones by a note until the rest is no longer than the line."""
     size = sum(map(_weight, parts))
     kept = list(parts)
     media = [(at, part) for at, part in enumerate(parts) if isinstance(part, Media)]
@@ -146,7 +146,7 @@ def _called(media: Media) -> str:
 
 
 def _without_middle(parts: tuple[Part, ...], kept: int) -> tuple[Part, ...]:
-    """What stands at the end is often what counts, so both ends stay."""
+    """The end is often what counts, so both ends are kept."""
     whole = "".join(part.text for part in parts if isinstance(part, Text))
     head = _seam(whole, kept - kept // 2)
     tail = _seam(whole, len(whole) - kept // 2)
@@ -165,7 +165,7 @@ def _without_middle(parts: tuple[Part, ...], kept: int) -> tuple[Part, ...]:
 
 
 def _seam(text: str, at: int) -> int:
-    """The place at or a little before `at` that tears no character apart that a reader sees as one."""
+    """A position at or a little before `at` that does not split a character."""
     for place in range(at, max(at - 16, 0), -1):
         if not {text[place - 1], text[place]} & {"\u200d"} and unicodedata.category(text[place]) not in _JOINED:
             return place
@@ -175,7 +175,7 @@ def _seam(text: str, at: int) -> int:
 _JOINED = ("Mn", "Mc", "Me", "Sk")
 
 
-# How long a history is, by its characters: for estimates, where nobody has counted tokens.
+# How long a history is, in characters: for estimates, if tokens are not reported.
 
 
 CHARACTERS_PER_TOKEN = 4
@@ -183,7 +183,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 def characters(message: Message) -> int:
-    """For estimates. Media are left out: nobody counts them alike."""
+    """For estimates. Media are left out: every provider counts them differently."""
     if isinstance(message, Assistant):
         count = len(message.text) + len(message.reasoning)
         for call in message.calls:

@@ -1,7 +1,6 @@
-"""The only place where a chain grows: every call gets exactly one result, in call order, before anything else is said.
+"""The only place where a chain grows: every call gets exactly one result, in call order, before the next message.
 
-A step that would break this raises `InvalidStep` and changes nothing. Mending a history that came in broken is not done
-here: `repair` does it, and says what it changed.
+A step that would break this raises `InvalidStep` and changes nothing. `repair` fixes a history that came in broken.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class Transcript:
         return not self._calls
 
     def add(self, message: Message) -> None:
-        """The next message. `InvalidStep`, and nothing changed, where it cannot stand: text while a call is open,
-        results that do not fit the calls."""
+        """Adds a message. Raises `InvalidStep` and changes nothing if it is not allowed here: text while a call is
+        open, results that do not fit the calls."""
         match message:
             case System() | User():
                 self._refuse_while_open(message)
@@ -129,11 +128,9 @@ class Transcript:
         return InvalidStep(f"message {len(self._messages)}: {what}; {_WAY_OUT}")
 
 
-# How a chain of calls stands: how many calls and results there are, which calls are open, which results are orphans.
-#
-# Judged by the same rules as `repairs`, so a history is complete exactly when none of its calls would be given an
-# error for a result. Our own messages and a `Transcript` are read here; raw messages of a wire are read in
-# `wires.chain`.
+# The state of a chain of calls: how many calls and results there are, which calls are open, which results are orphans.
+# The rules are those of `repairs`, so a history is complete exactly if none of its calls would get an error as its
+# result. Our own messages and a `Transcript` are read here; raw messages of a wire are read in `wires.chain`.
 
 
 @dataclass(frozen=True, slots=True)

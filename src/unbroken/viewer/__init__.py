@@ -1,4 +1,4 @@
-"""Recordings to look at: one picture of a run, drawn by a page in the browser and by the terminal."""
+"""Shows recordings: one picture of a run, drawn by a page in the browser and by the terminal."""
 
 from unbroken.viewer.listing import Shelf
 from unbroken.viewer.picture import Picture, draw

@@ -1,4 +1,4 @@
-"""What a recording holds, as fields that are safe to show: entries of the page, cut and clipped."""
+"""The content of a recording as fields that are safe to show: entries of the page, with long texts cut."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
 from unbroken.wires.jsontext import dump_arguments
 
-# What a line of a recording holds, whatever somebody has written into it: a value of the wanted type, or a default.
-#
-# Recordings come from elsewhere. What is missing or of another type is not shown; nothing breaks on it.
+# Reads a field of a line, whatever it contains: a value of the wanted type, or a default. Recordings are untrusted.
+# What is missing or of another type is not shown; nothing breaks on it.
 
 
 LONGEST_FIELD = 1_000
-"""Characters of what is not meant to be long."""
+"""Characters of fields that are not meant to be long."""
 
 
 def text(line: Line, name: str) -> str:
@@ -88,13 +87,13 @@ _PIECES = {"text": "text_added", "reasoning": "reasoning_added"}
 
 
 def entries_of(recording: Recording, times: Sequence[float]) -> tuple[tuple[Entry, ...], int]:
-    """And how many events are missing: each has a number."""
+    """The entries, and how many events are missing, by their numbers."""
     found: list[Entry] = []
     pieces: list[Entry] = []
-    """Of a stream: an event was said of each, which is told by its number that no other has."""
+    """Pieces of a stream: each was an event, whose number no other event has."""
     next_seq = missing = 0
     silent = False
-    """An answer that comes again is said when it is whole."""
+    """A retried answer is emitted when it is complete."""
     for at, line in zip(times, recording.lines, strict=True):
         is_event = line["line"] == "event"
         kind = text(line, "event") if is_event else text(line, "delta") or text(line, "line")
@@ -125,19 +124,19 @@ def _short(value: Json) -> Json:
     return value if len(told) <= LONGEST else f"{told[:LONGEST]}… ({len(told):,} characters)"
 
 
-# Long texts, cut to what can be looked at. A picture holds many: each has a most, and so have all of them together.
+# Cuts long texts. A picture holds many: there is a limit for each, and one for all of them together.
 
 
 MOST = 100_000
 """Characters that are shown of one text."""
 ALTOGETHER = 24_000_000
 SPARING = 1_000
-"""Characters of each text, once all of them together have come to that."""
+"""Characters of each text, once all of them together have reached that limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """The beginning of a text, and how many bytes all of it has."""
+    """The beginning of a text, and the size of all of it in bytes."""
 
     text: str
     size: int
@@ -145,7 +144,7 @@ class Clip:
 
 
 class Clipper:
-    """Of one picture."""
+    """Cuts the texts of one picture."""
 
     def __init__(self, most: int = MOST, altogether: int = ALTOGETHER) -> None:
         self._most = most

@@ -1,9 +1,9 @@
-"""What happened when, read off the lines of a recording: each turn with the model's answer and its calls.
+"""What happened when, from the lines of a recording: each turn with the model's answer and its calls.
 
-A fold over the lines in their order, in seconds from the start of the run; the time in which nobody was there, before a
-run was resumed, is left out. What became of each call is known by a `RunView`, which the events are fed to; the deltas
-tell when it was written, and how the answers came. An answer that breaks off and comes again is one turn with two
-attempts, and a call that adopts another one is one lane, from the first byte to the end.
+Reads the lines in order, in seconds from the start of the run, without the time before a run was resumed. A `RunView`,
+which gets the events, knows the outcome of each call; the deltas show when it was written, and how the answers arrived.
+An answer that breaks off and is retried is one turn with two attempts, and a call that adopts another one is one lane,
+from the first byte to the end.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ UNCERTAIN = "it may have taken effect before the run stopped: somebody has to sa
 
 
 class Lanes:
-    """`read` takes every line, once. A `recorded_inputs` is what a model said, without the run around it."""
+    """`read` takes every line, once. `model_only`: the recording holds only requests and answers of a model, not a
+    run."""
 
-    def __init__(self, clips: Clipper, began: float, tape: bool = False) -> None:
+    def __init__(self, clips: Clipper, began: float, model_only: bool = False) -> None:
         self.turns: list[Turn] = []
         self.marks: list[Mark] = []
         self.now = 0.0
@@ -50,35 +51,35 @@ class Lanes:
         """Of every line."""
         self.end: Line | None = None
         """The event in which the run ended."""
-        self._tape = tape
+        self._model_only = model_only
         self._clips = clips
         self._began = began
         self._away = 0.0
-        """Seconds in which nobody was there."""
+        """Seconds between a crash and a resume."""
         self._view = RunView()
         self._by_turn: dict[int, Turn] = {}
         self._by_number: dict[int, CallLane] = {}
         self._by_id: dict[str, CallLane] = {}
         """The last call of each id."""
         self._unnumbered: dict[str, CallLane] = {}
-        """The same of calls that have no number yet."""
+        """The same for calls that have no number yet."""
         self._open: dict[int, CallLane] = {}
-        """Of the answer that is being heard, by index."""
+        """The calls of the answer that is being read, by index."""
         self._settled: set[int] = set()
-        """Calls that had ended before their process died: the run that is resumed takes what they gave."""
+        """Calls that had ended before their process died: the resumed run uses their results."""
         self._died: set[int] = set()
         """Calls that ran when their process died, and have not started again."""
         self._begun_by: set[str] = set()
         self._said: list[str] = []
         self._reasoned: list[str] = []
         self._coming: list[Line] = []
-        """The deltas of the answer that is being heard."""
+        """The deltas of the answer that is being read."""
         self._whole: list[Line] = []
-        """The same of the last one that was complete, as long as its turn is the last."""
+        """The same for the last complete answer, as long as its turn is the last."""
         self._tried = 0
         """Attempts at the last turn before the run was resumed."""
         self._resumed = False
-        """The next request may be that of the last turn once more."""
+        """The next request may repeat that of the last turn."""
 
     def read(self, lines: Iterable[Line]) -> None:
         for line in lines:
@@ -98,7 +99,7 @@ class Lanes:
     def when(self, line: Line) -> float:
         """Seconds from the start of the run."""
         at = self._at(line)
-        return self.now if at is None else max(round(at - self._away, 6), 0.0)  # a time of day is no finer than that
+        return self.now if at is None else max(round(at - self._away, 6), 0.0)  # a time of day is no more precise
 
     def _at(self, line: Line) -> float | None:
         at = number(line, "at")
@@ -109,7 +110,7 @@ class Lanes:
     # Turns
 
     def _begin(self, turn: int, at: float, by: str) -> Turn:
-        """A turn begins with an event and with a request, in either order; without both where something was lost."""
+        """A turn begins with an event and a request, in either order; one may be missing if something was lost."""
         known = self.turns[-1] if self.turns else None
         if known is not None and known.number == turn:
             if self._resumed:
@@ -137,7 +138,7 @@ class Lanes:
         self._open, self._said, self._reasoned, self._coming = {}, [], [], []
 
     def _void_unnumbered(self) -> None:
-        """What had begun of an answer that broke off and never became a call."""
+        """Drops calls of an answer that broke off before they were complete."""
         numbered = {id(lane) for lane in self._by_number.values()}
         for lane in self._open.values():
             lane.void = id(lane) not in numbered
@@ -175,7 +176,7 @@ class Lanes:
                 self._died.add(call.number)
 
     def _try_again(self, turn: Turn, at: float) -> None:
-        """An answer that was complete is replayed out of the recording. That it was another one is known at its end."""
+        """A complete answer is replayed from the recording. Only its end shows whether it was a different one."""
         turn.attempts[-1].broken = turn.attempts[-1].broken or ANEW
         self._tried = len(turn.attempts)
         turn.attempts.append(Attempt(at))
@@ -183,7 +184,7 @@ class Lanes:
         self._hear_anew()
 
     def _forget_replay(self) -> None:
-        """An answer that was replayed is no attempt of its own."""
+        """A replayed answer does not count as an attempt."""
         if self._whole and self._coming is not self._whole and _same(self._coming, self._whole):
             turn = self.turns[-1]
             del turn.attempts[self._tried :]
@@ -277,7 +278,7 @@ class Lanes:
 
     def _written(self, lane: CallLane, saved: Line, at: float) -> None:
         lane.written = at
-        self._by_id[lane.id] = self._unnumbered[lane.id] = lane  # not when it begins: its id may change until now
+        self._by_id[lane.id] = self._unnumbered[lane.id] = lane  # not earlier: its id may change until now
         lane.problem = words(saved, "problem")
         lane.notes = [note[:LONGEST_FIELD] for note in as_list(saved.get("notes")) if isinstance(note, str)]
         arguments = saved.get("arguments")
@@ -290,7 +291,7 @@ class Lanes:
             turn.reasoning = self._clips.text("".join(self._reasoned))
 
     def _broken(self, turn: Turn, kind: str, line: Line, at: float) -> None:
-        """An attempt failed; what had come of its answer is void."""
+        """An attempt failed; its partial answer is void."""
         if kind == "attempt_failed":
             verdict, last = inner(line, "verdict"), turn.attempts[-1]
             last.ended, last.kind, last.model = at, words(verdict, "kind"), words(verdict, "model")
@@ -349,7 +350,7 @@ class Lanes:
                 pass
 
     def _adopt(self, event: CallAdopted, lane: CallLane) -> None:
-        """The lane of the call that it continues is its own from now on."""
+        """Takes over the lane of the call that it continues."""
         before = self._by_number.get(event.adopted)
         if before is None or before is lane:
             return
@@ -373,14 +374,14 @@ class Lanes:
         return lane
 
     def _new_lane(self, number: int, name: str, id: str, at: float) -> CallLane:
-        """A run that is resumed begins with calls that nobody saw being written."""
+        """A resumed run begins with calls that were written before its recording."""
         turn = self._turn(number, at)
         lane = self._by_id[id] = CallLane(number, len(turn.calls), name[:LONGEST_FIELD], id[:LONGEST_FIELD])
         turn.calls.append(lane)
         return lane
 
     def _find(self, line: Line, at: float) -> CallLane:
-        """The call that a line is about: what was decided about a call is known by its id alone."""
+        """The call that a line is about: an approval has only the id of its call."""
         id = words(line, "call_id")
         known = self._by_number.get(count(line, "call")) if "call" in line else self._by_id.get(id)
         return known or self._new_lane(count(line, "turn"), words(line, "name"), id, at)
@@ -391,7 +392,7 @@ class Lanes:
         return (call for turn in self.turns for call in turn.calls)
 
     def _close(self) -> None:
-        """What has not ended, and which turns were rounds."""
+        """Closes what has not ended, and finds which turns were rounds."""
         self._forget_replay()
         if self.turns:
             self._heard(self.turns[-1])
@@ -400,7 +401,7 @@ class Lanes:
         last = {id(lane): (lane, call) for call, lane in self._by_number.items()}  # the last call of each lane
         for lane, call in last.values():
             self._tell(lane, self._view.by_number[call])
-        over = self.end is not None or self._tape
+        over = self.end is not None or self._model_only
         rounds = 0
         for turn in self.turns:
             turn.calls = [lane for lane in turn.calls if not lane.void]
@@ -408,12 +409,12 @@ class Lanes:
                 if lane.ended is None and lane.state == "waiting" and over:
                     lane.state = "dropped" if lane.died else "handed"
             turn.calls.sort(key=lambda lane: (lane.state != "dropped", lane.index))
-            # After a limit the model is asked for an answer: calls in it are refused, and make no round.
+            # After a limit the model is asked for an answer: calls in it are refused, and are not a round.
             if not turn.final and any(lane.state not in ("dropped", "withdrawn") for lane in turn.calls):
                 turn.round = rounds = rounds + 1
 
     def _tell(self, lane: CallLane, call: CallView) -> None:
-        """What became of the call."""
+        """Copies the outcome of the call."""
         if lane.state == "withdrawn":
             return
         if call.number not in self._died:
@@ -441,14 +442,14 @@ def _state(lane: CallLane, call: CallView) -> State:
 
 
 def _same(coming: list[Line], whole: list[Line]) -> bool:
-    """Is it the beginning of that answer?"""
+    """Is `coming` the beginning of that answer?"""
     return len(coming) <= len(whole) and all(
         {**one, "at": 0} == {**other, "at": 0} for one, other in zip(coming, whole, strict=False)
     )
 
 
 def _parts(result: Line) -> Iterator[str]:
-    """The content of a result in words: of media only what they are."""
+    """The content of a result as text: media are only named."""
     for part in objects(result, "content"):
         if part.get("type") == "text":
             yield text(part, "text")

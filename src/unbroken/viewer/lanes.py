@@ -1,4 +1,5 @@
-"""What a run is drawn as: turns, the attempts at their answers, calls. Plain data; `folding` reads it off the lines."""
+"""What is drawn of a run: turns, the attempts at their answers, calls. Plain data; `folding` builds it from the
+lines."""
 
 from __future__ import annotations
 
@@ -21,13 +22,14 @@ State: TypeAlias = Literal[
     "handed",
     "withdrawn",
 ]
-"""How a call ended: with a result, with an error, with that of its twin, answered without its tool, not whole, lost
-with its answer; or not at all: it still ran, it still waited, it was handed to a client, it was none."""
+"""How a call ended: with a result, with an error, with the result of an identical call, answered without its tool,
+incomplete, lost with its answer; or not at all: it still ran, it still waited, it was handed to a client, it was not a
+call."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """What came of an answer without a break: text, reasoning, or calls."""
+    """A part of an answer that arrived without a gap: text, reasoning, or calls."""
 
     kind: str
     start: float
@@ -38,7 +40,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at an answer. If it is `broken`, that says why, and another follows after `wait` seconds."""
+    """One attempt at an answer. `broken` is the reason if it failed; another follows after `wait` seconds."""
 
     asked: float
     first: float | None = None
@@ -54,7 +56,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class CallLane:
-    """One call. Times are None where it has not come to that, or where nobody saw it."""
+    """One call. A time is None if it did not happen or was not recorded."""
 
     turn: int
     index: int
@@ -70,11 +72,11 @@ class CallLane:
     early: bool = False
     ended: float | None = None
     seconds: float | None = None
-    """As its tool ran, by the event that says so."""
+    """How long its tool ran, from the event."""
     died: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """When it ran and was lost with its process."""
     void: bool = False
-    """It is none any more, and is not drawn."""
+    """It is no longer a call, and is not drawn."""
     state: State = "waiting"
     error: bool = False
     duplicate_of: str = ""
@@ -102,11 +104,11 @@ class Turn:
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     calls: list[CallLane] = field(default_factory=list[CallLane])
     ended: float | None = None
-    """Its answer was whole, or given up."""
+    """Its answer was complete, or given up."""
     finished: float | None = None
     """Its calls had their results."""
     asked_again: float | None = None
-    """The run was resumed here; its answer was said again, if it had been whole."""
+    """The run was resumed here; its answer was repeated, if it had been complete."""
     failed: str = ""
     verdict: str = ""
     finish: str = ""
@@ -129,7 +131,7 @@ class Mark:
 
 
 def state_of(call: CallView) -> State:
-    """How a call of a run stands."""
+    """The state of a call."""
     if call.dropped is not None:
         return "dropped"
     match call.outcome:

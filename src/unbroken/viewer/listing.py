@@ -1,4 +1,4 @@
-"""The recordings of a folder, or the one that was named: what the list shows of each, and which file a name means.
+"""The recordings of a folder, or a single one: what the list shows of each, and which file belongs to a name.
 
 A name is looked up among those of the folder and never becomes a path: nothing else can be read.
 """
@@ -17,16 +17,16 @@ from unbroken.viewer.picture import RECORDED, Picture, draw, shown_name
 from unbroken.wires.jsontext import loads
 
 _LOOKED_INTO = 1000
-"""So many folders, and files in each, are looked at to find where recordings are."""
+"""How many folders, and files in each, are searched for recordings."""
 SEARCHED = 512 * 1024 * 1024
-"""Bytes that are read to count failed calls; of what is beyond that the number is not known."""
+"""Bytes that are read to count failed calls; beyond that the number is unknown."""
 SEARCHED_AT_ONCE = 16 * 1024 * 1024
-"""The same, where somebody waits for the list: it is counted on when the list is asked for again."""
+"""The same, if somebody waits for the list: counting continues when the list is requested again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recording in the list. With a `problem` it is none."""
+    """One recording in the list. `problem` is set if it is not a recording."""
 
     name: str
     problem: str
@@ -57,10 +57,11 @@ class Shelf:
         if self.one and (problem := summarize(path).problem):
             raise UserError(problem)
         self._failed: dict[tuple[str, int], int] = {}
-        """Of files that were counted, by name and size: a recording only ever grows."""
+        """Counts of files, by name and size: a recording only ever grows."""
 
     def rows(self, search: int = SEARCHED) -> list[Row]:
-        """The latest first. Up to `search` bytes are read to count failed calls; of the rest `failed` is None."""
+        """The rows, the latest first. Up to `search` bytes are read to count failed calls; for the rest `failed` is
+        None."""
         rows: list[Row] = []
         for summary in [summarize(self.path)] if self.one else list_recordings(self.path):
             failed = self._failed.get((summary.path.name, summary.size))
@@ -97,9 +98,9 @@ class Shelf:
 
 
 def count_failed(path: Path) -> int:
-    """Calls of messages that were answered with an error. Other lines are not parsed: within a text of theirs a
-    quotation mark is never without a backslash, so what is looked for is found only where it is meant. A call that is
-    adopted, because a run was resumed say, is counted as the one that adopts it."""
+    """Counts calls that were answered with an error. Other lines are not parsed: inside JSON strings quotation marks
+    are escaped, so the search finds only real fields. A call that is adopted, for example in a resumed run, is counted
+    as the one that adopts it."""
     failed: set[bytes | tuple[str, str]] = set()
     with path.open("rb") as file:
         for line in file:
@@ -125,7 +126,7 @@ def _call_of(line: bytes, field: str) -> tuple[str, str] | None:
 
 
 def recordings_below(folder: Path) -> list[Path]:
-    """Folders in this one that have recordings, however deep: for somebody who named the wrong one."""
+    """Subfolders with recordings, at any depth: a hint if the wrong folder was named."""
     found: list[Path] = []
     for here, _, names in islice(os.walk(folder), _LOOKED_INTO):
         path = Path(here)

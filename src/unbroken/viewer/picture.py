@@ -1,7 +1,7 @@
 """One run as a picture: plain data, from which the page and the terminal draw the same. Pure: a `Recording` in.
 
-It says what is there in seconds from the start of the run, with long texts cut (`clips`). It does not say how anything
-looks. `folding` finds the turns and calls in it, `request_messages` the messages.
+It holds what happened, in seconds from the start of the run, with long texts cut. It does not define how anything
+looks. `folding` finds the turns and calls, `request_messages` the messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unbroken.viewer.lanes import CallLane, Mark, Turn
 from unbroken.viewer.request_messages import AskedRequest, prompt_of, requests_of
 
 _TOLD = 3
-"""Banners of a kind: what is shown should not be hidden by them."""
+"""The most banners of one kind, so that they do not hide the picture."""
 RECORDED = "recorded"
 """The agent's name, and the state, of what the fixture `recorded` keeps."""
 
@@ -32,7 +32,7 @@ class Totals:
     rounds: int
     requests: int
     attempts: int
-    """Requests that were sent, with those that failed."""
+    """Requests that were sent, including those that failed."""
     calls: int
     failed: int
     early: int
@@ -43,17 +43,17 @@ class Totals:
     uncertain: int
     """Their process died while they ran, and nobody knows whether they took effect."""
     retries: int
-    """Requests that were made again, for whatever reason."""
+    """Requests that were retried, for whatever reason."""
     restarts: int
     """The same, because the answer broke off."""
     input_tokens: int
     output_tokens: int
     estimated: bool
-    """Somebody had to guess the tokens."""
+    """The tokens are estimated."""
     tool_seconds: float
-    """Of all tools, one after the other."""
+    """Seconds of all tools, added up."""
     waited: float
-    """Seconds that calls were whole and did not run yet."""
+    """Seconds that complete calls waited before they ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,14 @@ class Picture:
     """Its clock was a virtual one."""
     prompt: str
     state: str
-    """Its stop reason; `failed`; `unfinished` if it has no end; `recorded` if it is no run, but what a model said."""
+    """Its stop reason; `failed`; `unfinished` if it has no end; `recorded` if it is not a run, but the answers of a
+    model."""
     answer: Clip
-    """What it came to: the text, or the error."""
+    """The answer, or the error."""
     seconds: float
-    """Without the time in which nobody was there, before it was resumed."""
+    """Without the time before it was resumed."""
     banners: tuple[str, ...]
-    """What somebody should know who looks at it, in words."""
+    """Notes for the viewer."""
     totals: Totals
     turns: tuple[Turn, ...]
     marks: tuple[Mark, ...]
@@ -86,8 +87,8 @@ class Picture:
 def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
     """What the page shows of a recording: its requests and calls over time, its entries, its numbers."""
     clips = clips or Clipper()
-    tape = is_tape(recording)
-    lanes = Lanes(clips, _began(recording), tape)
+    model_only = is_model_only(recording)
+    lanes = Lanes(clips, _began(recording), model_only)
     lanes.read(recording.lines)
     end = lanes.end or {}
     entries, missing = entries_of(recording, lanes.times)
@@ -100,10 +101,10 @@ def draw(recording: Recording, clips: Clipper | None = None) -> Picture:
         words(inner(recording.head, "settings"), "schedule"),
         bool(recording.head.get("virtual")),
         prompt_of(recording),
-        RECORDED if tape else _state(lanes.end),
+        RECORDED if model_only else _state(lanes.end),
         clips.text(_answer(end)),
         _seconds(lanes),
-        tuple(_banners(recording, lanes, tape, missing)),
+        tuple(_banners(recording, lanes, model_only, missing)),
         _totals(lanes, end),
         tuple(lanes.turns),
         tuple(lanes.marks),
@@ -121,7 +122,7 @@ def picture_json(picture: object) -> bytes:
 
 
 def shown_name(path: Path) -> str:
-    """A name may be no text."""
+    """The name of a file as text: it may not be valid UTF-8."""
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
@@ -148,14 +149,14 @@ def _seconds(lanes: Lanes) -> float:
     return max([lanes.now, *(call.ended or 0.0 for call in lanes.calls())])
 
 
-def is_tape(recording: Recording) -> bool:
-    """Only what a model was asked and said, in a test: the run around it is not recorded."""
+def is_model_only(recording: Recording) -> bool:
+    """Does it hold only requests and answers of a model, from a test, and not a run?"""
     return text(recording.head, "agent_name") == RECORDED and next(recording.of("event"), None) is None
 
 
-def _banners(recording: Recording, lanes: Lanes, tape: bool, missing: int) -> list[str]:
+def _banners(recording: Recording, lanes: Lanes, model_only: bool, missing: int) -> list[str]:
     said: list[str] = []
-    if tape:
+    if model_only:
         said.append(
             "This is what a model said in a test (the fixture `recorded`). The tools ran there, and are not in it."
         )

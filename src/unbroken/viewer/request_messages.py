@@ -1,4 +1,4 @@
-"""The messages as the model saw them, request by request: of each only those that the request before had not."""
+"""The messages as the model saw them, request by request: of each only those that are new."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unbroken.viewer.folding import media
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Text, reasoning, a call, a result, or a file in words."""
+    """Text, reasoning, a call, a result, or the description of a file."""
 
     kind: str
     body: Clip
@@ -39,14 +39,15 @@ class AskedRequest:
     new: tuple[Said, ...]
     tools: tuple[str, ...]
     settings: Clip
-    """The rest: choice, sampling and so on, as far as it is not as usual. JSON."""
+    """The rest: choice, sampling and so on, without default values. JSON."""
 
 
 _SAID_ELSEWHERE = frozenset({"line", "at", "turn", "keep", "messages", "system", "tools", "state", "masked"})
 
 
 def requests_of(recording: Recording, clips: Clipper, times: Sequence[float]) -> tuple[AskedRequest, ...]:
-    """`Recording.requests` has each of them whole; here each message is looked at once. `times` are of all lines."""
+    """`Recording.requests` has each of them complete; here each message is processed once. `times` are those of all
+    lines."""
     found: list[AskedRequest] = []
     history = _History(objects(recording.head, "messages"))
     offered: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ class _History:
         self._asked = False
 
     def ask(self, line: Line) -> tuple[int, list[Line]]:
-        """How many of its first messages the request before had, and those that come then."""
+        """How many of its first messages were in the request before, and the new ones."""
         new, keep = objects(line, "messages"), min(count(line, "keep"), len(self._said))
         if self.is_written_again:
             keep, self.is_written_again = _alike(self._said, new), False
@@ -102,10 +103,10 @@ def _names(line: Line) -> tuple[str, ...]:
 
 
 def prompt_of(recording: Recording) -> str:
-    """What was asked, in words, short."""
+    """The prompt as short text."""
     head = recording.head
     asked = [head["question"]] if isinstance(head.get("question"), dict) else as_list(head.get("messages"))
-    if not asked:  # what a model said in a test: there is no run around it
+    if not asked:  # answers of a model from a test, without a run
         asked = [message for line in islice(recording.of("request"), 1) for message in as_list(line.get("messages"))]
     for message in map(as_object, reversed(asked)):
         if message.get("role") == "user":

@@ -1,7 +1,7 @@
 """Serves the page on this machine, to this machine: the list of recordings, and the picture of each.
 
-Whoever can open a web page on this machine could ask a server on the loopback, by a name of theirs that leads there
-(DNS rebinding); so a request has to name the loopback itself, and its data is for no other site.
+A web page that is open on this machine could reach a server on the loopback address through its own domain name (DNS
+rebinding); so a request has to name the loopback address itself, and other sites get no data.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from unbroken.errors import UserError
 from unbroken.viewer.listing import SEARCHED_AT_ONCE, Row, Shelf
 from unbroken.viewer.picture import picture_json
 
-# The page: `page.html` as it is served, or as one file that holds what it shows and needs nothing else.
-#
-# Nothing runs on it that is not in `page.html`: its policy names the one script and the one style by their hashes.
-#
-# What is shown is data within it, escaped so that no text of a recording can end the element that it stands in.
+# The page: `page.html` as it is served, or as one file that holds what it shows and needs nothing else. Nothing runs on
+# it that is not in `page.html`: its policy allows only one script and one style, by their hashes. The data is embedded
+# and escaped, so that no text of a recording can end its element.
 
 
 _PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
@@ -54,13 +52,12 @@ PAGE_HEADERS = {
 
 
 def served_page() -> bytes:
-    """It asks for its data where it came from."""
+    """The page; it loads its data from the same server."""
     return _PAGE.encode()
 
 
 def whole_page(shelf: Shelf, most: int = MOST) -> tuple[bytes, list[str]]:
-    """One file with all that is on the shelf, and what is not in it, in words. Of runs for which there is no room the
-    row in the list is there."""
+    """One file with all recordings, and a list of what was left out. Runs that do not fit are only in the list."""
     rows = shelf.rows()
     pictures: list[bytes] = []
     left_out: list[str] = []
@@ -92,8 +89,8 @@ def _draw(shelf: Shelf, row: Row) -> bytes | str:
 
 
 def _harmless(data: bytes) -> bytes:
-    """JSON within a script element: nothing may stand there that ends it, nor a line end that old scripts took for one.
-    All of these stand only within texts."""
+    """Escapes JSON for a script element: nothing may end the element, nor be a line end for old scripts. All of these
+    occur only inside strings."""
     for character, escaped in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):
         data = data.replace(character, escaped)
     return data
@@ -101,7 +98,7 @@ def _harmless(data: bytes) -> bytes:
 
 HOST = "127.0.0.1"
 _LOG = logging.getLogger("unbroken.viewer")
-_LOG.addHandler(logging.NullHandler())  # what is no HTTP is not worth a traceback on somebody's terminal
+_LOG.addHandler(logging.NullHandler())  # no traceback on the terminal for requests that are not HTTP
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _DATA_HEADERS = {name: value for name, value in PAGE_HEADERS.items() if name != "content-security-policy"} | {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'"
@@ -111,7 +108,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(shelf: Shelf, port: int = 0) -> AsyncGenerator[str]:
-    """The address of the page, as long as it is served."""
+    """Serves the page and yields its address."""
     runner = web.AppRunner(application(shelf), access_log=None, logger=_LOG, shutdown_timeout=1.0)
     await runner.setup()
     try:

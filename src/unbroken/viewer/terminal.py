@@ -1,6 +1,6 @@
 """The picture in the terminal: lines of rich text that fit the width; in a pipe the same without colours.
 
-What a page can open by a click stands here in one line: the marks after a call say how it ended.
+Details that the page opens on a click are one line here: the marks after a call show how it ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unbroken.viewer.waterfall import (
 
 _NARROWEST = 20
 _PROMPT = 20
-"""Columns that a prompt needs, to stand in the line of its run."""
+"""The least columns for a prompt in the line of its run."""
 
 
 def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterator[Text]:
@@ -72,8 +72,8 @@ def picture_lines(picture: Picture, width: int, glyphs: Glyphs = FINE) -> Iterat
 
 
 def list_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
-    """The list of runs; what is none comes last. The name of the file stands in the line of a run if there is room for
-    it, else below: it is what `unbroken view` and `unbroken replay` want to know."""
+    """The list of runs; files that are not recordings come last. The name of the file is in the line of its run if it
+    fits, else below: `unbroken view` and `unbroken replay` need it."""
     width = max(width, _NARROWEST)
     runs = [row for row in rows if not row.problem]
     head = f"{'when':<19} {'end':<12}{'calls':>7}{'failed':>8}{'time':>10}  "

@@ -1,7 +1,7 @@
 """A run as a waterfall in the terminal: a line for each turn and each call, with a bar from its start to its end.
 
-It draws what `lanes` holds. The lines around it come from who shows it: `terminal` for a recording, `cli.timeline` for
-a run as it goes.
+It draws what `lanes` holds. The caller adds the lines around it: `terminal` for a recording, `cli.timeline` for an
+active run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Ruler:
     columns: int
 
     def bar(self, parts: Sequence[Stretch]) -> Text:
-        """One part behind the other. None is too short to be seen, except a wait that is none."""
+        """Draws the parts one after the other. Each is visible, however short, except an empty wait."""
         cells: list[tuple[str, str]] = [(" ", "")] * self.columns
         free = 0
         for start, end, glyph, style in parts:
@@ -86,7 +86,7 @@ class Ruler:
 
 
 def _round(least: float) -> float:
-    """The next number of one digit: 1, 2 or 5."""
+    """The next round number: 1, 2 or 5 times a power of ten."""
     size = 10.0 ** floor(log10(least))
     return next(digit * size for digit in (1, 2, 5, 10) if digit * size >= least * 0.999999)
 
@@ -114,13 +114,13 @@ _MARKS = {
 @dataclass(slots=True)
 class Waterfall:
     seconds: float
-    """How long the run took, or has been going on."""
+    """How long the run took, or has been active."""
     width: int
     glyphs: Glyphs = FINE
     scale: float = 0.0
     """Seconds from the left to the right edge, if that is more than the run took."""
     brief: bool = False
-    """Nothing stands at the right edge of turns, and of calls that did not run."""
+    """Turns, and calls that did not run, have nothing at the right edge."""
     _label: int = field(init=False)
     _ruler: Ruler = field(init=False)
 
@@ -154,7 +154,7 @@ class Waterfall:
         return self.seconds if call.ended is None else call.ended
 
     def _heard(self, turn: Turn) -> list[Stretch]:
-        """The attempts of a turn, one behind the other, with a mark where one broke off."""
+        """The attempts of a turn, one after the other, with a mark where one broke off."""
         parts: list[Stretch] = []
         for attempt in turn.attempts:
             end = self.seconds if attempt.ended is None else attempt.ended
@@ -201,7 +201,7 @@ def _values(arguments: Clip | None) -> str:
 
 
 def legend_lines(signs: Iterable[tuple[str, str, str]], width: int) -> Iterator[Text]:
-    """What the signs mean: each with its style and its words, and so many of them in a line as there is room for."""
+    """What the signs mean: each with its style and its text, as many in a line as fit."""
     line = Text()
     for sign, style, words in signs:
         if line and cell_len(line.plain) + len(words) + 6 > width:
@@ -212,13 +212,13 @@ def legend_lines(signs: Iterable[tuple[str, str, str]], width: int) -> Iterator[
 
 
 def in_line(words: str) -> str:
-    """In one line, with nothing in it that a terminal would obey."""
+    """On one line, without control characters."""
     line = " ".join(words[:4000].split())
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
 
 
 def fit(words: str, columns: int) -> str:
-    """Exactly so wide, and a column of space behind it where it had to be cut."""
+    """Exactly this wide, followed by a space if it had to be cut."""
     if cell_len(words) >= columns:
         words = f"{set_cell_size(words, max(columns - 2, 1)).rstrip()}…"
     return set_cell_size(words, columns)

@@ -1,7 +1,7 @@
 """Calls that leaked into the text of a response, recognised dialect by dialect.
 
-`search` finds marks while the text streams, `dialects` says as data what the forms look like, `forms` and `reader` are
-what their grammars are made of.
+`search` finds marks while the text streams, `dialects` defines the forms as data, `forms` and `reader` are what their
+grammars are made of.
 """
 
 from unbroken.decoding.prose.search import Prose, ProseCall

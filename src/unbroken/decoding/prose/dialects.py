@@ -1,8 +1,8 @@
 """The forms in which models write calls into their text, as data: each dialect with its marks, its grammar, its origin.
 
-A grammar says yes only to the whole form: an offered name, arguments that are one strict JSON object, its closing mark
-where the form has one. It never repairs and never takes a part for the whole. When and where to run one is decided in
-`prose`; servers' own parsers and the models' chat templates were the sources of the forms, not of the code.
+A grammar accepts only the complete form: an offered name, arguments that are one strict JSON object, its closing mark
+where the form has one. It never repairs and never accepts a part. When and where to run one is decided in `prose`;
+servers' own parsers and the models' chat templates were the sources of the forms, not of the code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Dialect:
 
 
 def _followed_well(reader: Reader) -> Steps[None]:
-    """Where nothing but the object's own brace ends the form: what sticks to it (a second brace) spoils it."""
+    """For forms that only the object's own brace ends: anything directly after it (a second brace) spoils it."""
     if (yield from reader.peek()) not in ("", " ", "\t", "\r", "\n", ";", "<", "["):
         raise Mismatch
 

@@ -1,7 +1,7 @@
 """What the dialects share: a call written as one JSON object, and arguments written as keys and values.
 
 Strict like everything that makes a call: an offered name, one JSON object, no key twice, nothing beside them. The text
-of JSON arguments is given as it stood there, so that numbers stay as they were written.
+of JSON arguments is kept, so that numbers stay as they were written.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def add_pair(pairs: dict[str, str], key: str, value: str) -> None:
 
 
 def untyped(value: str) -> str:
-    """The JSON text of a value whose type the form does not tell.
+    """The JSON text of a value whose form does not show its type.
 
-    The templates write objects, lists, numbers, booleans and null as JSON and strings bare; servers ask the tool's
-    schema which it was. Here are only names, so what is strict JSON of those kinds is taken for it, all else is a
-    string, also what stands in quotes: a template would not have quoted it.
+    The templates write objects, lists, numbers, booleans and null as JSON and strings bare; servers look it up in the
+    tool's schema. Here only names are known, so strict JSON of those kinds is parsed, and everything else is a string,
+    also a text in quotes: a template would not have quoted it.
     """
     text = value.strip()
     if text[:1] in _NOT_A_STRING and _is_json(text):
@@ -131,7 +131,7 @@ def untyped(value: str) -> str:
 
 
 def typed(value: str, is_string: bool) -> str:
-    """The JSON text of a value whose form says whether it is a bare string or JSON."""
+    """The JSON text of a value whose form shows whether it is a bare string or JSON."""
     if is_string:
         return json.dumps(value, ensure_ascii=False)
     if not _is_json(value.strip()):

@@ -1,9 +1,9 @@
-"""Reads text that arrives in pieces, token by token, and looks at no character more than a few times.
+"""Reads text that arrives in pieces, token by token, and reads each character only a few times.
 
-A grammar (`dialects`) is a generator over these tokens: it runs as far as the text goes, waits at a `yield`, and goes
-on with the next piece. Every token is either short, or taken in as it comes; so what is left to be looked at again is
-short whatever the pieces. It knows no dialect and repairs nothing: what does not fit is a `Mismatch`, with the reader
-standing where the token that does not fit begins, at any split of the text the same place.
+A grammar (`dialects`) is a generator over these tokens: it runs as far as the text goes, waits at a `yield`, and
+continues with the next piece. Every token is either short, or consumed as it arrives; so little has to be read again,
+whatever the pieces. It knows no dialect and repairs nothing: what does not fit is a `Mismatch`, with the reader at the
+beginning of the token that does not fit, the same place at any split of the text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Steps: TypeAlias = Generator[tuple[Found, ...], None, T]
 class Reader:
     """The window of text that still matters, and the open form's text that has left it.
 
-    `at` is where reading goes on, `begin` where the text starts that nobody has been given yet, `end` where reading
+    `at` is where reading continues, `begin` where the text begins that has not been passed on yet, `end` where reading
     must stop: at the end of the window, or where the open form has become too long to be held.
     """
 
@@ -82,7 +82,7 @@ class Reader:
         self._bound()
 
     def take(self, to: int) -> list[str]:
-        """The text that nobody has been given yet, up to `to`, in pieces."""
+        """The text that has not been passed on yet, up to `to`, in pieces."""
         taken = self._kept
         if to > self.begin:
             taken.append(self.text[self.begin : to])
@@ -99,7 +99,7 @@ class Reader:
 
     @property
     def unread(self) -> int:
-        """Characters that will be looked at again when the next piece comes."""
+        """Characters that will be read again with the next piece."""
         return len(self.text) - self.at
 
     def at_line_start(self, place: int) -> bool:
@@ -120,7 +120,7 @@ class Reader:
     # Tokens
 
     def blanks(self) -> Steps[str]:
-        """White space, maybe none. Stands before the next character then, or at the end of the text."""
+        """White space, maybe none. Stops before the next character, or at the end of the text."""
         parts: list[str] = []
         while True:
             start = self.at
@@ -206,8 +206,8 @@ class Reader:
         return brace + (yield from self.rest_of_object())
 
     def rest_of_object(self) -> Steps[str]:
-        """What follows the opening brace of a JSON object, up to its closing one. Brackets and strings only: whoever
-        uses it parses it."""
+        """What follows the opening brace of a JSON object, up to its closing one. Follows brackets and strings only:
+        the caller parses it."""
         closers = ["}"]
         parts: list[str] = []
         start = self.at

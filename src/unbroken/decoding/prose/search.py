@@ -1,14 +1,14 @@
-"""Calls that leaked into the text of a response: found while the text streams, taken out, given as calls.
+"""Finds calls that leaked into the text of a response while it streams, and removes them from the text.
 
-Text is held back only while it can still be the start of a mark or stands inside a form that is still open; all that
-turns out not to be a call comes out as text, character for character. Only offered tools are called, and only with
-arguments that are one strict JSON object: nothing is guessed or repaired. What the forms look like is data
-(`dialects`); how text is read without looking back is in `reader`.
+Text is held back only while it can still be the start of a mark or is inside an open form; everything that turns out
+not to be a call is passed on as text, character for character. Only offered tools are called, and only with arguments
+that are one strict JSON object: nothing is guessed or repaired. What the forms look like is data (`dialects`); how text
+is read without looking back is in `reader`.
 
-Strategy. Outside a form one search for the first characters of all marks decides whether a piece needs any thought.
-At a mark the dialect's grammar runs on the text as it comes. Where the grammar fails, everything before the token that
-did not fit is text for good and the search goes on there: a form that is never closed costs one pass, not one per
-piece, and a whole call that stands behind a broken one is still found.
+Strategy. Outside a form one search for the first characters of all marks decides whether a piece needs more work. At a
+mark the dialect's grammar runs on the text as it arrives. Where the grammar fails, everything before the token that did
+not fit is final text and the search continues there: a form that is never closed costs one pass, not one per piece, and
+a complete call after a broken one is still found.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Prose:
 
     @property
     def unread(self) -> int:
-        """Characters that will be looked at again with the next piece: few, however much is held."""
+        """Characters that will be read again with the next piece: few, however much is held."""
         return self._reader.unread
 
     def passes(self, text: str) -> bool:
-        """Nothing is held and no mark is in this piece: it is text as it stands, and need not be fed."""
+        """Nothing is held and this piece has no mark: it is plain text and need not be fed."""
         reader = self._reader
         if self._fresh and not self._begins_as_text(text):
             return False
@@ -88,7 +88,7 @@ class Prose:
         if self.passes(text):
             return [text]
         self._reader.add(text)
-        return self._go_on()
+        return self._continue()
 
     def end(self) -> list[str | ProseCall]:
         """No more text comes: what is still held becomes a call, where its form may end so, or text."""
@@ -96,9 +96,9 @@ class Prose:
         reader.ended = True
         if self._steps is None and reader.begin == len(reader.text):
             return []  # nothing is held
-        return self._go_on()
+        return self._continue()
 
-    def _go_on(self) -> list[str | ProseCall]:
+    def _continue(self) -> list[str | ProseCall]:
         out: list[str | ProseCall] = []
         while (self._steps is not None or self._open(out)) and self._advance(out):
             pass
@@ -153,7 +153,7 @@ class Prose:
         yield from self._dialect.read(self._reader, self.names, mark)
 
     def _advance(self, out: list[str | ProseCall]) -> bool:
-        """Let the open form go on; false when it waits for more text."""
+        """Continue the open form; false when it waits for more text."""
         try:
             calls = next(self._steps) if self._steps is not None else ()
         except (Mismatch, StopIteration):
