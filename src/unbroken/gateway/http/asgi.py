@@ -180,6 +180,7 @@ LARGE = 1 << 20
 """A body of this many bytes is large in any case."""
 _MEDIUM, _MANY = 64 << 10, 3000
 """A body from 64 KiB on is large if it has this many parts: each takes about 20 us to read, check and write."""
+_OTHER_BYTES = bytes(byte for byte in range(256) if byte not in b",{[\\")
 _MANY_NUMBERS = 40_000
 """The same for commas, which separate numbers: each takes about 1 us."""
 LARGE_ANSWER = 64 << 10
@@ -194,16 +195,18 @@ MAIN_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("unbroken_g
 
 
 def is_large(data: bytes) -> bool:
-    """Counts single bytes first: to count two together takes ten times as long."""
     if len(data) < _MEDIUM:
         return False
-    commas = data.count(b",")
-    if len(data) >= LARGE or commas >= _MANY_NUMBERS or data.count(b"{") + data.count(b"[") >= _MANY:
+    if len(data) >= LARGE:
+        return True
+    marks = data.translate(None, _OTHER_BYTES)  # in one pass; few are left
+    commas = marks.count(b",")
+    if commas >= _MANY_NUMBERS or marks.count(b"{") + marks.count(b"[") >= _MANY:
         return True
     if commas >= 3 * _MANY and data.count(b'",') >= 3 * _MANY:
         return True
     # Half of a surrogate pair is beyond the fast parser and the fast writer: 1 MB of them takes 50 ms.
-    return data.count(b"\\") >= _MANY and data.count(b"\\ud") >= _MANY
+    return marks.count(b"\\") >= _MANY and data.count(b"\\ud") >= _MANY
 
 
 class MemoryBudget:
