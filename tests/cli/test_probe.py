@@ -514,7 +514,7 @@ def test_nobody_there_and_no_such_model_are_errors() -> None:
         probed(server)
     with (
         behaving(lambda request, body: Raw(b"<html>")) as server,
-        pytest.raises(ProviderError, match="whole or streamed"),
+        pytest.raises(ProviderError, match="streamed or not"),
     ):
         probed(server)
 

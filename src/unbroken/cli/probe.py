@@ -47,17 +47,17 @@ def probe_command(
     model: Annotated[str, typer.Option("--model", "-m", help="The model, by the name that the server has for it.")],
     base_url: Annotated[str, typer.Option(metavar="URL", help="Where it is; else the provider's own address.")] = "",
     provider: Annotated[
-        str, typer.Option(help="The row to start from; compatible is any OpenAI-compatible server.")
+        str, typer.Option(help="The profile to start from; compatible is any OpenAI-compatible server.")
     ] = "compatible",
     wire: options.WireName = "",
     api_key_env: options.ApiKeyEnv = "",
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one answer may take.")] = 120.0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
-    """Ask a live endpoint eighteen small questions, and print the provider row that makes Unbroken handle it.
+    """Send a live endpoint eighteen small requests, and print the provider profile that makes Unbroken handle it.
 
-    Exit codes: 0 all works, or is bent and handled (with the row that is printed); 1 something is broken; 2 it could
-    not be asked: a wrong key, no such model, nobody there; 130 interrupted.
+    Exit codes: 0 all works, or is bent and handled (with the printed profile); 1 something is broken; 2 it could not be
+    asked: a wrong key, no such model, nobody there; 130 interrupted.
     """
     screen: _Screen = _Json() if json else _Live() if is_terminal(sys.stdout) else _Plain()
     try:
@@ -128,7 +128,7 @@ def _closing(report: Report) -> str:
 
 
 def _advice(report: Report, row: Row) -> str:
-    what = "the row that handles it" if row.quirks else "no quirks are needed; this row gives it a name"
+    what = "the profile that handles it" if row.quirks else "no quirks are needed; this profile gives it a name"
     model = f"{row.name}:{report.model.partition(':')[2]}"
     return f"{what}, for ~/.config/unbroken/providers.toml; the model is then {one_line(model)}"
 

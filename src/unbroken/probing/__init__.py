@@ -1,5 +1,5 @@
-"""What a live endpoint can do, found out by asking it: small questions, one at a time, and the provider row that makes
-Unbroken handle what is bent. Asks the bare model: retries would hide the faults that are looked for."""
+"""Tests what a live endpoint can do: small requests, one at a time, and the provider profile that makes Unbroken handle
+what is bent. Uses the bare model: retries would hide the problems."""
 
 from unbroken.probing.asker import Asker, Reply
 from unbroken.probing.findings import Answer, Finding, Judgement

@@ -1,8 +1,8 @@
-"""Who asks: one request to the bare model, and everything that came back as one `Reply`, errors included.
+"""Sends one request to the bare model, and returns everything that came back as one `Reply`, errors included.
 
-It keeps the quirks that were found so far, so that each question is asked as the row will ask, and what earlier answers
-showed (`Known`), so that a question can build on them. A failure that may pass (a lost connection, a 503, an HTML page)
-is asked about again; if it stays, `Failing` is raised, so that no question takes it for a refusal.
+It keeps the quirks that were found so far, so that each request is sent as the profile will send it, and what earlier
+answers showed (`Known`), so that a question can build on them. A temporary failure (a lost connection, a 503, an HTML
+page) is retried; if it stays, `Failing` is raised, so that no question takes it for a refusal.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from unbroken.probing.findings import PONG
 from unbroken.verdicts import Verdict
 
 TOKENS = 400
-"""What an answer may take where little is asked for: some models think before they say one word."""
+"""The token limit for short answers: some models reason before the first word."""
 MORE = 2000
-"""So many, once, if those were not enough."""
+"""The token limit of one more attempt, if that was not enough."""
 WAITS = (0.25, 1.0)
-"""Seconds before a second and a third try at what failed and may pass."""
+"""Seconds before the second and the third attempt after a temporary failure."""
 LONGEST_WAIT = 20.0
 STEADY = 3
-"""So many plain answers one after another, and what fails beside them does not fail by chance."""
+"""After this many plain answers in a row, another failure is not by chance."""
 BAD_LINE = 2
-"""So many questions that were answered only when asked again, and nothing that fails is blamed on what was asked."""
+"""After this many questions that needed a retry, no failure is blamed on the feature."""
 
 _PASSING = (RateLimited, Unavailable, Unreachable, TimedOut, StreamError)
 
 
 class TooSlow(Exception):
-    """The answer was not done in time, which says nothing about what was asked."""
+    """The answer was not done in time, which does not show whether the feature works."""
 
     def __init__(self, error: TimedOut) -> None:
         super().__init__(str(error))
@@ -67,7 +67,7 @@ class TooSlow(Exception):
 
 
 class Failing(Exception):
-    """No whole answer, also when asked again, and no refusal: of itself it says nothing about what was asked."""
+    """No complete answer, even after retries, and no refusal: this alone does not show whether the feature works."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.problem)
@@ -80,7 +80,7 @@ class Failing(Exception):
 class Reply:
     text: str = ""
     pieces: int = 0
-    """In how many the text came."""
+    """In how many pieces the text arrived."""
     message: Assistant | None = None
     usage: Usage | None = None
     verdict: Verdict | None = None
@@ -97,7 +97,8 @@ class Reply:
 
     @property
     def problem(self) -> str:
-        """Why this is no whole answer, in words; empty if it is one. A model that was cut short is no fault of it."""
+        """Why this is not a complete answer; empty if it is one. An answer that the token limit cut is not a
+        problem."""
         if self.error is not None:
             return str(self.error)
         if self.verdict is None:
@@ -108,7 +109,7 @@ class Reply:
 
     @property
     def refused(self) -> bool:
-        """The server read the request and wants no such: the one problem that says something about what was asked."""
+        """The server read the request and refused it: the only problem that shows something about the feature."""
         error = self.error
         return isinstance(error, RequestRefused) and not self.too_long and 400 <= error.status < 500
 
@@ -118,7 +119,7 @@ class Reply:
 
     @property
     def may_pass(self) -> bool:
-        """Another try may give a better one."""
+        """A retry may help."""
         if self.error is not None:
             return isinstance(self.error, _PASSING)
         return self.verdict is None or (not self.cut and not self.verdict.whole and self.verdict.retryable)
@@ -143,13 +144,13 @@ class Asker:
     quirks: Quirks = field(init=False)
     known: Known = field(default_factory=Known)
     temperature: float | None = 0.0
-    """The same answer each time, where it may be asked for."""
+    """Zero for the same answer each time; None if the model refuses the field."""
     waits: tuple[float, ...] = WAITS
     requests: int = 0
     failures: int = 0
-    """Answers that failed and might have passed."""
+    """Answers that failed temporarily."""
     recovered: int = 0
-    """Questions that failed, and then got their answer."""
+    """Questions that were answered after a retry."""
 
     def __post_init__(self) -> None:
         self.quirks = self.model.endpoint.quirks
@@ -170,8 +171,8 @@ class Asker:
         quirks: Quirks | None = None,
         extra: Mapping[str, Json] | None = None,
     ) -> Reply:
-        """One answer. If nothing came of it because its tokens were used up, it is asked once more with more of them;
-        `tokens` 0 sets no limit. A problem that it has is a refusal: else `Failing` is raised."""
+        """One answer. If it is empty because its tokens were used up, it is requested once more with a higher limit;
+        `tokens` 0 sets no limit. If it has a problem, that is a refusal: otherwise `Failing` is raised."""
         request = Request(
             (User.of(asked),) if isinstance(asked, str) else asked,
             tools,
@@ -194,11 +195,11 @@ class Asker:
         return reply
 
     async def is_steady(self, stream: bool = False) -> bool:
-        """Does the plainest of questions always get its answer, and did no other question need another try?"""
+        """Does the simplest question always get its answer, and did no other question need a retry?"""
         return self.recovered < BAD_LINE and await self.answers(STEADY, stream)
 
     async def answers(self, times: int = 1, stream: bool = False) -> bool:
-        """Does the plainest of questions get its answer, so many times and at the first try?"""
+        """Does the simplest question get its answer this many times, each at the first attempt?"""
         sampling = Sampling(temperature=self.temperature)
         request, model = Request((User.of(PONG),), sampling=sampling, stream=stream), self._with(self.quirks)
         try:
@@ -207,7 +208,7 @@ class Asker:
             return False
 
     async def ask_for_call(self, asked: str, *tools: ToolSpec, stream: bool = False, tokens: int = TOKENS) -> Reply:
-        """An answer with a call in it: forced where that works, then only asked for."""
+        """An answer with a call in it: forced if that works, otherwise requested in the prompt."""
         reply = Reply()
         for choice in self._forcing(tools[0].name):
             reply = await self.ask(asked, *tools, choice=choice, stream=stream, tokens=tokens)
@@ -234,7 +235,7 @@ class Asker:
             self.failures += 1
             after = reply.error.retry_after if isinstance(reply.error, ProviderError) else None
             await asyncio.sleep(wait if after is None else min(LONGEST_WAIT, after))
-            # A limit was kept to, and an empty answer is the model's: neither is a bad line.
+            # A reached limit, or an empty answer of the model, is not a bad connection.
             blamed = bool(reply.problem) and not isinstance(reply.error, RateLimited)
             reply = await self._ask_once(model, request)
             self.recovered += blamed and not reply.problem

@@ -35,7 +35,7 @@ from unbroken.probing.findings import (
 from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.values import MISTRAL
 
-# Questions about what the request may say of calls: which tool, none, any, and how many at once.
+# Questions about tool choice: which tool, none, any, and how many calls at once.
 
 
 _BY_THE_ROW = "left out, as its row says"
@@ -129,11 +129,11 @@ _NO_CALL = "the model called nothing"
 _LONG_TOKENS = 4000
 
 Look: TypeAlias = Callable[[bool], Awaitable[Finding]]
-"""Asks the same thing, streamed or whole."""
+"""Asks the same question, streamed or not."""
 
 
 async def ask_tools(asker: Asker) -> Finding:
-    """Asked for in words first: a choice may be what is refused."""
+    """Requested in the prompt first: the server may refuse a tool choice."""
     refused, failing = "", None
     for choice in (None, "required", OneTool(GET_WEATHER.name)):
         try:
@@ -163,7 +163,7 @@ async def _spelled(asker: Asker, reply: Reply) -> Finding:
 
 
 async def ask_several(asker: Asker) -> Finding:
-    """Asked for in words first, as an agent does; forced only if the model then calls nothing."""
+    """Requested in the prompt first, as an agent does; forced only if the model then calls nothing."""
     reply = await asker.ask(SEVERAL, GET_WEATHER)
     if not reply.calls and not reply.problem:
         reply = await asker.ask_for_call(SEVERAL, GET_WEATHER)
@@ -192,7 +192,7 @@ async def ask_streamed(asker: Asker) -> Finding:
         return works(f"{len(reply.calls)} calls" if len(reply.calls) > 1 else "")
 
     if not asker.quirks.stream_with_tools:
-        return bent("asked whole, as its row says")
+        return bent("asked without streaming, as its profile says")
     finding = await _either(asker, look)
     if finding.judgement != "unclear":
         return finding
@@ -201,21 +201,21 @@ async def ask_streamed(asker: Asker) -> Finding:
 
 
 async def _either(asker: Asker, look: Look, blamed: tuple[Judgement, ...] = ("broken",)) -> Finding:
-    """Streamed; where that is to blame and whole is not, the row can help."""
+    """Streamed; if only streaming fails, the profile can help."""
     try:
         finding = await look(True)
     except Failing as failed:
-        # The line may just be bad: streaming is to blame if whole answers come at once, again and again.
+        # The connection may be bad: streaming is to blame if non-streaming answers always arrive at once.
         failures = asker.failures
         whole = asker.quirks.stream_with_tools and (await look(False)).judgement == "works"
         if not whole or asker.failures > failures or not await asker.is_steady():
             raise
-        return bent(f"only when streamed: {failed}; so it is asked whole", stream_with_tools=False)
+        return bent(f"only when streamed: {failed}; so it is not streamed", stream_with_tools=False)
     if finding.judgement not in blamed or not asker.quirks.stream_with_tools:
         return finding
     if (await look(False)).judgement != "works":
         return finding
-    return bent(f"only when streamed: {finding.words}; so it is asked whole", stream_with_tools=False)
+    return bent(f"only when streamed: {finding.words}; so it is not streamed", stream_with_tools=False)
 
 
 async def ask_no_arguments(asker: Asker) -> Finding:
@@ -271,7 +271,7 @@ def _given(reply: Reply) -> str | Finding:
 
 
 def mangled(sent: str, came: str) -> str:
-    """How a server spoiled a text, by what is left of it; empty if it rather was the model."""
+    """How a server damaged a text, judging by the result; empty if it was more likely the model."""
     if "\ufffd" in came or any("\ud800" <= character <= "\udfff" for character in came):
         return "characters are cut in the middle"
     ways = {
@@ -295,11 +295,11 @@ async def ask_strict(asker: Asker) -> Finding:
     return broken(reply.problem) if without.problem else bent(f"refused: {reply.problem}", strict=False)
 
 
-# Questions about what comes after calls: a history with results, and the request in which nothing may be called.
+# Questions about what comes after calls: a history with results, and the final request without calls.
 
 
 async def ask_results(asker: Asker) -> Finding:
-    """Its own calls, given back as they came, and calls that somebody else made."""
+    """Sends back its own calls unchanged, and calls of another model."""
     finding = unclear("the answer is empty")
     for message in (asker.known.called and asker.known.called.message, TWO_CALLS):
         if message is None:

@@ -1,4 +1,4 @@
-"""What a question came to: one of four judgements, words for it, and which quirks make up for what is bent."""
+"""The outcome of a question: one of four judgements, a text, and the quirks that handle what is bent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 
 Judgement: TypeAlias = Literal["works", "bent", "broken", "unclear"]
-"""`bent`: otherwise than the wire says, and Unbroken makes up for it, perhaps by a quirk in the row. `unclear`: the
-model did not play along, which says nothing about its server."""
+"""`bent`: it differs from the wire, and Unbroken handles it, perhaps by a quirk in the profile. `unclear`: the model
+did not cooperate, which shows nothing about its server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Finding:
     judgement: Judgement
     words: str = ""
     quirks: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of `Quirks` that the row has to have."""
+    """Fields of `Quirks` that the profile needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Question:
     title: str
     ask: Callable[[Asker], Awaitable[Finding]]
     tools: bool = True
-    """There is no sense in it where tools do not work at all."""
+    """It is skipped if tools do not work at all."""
 
 
 QUESTIONS = (

@@ -1,4 +1,4 @@
-"""All questions, asked one at a time, and what comes of them: the answers, and the row that handles what is bent."""
+"""Asks all questions, one at a time, and returns the answers and the provider profile that handles what is bent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Report:
     wire: str
     answers: tuple[Answer, ...]
     quirks: dict[str, Any]
-    """Which fields of the provider's quirks have to be otherwise."""
+    """The fields of the provider's quirks that have to change."""
 
     @property
     def judgement(self) -> Judgement:
@@ -44,8 +44,7 @@ class Report:
         return "unclear"
 
     def row(self, base_url: str = "", key_variable: str = "") -> Row:
-        """The row for the user's own file, with no more in it than is needed. What of the base URL is secret is left
-        out of it."""
+        """The profile for the user's own file, as small as possible. Secrets in the base URL are left out."""
         name = self.model.partition(":")[0]
         provider = find_provider(name)
         given: dict[str, Any] = {}
@@ -60,7 +59,7 @@ class Report:
 
 
 def _name(provider: str, base_url: str) -> str:
-    """A name that is not taken: after the host where there is one."""
+    """A name that is not taken: from the host if there is one."""
     if not base_url:
         return f"my-{provider}"
     host = URL(shown(read_base(base_url, provider))).host or ""
@@ -89,9 +88,8 @@ async def probe(
     told: Callable[[Answer], None] = lambda _: None,
     waits: tuple[float, ...] = WAITS,
 ) -> Report:
-    """Ask it all. `begun` hears of each question before it is asked, `told` what came of it; `waits` are
-    the seconds before each further try at what failed and may pass. Raises a `ProviderError` if there is nobody to
-    ask."""
+    """Asks all questions. `begun` is called with each question before it is asked, `told` with its answer; `waits` are
+    the seconds before each retry of a temporary failure. Raises a `ProviderError` if the endpoint does not answer."""
     asker, clock = Asker(model, waits=waits), current_clock()
     answers: list[Answer] = []
     without_tools = ""
@@ -118,7 +116,8 @@ async def probe(
 
 
 async def _blamed(asker: Asker, failed: Failing) -> Finding:
-    """The feature is to blame if everything else works; else it may be the line, which is in no row."""
+    """The feature is to blame if everything else works; otherwise it may be the connection, which no profile can
+    fix."""
     if failed.reply.too_long:
         return unclear(str(failed))
     if await asker.is_steady() or await asker.is_steady(stream=True):

@@ -21,11 +21,11 @@ from unbroken.wires import DEFAULT_WIRE
 _HOPELESS = (Unauthorized, ModelNotFound, Unreachable, TimedOut, RateLimited)
 _LIMIT = 16
 _UNLIMITED = 150
-"""Characters that no answer of so few tokens has."""
+"""More characters than any answer within the token limit has."""
 
 
 async def ask_text(asker: Asker) -> Finding:
-    """Raises if there is nobody to ask."""
+    """Raises if the endpoint does not answer."""
     reply = await _plain(asker)
     if isinstance(reply.error, RequestRefused):
         asker.temperature = None  # OpenAI's reasoning models take none
@@ -36,10 +36,10 @@ async def ask_text(asker: Asker) -> Finding:
         return works() if reply.text else unclear("the answer is empty")
     streamed = await _plain(asker, stream=True)
     if streamed.problem:
-        raise reply.error or ProviderError(f"{asker.model.name} gave no answer, whole or streamed: {reply.problem}")
+        raise reply.error or ProviderError(f"{asker.model.name} gave no answer, streamed or not: {reply.problem}")
     if not reply.refused and not await asker.is_steady(stream=True):
         return unclear(f"{reply.problem}; streamed it answers at times: ask on a better line")
-    return broken(f"streamed it answers, whole it does not: {reply.problem}")
+    return broken(f"it answers only when streamed: {reply.problem}")
 
 
 async def _plain(asker: Asker, stream: bool = False) -> Reply:
