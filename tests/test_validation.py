@@ -420,7 +420,7 @@ def test_a_value_that_may_be_a_secret_is_not_quoted() -> None:
 def test_a_field_of_a_provider_passes_in_extra_and_a_misspelled_setting_does_not() -> None:
     model = connected(extra={"logit_bias": {"5": 1}})
     assert model.model.settings.extra == {"logit_bias": {"5": 1}}
-    with pytest.raises(UserError, match=r"no option `logit_bias`.*goes into extra="):
+    with pytest.raises(UserError, match=r"no option `logit_bias`.*into extra="):
         connected(logit_bias={"5": 1})
 
 

@@ -328,7 +328,7 @@ def test_a_wrong_key_is_told_with_its_variable_and_never_shown() -> None:
         done = invoke("run", "Hi", *at(server), "--api-key-env", "MY_KEY", env={"MY_KEY": "sk-wrong-0123456789"})
     assert done.exit_code == 2
     assert "answered 401" in done.stderr
-    assert "check MY_KEY, and what that key may do" in done.stderr
+    assert "check MY_KEY and its permissions" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "sk-wrong" not in done.output
 

@@ -232,7 +232,7 @@ def test_an_unknown_provider_wire_or_setting_is_told_with_its_likes() -> None:
     ("settings", "words"),
     [
         ({"first_byte": "5"}, r"first_byte='5'\): expected a number or None, got str"),
-        ({"connect_timeout": -1}, r"connect_timeout=-1 is no time-out"),
+        ({"connect_timeout": -1}, r"connect_timeout=-1 is not a time-out"),
         ({"idle": float("nan")}, r"idle=nan\): expected a number or None, got nan"),
         ({"total": True}, r"total=True\): expected a number or None, got bool"),
         ({"headers": {"X": None}}, r"headers=\{'X': …\} of connect has to hold texts, not NoneType"),

@@ -140,8 +140,7 @@ def test_a_wrong_key() -> None:
     assert isinstance(error, Unauthorized)
     assert error.status == 401
     assert str(error) == (
-        "provider `openai` answered 401: Incorrect API key provided: ***.; "
-        "check OPENAI_API_KEY, and what that key may do"
+        "provider `openai` answered 401: Incorrect API key provided: ***.; check OPENAI_API_KEY and its permissions"
     )
 
 
@@ -321,7 +320,7 @@ def test_a_key_function_that_fails_is_one_typed_error() -> None:
         return 5
 
     async def run() -> None:
-        with pytest.raises(Unauthorized, match="no key for provider `openai`: the function that api_key is raised Run"):
+        with pytest.raises(Unauthorized, match="no key for provider `openai`: the api_key function raised Run"):
             await collect(connect("openai:m", api_key=raises))
         with pytest.raises(UserError, match="the key of provider `openai` is of the type int"):
             await collect(connect("openai:m", api_key=gives_a_number))

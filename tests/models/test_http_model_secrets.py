@@ -114,7 +114,7 @@ def test_what_stands_behind_an_error_holds_no_key_and_says_that_there_was_an_ans
         async with serve_bytes(answer) as url:
             model = connect("openai:m", base_url=f"{url}/v1?key=secret-of-address", api_key=SECRET)
             with pytest.raises(
-                Unreachable, match=r"answered at http://\S+ what cannot be read: .*check base_url"
+                Unreachable, match=r"an answer that cannot be read \(http://\S+\): .*check base_url"
             ) as caught:
                 await collect(model)
             assert "that the server runs" not in str(caught.value)

@@ -138,22 +138,22 @@ def test_own_rows_are_named_among_those_that_there_are(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[providers.x", " is no TOML: "),
-        ("[provider.x]", ": [provider] is no table of this file; rows look like [providers.NAME]"),
+        ("[providers.x", " is not TOML: "),
+        ("[provider.x]", ": [provider] is not a table of this file; write provider profiles as [providers.NAME]"),
         ("providers = 3", ": `providers` has to be a table"),
         ("[providers]\nx = 3", ": [providers.x] has to be a table"),
-        ('[providers."a b"]', ": [providers.a b] has no name that can stand in NAME:MODEL"),
+        ('[providers."a b"]', ": [providers.a b] has a name that does not work in NAME:MODEL"),
         (
             "[providers.x]\nbaseurl = 3",
             ": [providers.x] has no key `baseurl`: did you mean `base_url`? There are: like, ",
         ),
-        ("[providers.x]\nstrict = true", ": [providers.x] has no key `strict`: it belongs into [providers.x.quirks]"),
+        ("[providers.x]\nstrict = true", ": [providers.x] has no key `strict`: it belongs in [providers.x.quirks]"),
         ("[providers.x]\nbase_url = 3", ": [providers.x]: `base_url` has to be a text of one line"),
         ('[providers.x]\nbase_url = "ftp://a"', ": [providers.x]: `base_url` has to be a web address"),
         ('[providers.x]\nwire = "openai"', "`wire` has to be a wire: did you mean `openai-chat`? There are: "),
         ('[providers.x]\nkeys = "A"', '`keys` has to be a list of variables, like ["…"]'),
-        ('[providers.x]\nlike = "opnai"', "`like` names no row that stands before it: did you mean `openai`?"),
-        ('[providers.x]\nelsewhere = "nobody"', "`elsewhere` names no row"),
+        ('[providers.x]\nlike = "opnai"', "`like` names no provider profile before it: did you mean `openai`?"),
+        ('[providers.x]\nelsewhere = "nobody"', "`elsewhere` names no provider profile"),
         ("[providers.x]\nport = true", "`port` has to be a whole number from 1 to 65535"),
         (
             '[providers.x]\npath = "/{engine}"',
@@ -167,10 +167,10 @@ def test_own_rows_are_named_among_those_that_there_are(file: Path) -> None:
         ),
         ("[providers.x.quirks]\nstrict = 0", ": [providers.x.quirks]: `strict` has to be true or false"),
         ('[providers.x.quirks]\nchoices = ["any"]', "`choices` has to be a list of choices: there are: auto, none, "),
-        ("[providers.x.quirks]\nadd = { day = 2026-01-01 }", "`add` holds what JSON cannot say, like a date"),
+        ("[providers.x.quirks]\nadd = { day = 2026-01-01 }", "`add` has a value that JSON does not have, like a date"),
         ("[providers.x.quirks]\nreasoning = { much = {} }", "`reasoning` has to be a table of efforts: "),
         ("[providers.x.quirks]\ncall_ids = { shortest = 3 }", "`call_ids` needs `longest`, which is not below"),
-        ('[providers.x.quirks]\ncall_ids = { longest = 3, allowed = "[" }', "is no regular expression"),
+        ('[providers.x.quirks]\ncall_ids = { longest = 3, allowed = "[" }', "is not a regular expression"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_in_one_line(file: Path, text: str, message: str) -> None:
@@ -206,7 +206,7 @@ def test_a_key_that_stands_in_the_file_stands_in_no_error(file: Path, line: str)
 
 def test_bytes_that_are_no_text_are_told(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="is no UTF-8 text"):
+    with pytest.raises(UserError, match="is not UTF-8 text"):
         find_provider("openai")
 
 

@@ -337,7 +337,7 @@ def test_a_placeholder_for_a_key_leaves_bodies_as_they_are(placeholder: str) -> 
     [
         ("gone/raw.jsonl", "there is no folder {0}/gone; make it, or name another"),
         (".", "it is a folder; name a file in it"),
-        ("notes.txt", "is a file of another kind: name a new one, or a raw log to go on with"),
+        ("notes.txt", "is a file of another kind: name a new one, or an existing raw log"),
     ],
 )
 def test_a_log_that_cannot_be_written_is_refused_when_the_model_is_connected(

@@ -1,6 +1,6 @@
-"""Where a request goes: base URL and path put together, what of it may be shown, and the environment's proxy.
+"""The address of a request: base URL and path joined, the part of it that may be shown, and the environment's proxy.
 
-Pure but for the environment, which is read when a model is connected and not again.
+Pure except for the environment, which is read once, when a model is connected.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from unbroken.validation import checked
 
 
 def read_base(text: object, provider: str, port: int = 0) -> URL:
-    """A base URL as people write it: `127.0.0.1:11434`, `https://host/v1/`, `:8000`, or the whole address of one
-    endpoint. `port` is what an address without scheme and port means."""
+    """A base URL as people write it: `127.0.0.1:11434`, `https://host/v1/`, `:8000`, or the full URL of one endpoint.
+    `port` is the default for an address without scheme and port."""
     url = _parsed(text.strip()) if isinstance(text, str) else None
     if not isinstance(text, str) or url is None or (not port and _is_a_word(text.strip())):
         raise UserError(
@@ -29,7 +29,7 @@ def read_base(text: object, provider: str, port: int = 0) -> URL:
         )
     if port and "://" not in text and url.explicit_port is None:
         url = url.with_port(port)
-    # Where a server listens (OLLAMA_HOST) is not where it is reached.
+    # The address that a server listens on (OLLAMA_HOST) may not be one to connect to.
     return url.with_host(_REACHED[url.host]) if url.host in _REACHED else url
 
 
@@ -37,12 +37,12 @@ _REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def _is_a_word(text: str) -> bool:
-    """A name without a dot, a port or a path: hardly a server, but for this machine itself."""
+    """A name without a dot, a port or a path: hardly a server, except for localhost."""
     return text.lower() != "localhost" and not any(sign in text for sign in "./:")
 
 
 def _parsed(text: str) -> URL | None:
-    """None if it is no address of the web."""
+    """None if it is not a web address."""
     if "://" not in text:
         if text.startswith(":") and text[1:].partition("/")[0].isdecimal():
             text = f"127.0.0.1{text}"
@@ -57,9 +57,8 @@ def _parsed(text: str) -> URL | None:
 
 
 def join(base: URL, path: str) -> URL:
-    """The path after the base URL; what stands at the end of one and the start of the other stands there once, so that
-    a base with or without `/v1`, and the whole address of an endpoint, all lead to the same place. A user in the base
-    is not part of it: see `basic`."""
+    """Joins base URL and path. Segments that end one and start the other are used once, so a base with or without
+    `/v1`, and the full URL of an endpoint, all lead to the same place. A user in the base is left out: see `basic`."""
     have = [part for part in base.raw_path.split("/") if part]
     want = [part for part in path.split("/") if part]
     shared = next((n for n in range(min(len(have), len(want)), 0, -1) if have[-n:] == want[:n]), 0)
@@ -73,12 +72,12 @@ def join(base: URL, path: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The address for people: without query, user and password, where keys may stand."""
+    """The address without query, user and password, which may contain keys."""
     return str(url.with_user(None).with_query(None).with_fragment(None))
 
 
 def basic(url: URL) -> str:
-    """The header that says the user and password of an address; empty if it has none."""
+    """The `Authorization` header for the user and password of an address; empty if it has none."""
     if not url.raw_user:
         return ""
     return "Basic " + b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
@@ -88,17 +87,17 @@ def basic(url: URL) -> str:
 class Proxy:
     url: URL
     authorization: str = ""
-    """What `Proxy-Authorization` says, if the address had a user."""
+    """The `Proxy-Authorization` header, if the address had a user."""
     secrets: tuple[str, ...] = ()
-    """What of it must not be shown."""
+    """Its secrets, which must not be shown."""
 
     def __repr__(self) -> str:
         return f"Proxy({shown(self.url)!r})"
 
 
 def find_proxy(url: URL) -> Proxy | None:
-    """The proxy for this address as HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say. An address of this machine is
-    never asked for through a proxy: models run there, and no proxy could reach them."""
+    """The proxy for this address, from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. Loopback addresses never use a
+    proxy: models run there, and no proxy could reach them."""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - start-up time
 
     proxies = getproxies()
@@ -139,18 +138,17 @@ def _safe(text: str) -> str:
     return f"{scheme}{colon}{rest}"[:100] or "an empty text"
 
 
-# Where, how and how patiently a provider is asked: its row, the user's key and time-outs, after `connect` has read
-# them and before anything is sent.
+# Endpoint, key and time-outs of a provider, as `connect` has read them and before anything is sent.
 
 
 Key: TypeAlias = str | Callable[[], str | Awaitable[str]] | None
-"""A key, or what gives one for each request, or none."""
+"""A key, a function that returns one for each request, or none."""
 
 
 @checked
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `connect`: until the connection stands; `first_byte`: from there to the first byte of the answer;
+    """Seconds. `connect`: until the connection is open; `first_byte`: from there to the first byte of the answer;
     `idle`: between two reads; `total`: for all of it. `None` waits for ever. Time that the consumer takes counts only
     for `total`."""
 
@@ -161,7 +159,7 @@ class Timeouts:
 
     @property
     def soonest(self) -> float:
-        """The shortest that something may be waited for."""
+        """The shortest of the time-outs."""
         return min((limit for limit in (self.connect, self.first_byte, self.idle) if limit is not None), default=inf)
 
     def __post_init__(self) -> None:
@@ -170,7 +168,7 @@ class Timeouts:
             if seconds is None or seconds > 0:
                 continue
             name = "connect_timeout" if limit.name == "connect" else limit.name
-            raise UserError(f"{name}={seconds!r} is no time-out: give seconds above 0, or None to wait for ever")
+            raise UserError(f"{name}={seconds!r} is not a time-out: give seconds above 0, or None to wait for ever")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -190,18 +188,18 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
     quirks: Quirks = field(default_factory=Quirks)
     secrets: tuple[str, ...] = ()
-    """What of addresses and headers must not be shown."""
+    """Secrets in addresses and headers, which must not be shown."""
 
     def __repr__(self) -> str:
         return f"Endpoint('{self.provider}:{self.model}', {self.wire!r}, {shown(self.stream_url)!r})"
 
 
 def check_key(key: object, provider: str) -> str:
-    """The key without the line end that files and shells leave; never quoted in an error."""
+    """The key without the line end that files and shells add; never quoted in an error."""
     if not isinstance(key, str):
         raise UserError(
             f"the key of provider `{provider}` is of the type {type(key).__name__}: "
-            f"api_key is a text, or a function that gives one"
+            f"api_key is a text, or a function that returns one"
         )
     key = key.strip()
     if not key.isascii() or not key.isprintable():

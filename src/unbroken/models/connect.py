@@ -1,6 +1,5 @@
-"""`connect`: a name like `openai:gpt-5` and a few settings become a model. What can be wrong with them is said here, in
-one line, before the first request.
-"""
+"""`connect`: turns a name like `openai:gpt-5` and a few settings into a model. Mistakes in them are reported here, in
+one line, before the first request."""
 
 from __future__ import annotations
 
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
     from unbroken.models.http import HTTPModel
 
 
-# What a model is asked with every time, unless a request says otherwise: the settings of `connect`, checked once.
+# The defaults of every request to a model: the settings of `connect`, checked once.
 
 
 class ModelSettings(TypedDict, total=False):
-    """The settings that `connect` accepts beside its own parameters; `Settings` describes them."""
+    """The settings that `connect` accepts besides its own parameters; `Settings` describes them."""
 
     temperature: float | None
     top_p: float | None
@@ -59,8 +58,8 @@ class ModelSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`headers` and `query` go with each request, `extra` is merged into its body last, as it is. Keys may stand in all
-    three: they are not shown."""
+    """`headers` and `query` are sent with each request; `extra` is merged into its body last, unchanged. All three may
+    contain keys, so they are never shown."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -83,30 +82,30 @@ class Settings:
 
     @property
     def leave_bodies_alone(self) -> bool:
-        """Nothing is said here that would change the body of a request."""
+        """Whether no setting changes the body of a request."""
         return self.samples_as_asked and self.reasoning is None and not self.cache and not self.extra
 
     @property
     def samples_as_asked(self) -> bool:
-        """Nothing is said here about sampling."""
+        """Whether no sampling setting is given."""
         return self.max_tokens is self.temperature is self.top_p is self.seed is None and not self.stop
 
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""What the name of a header may be."""
+"""The valid names of a header."""
 
 
 def read_settings(given: Mapping[str, Any]) -> Settings:
-    """Settings whose names and types were checked."""
+    """Reads settings whose names and types were checked."""
     settings = Settings(**given)
     stop = settings.stop or ()
     settings = replace(settings, stop=(stop,) if isinstance(stop, str) else stop)
     if settings.max_tokens is not None and settings.max_tokens < 0:
         raise UserError(
-            f"max_tokens={settings.max_tokens} of connect is no number of tokens: leave it out for no limit"
+            f"max_tokens={settings.max_tokens} of connect is not a number of tokens: leave it out for no limit"
         )
     for name in ("organization", "project", "location", "api_version"):
-        value: str = getattr(settings, name) or ""  # also None, as a variable that is not set gives it
+        value: str = getattr(settings, name) or ""  # also None, from a variable that is not set
         if not value.isprintable():
             raise UserError(f"{name}={value!r} has to be a text of one line")
     try:
@@ -116,12 +115,14 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
     headers, query = _as_texts("headers", settings.headers), _as_texts("query", settings.query)
     for name, value in headers.items():
         if not _HEADER.fullmatch(name) or not value.isprintable():
-            raise UserError(f"header {name!r} of connect cannot be sent: it holds what no header has, like a line end")
+            raise UserError(
+                f"header {name!r} of connect cannot be sent: it has characters that no header has, like a line end"
+            )
     return replace(settings, headers=headers, query=query)
 
 
 def _as_texts(setting: str, values: Mapping[Any, Any]) -> dict[str, str]:
-    """Numbers as they are written; what else is no text has no one spelling. A value is not quoted, it may be a key."""
+    """Numbers become text; other types have no obvious spelling. A value is never quoted, it may be a key."""
     texts: dict[str, str] = {}
     for name, value in values.items():
         if not isinstance(name, str) or not (isinstance(value, str) or is_number(value)):
@@ -132,10 +133,10 @@ def _as_texts(setting: str, values: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def with_settings(request: Request, settings: Settings, model: str, wire: str, stream: bool) -> Request:
-    """The request as this model is asked: what the request says itself comes first. `extra` of a client of another wire
-    is left behind here, as the encoder would, so that the settings' own is not."""
+    """The request with the settings as defaults: its own values come first. `extra` from a client of another wire is
+    dropped here, as the encoder would do, so that the settings' own `extra` is used."""
     own = request.extra if request.wire in ("", wire) else cast("Mapping[str, Json]", {})
-    asked = Request(  # not `replace`: it is asked for each request, and that takes three times as long
+    asked = Request(  # not `replace`: this runs for each request, and `replace` takes three times as long
         request.messages,
         request.tools,
         request.choice,
@@ -164,7 +165,7 @@ def _sampling(asked: Sampling, settings: Settings) -> Sampling:
     )
 
 
-@checked(unknown="a field of the provider's own goes into extra={…}")
+@checked(unknown="put a field of the provider's own into extra={…}")
 def connect(
     model: str,
     *,
@@ -184,18 +185,18 @@ def connect(
     raw_log: str | os.PathLike[str] | None = None,
     **settings: Unpack[ModelSettings],
 ) -> RetryingModel[HTTPModel]:
-    """A model by the name of its provider and its own: `connect("openai:gpt-5")`, `connect("ollama:qwen3:4b")`.
+    """A model by provider and name: `connect("openai:gpt-5")`, `connect("ollama:qwen3:4b")`.
 
-    `base_url` asks another server that speaks the provider's wire; `openai:` and `compatible:` then speak openai-chat,
+    `base_url` is another server that speaks the provider's wire; `openai:` and `compatible:` then speak openai-chat,
     which such servers do. `wire` picks another of the provider's wires. `api_key` is a key, or a function (plain or
-    async) that gives one for each request; without it the provider's variable is read. Time-outs are in seconds, None
-    waits for ever. A response that fails or breaks is asked for again: `attempts`, `seconds` and `fallback` (models, or
-    their names) are those of `RetryingModel`; `attempts=1` asks once. `stream_with_tools=False` asks without streaming
-    whenever tools are offered; `recover` says whether calls that leaked into the text are found (on openai-chat),
-    where the provider's row should not decide. `raw_log` is a file to which requests and responses are appended as they
-    are, without secrets; `unbroken decode` reads it. `settings` are temperature, top_p, max_tokens, stop, seed,
-    reasoning (an effort), cache, headers, query, extra (merged into each body), organization, project, location,
-    api_version; a request's own come first.
+    async) that returns one for each request; without it the provider's variable is read. Time-outs are in seconds; None
+    waits for ever. A response that fails or breaks is retried: `attempts`, `seconds` and `fallback` (models, or their
+    names) are those of `RetryingModel`; `attempts=1` asks once. `stream_with_tools=False` does not stream requests with
+    tools; `recover` chooses whether calls that leaked into the text are found (on openai-chat), in place of the
+    provider profile. `raw_log` is a file to which requests and responses are appended unchanged, without secrets;
+    `unbroken decode` reads it. `settings` are temperature, top_p, max_tokens, stop, seed, reasoning (an effort), cache,
+    headers, query, extra (merged into each body), organization, project, location, api_version; a request's own values
+    come first.
     """
     from unbroken.models.http import HTTPModel  # noqa: PLC0415 - start-up time: it loads aiohttp
 
@@ -247,7 +248,7 @@ def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
 
 
 def _filled(provider: Provider, settings: Settings) -> str:
-    """The row's base URL, with the parts filled in that only the user knows."""
+    """The provider's base URL, with the parts filled in that only the user knows."""
     if not provider.base_url:
         variables = " or ".join(provider.base_url_variables)
         way_out = f"pass base_url=… or set {variables}" if variables else "pass base_url=…"
@@ -271,7 +272,7 @@ def _find_key(provider: Provider, key: Key, optional: bool) -> Key:
 
 
 def _no_key(provider: Provider, key: Key) -> None:
-    """The user and password of the base URL stand where the key would. A key of the environment is not for them."""
+    """The user and password of the base URL take the place of a key. A key from the environment is not used then."""
     if key:
         raise UserError(
             f"base_url of provider `{provider.name}` has a user, and there is an api_key: "

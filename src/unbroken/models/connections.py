@@ -1,5 +1,4 @@
-"""Connections to providers: how they are opened, a request on its way, and one typed error for each way to get no
-answer."""
+"""Connections to providers: opening them, a request in flight, and a typed error for each way to get no answer."""
 
 from __future__ import annotations
 
@@ -39,13 +38,13 @@ KEPT_ALIVE = 50.0
 
 
 class Exchange:
-    """What happened on the way to one response. The connector sets it, the sender of the request reads it."""
+    """The connection of one request. The connector sets it, the sender of the request reads it."""
 
     __slots__ = ("_first_byte", "_patience", "fresh", "reused")
 
     def __init__(self, patience: Patience, first_byte: float | None, fresh: bool = False) -> None:
         self.fresh = fresh
-        """A kept connection will not do."""
+        """Do not use a kept connection."""
         self.reused = True
         self._patience = patience
         self._first_byte = first_byte
@@ -69,7 +68,7 @@ class Connector(TCPConnector):
             return None
         connection = await super()._get(key, traces)
         while connection is not None and connection.protocol is not None and connection.protocol.should_close:
-            # Something came while nobody had asked: it would be taken for the answer to what is asked next.
+            # Bytes arrived on the idle connection: they would be taken for the next answer.
             connection.close()
             connection = await super()._get(key, traces)
         if connection is not None and exchange is not None:
@@ -96,8 +95,8 @@ def new_session() -> ClientSession:
     )
 
 
-# No answer at all: a connection that was refused, lost or too slow, a proxy in between, bytes that are no HTTP. One
-# typed error each, in one line. An answer that is an error is read in `failures`.
+# Errors without an HTTP answer: a connection that was refused, lost or too slow, a proxy in between, bytes that are not
+# HTTP. One typed error each, in one line. `error_responses` reads answers that are errors.
 #
 # Pure: what happened in, the error out.
 
@@ -114,8 +113,8 @@ def unreachable(asked: Asked, url: URL, proxy: URL | None, error: Exception) -> 
             return Unreachable(f"{provider} closed the connection without an answer ({asked.address})")
         case ClientResponseError() | ClientPayloadError():
             return Unreachable(
-                f"{provider} answered at {asked.address} what cannot be read: {words}; "
-                f"check base_url and its port, and what stands between here and the server"
+                f"{provider} sent an answer that cannot be read ({asked.address}): {words}; "
+                f"check base_url and its port, and any proxy in between"
             )
         case ClientProxyConnectionError():
             way_out = f"the proxy {_named(proxy)} does not answer: check {_variable(url)} or set NO_PROXY"
@@ -140,7 +139,9 @@ def not_in_time(asked: Asked, url: URL, timeouts: Timeouts, waiting_for: str) ->
             return error
         case "connect":
             words = f"no connection to {provider} within connect_timeout={timeouts.connect} s ({at})"
-            if url.scheme == "https" and url.explicit_port is not None:  # a server of one's own: it waits for a request
+            if (
+                url.scheme == "https" and url.explicit_port is not None
+            ):  # the user's own server, which waits for a request
                 words += "; if that server does not speak https, write http:// in base_url"
             return TimedOut(words)
         case _:
@@ -155,7 +156,7 @@ def in_words(asked: Asked, error: Exception) -> str:
         case ClientResponseError():
             text = error.message
         case ClientConnectorError() if not isinstance(error, ClientConnectorCertificateError):
-            text = str(error.os_error)  # its own words have "ssl:default" in them, also where there is none
+            text = str(error.os_error)  # its own text contains "ssl:default" even without TLS
         case ClientPayloadError():
             text = _of_the_system(error) or "it ended in the middle of the body"
         case _:
@@ -164,19 +165,19 @@ def in_words(asked: Asked, error: Exception) -> str:
 
 
 def _of_the_system(error: BaseException) -> str:
-    """What the system said, behind a library's words about its own parser."""
+    """The system's message, without the library's text about its own parser."""
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, OSError) and behind.strerror:
             return behind.strerror
         behind = behind.__cause__ or behind.__context__
-    quoted = _QUOTED.search(str(error))  # aiohttp 3.14 has it in its words alone
+    quoted = _QUOTED.search(str(error))  # aiohttp 3.14 has it only in its message
     return quoted[1] if quoted else ""
 
 
 def cause_of(error: Exception) -> Exception | None:
-    """What may stand behind our error: not what holds the headers of the request, and the key with them, nor a time-out
-    of our own."""
+    """The `__cause__` of our error. Not an error that holds the request's headers, and so the key, and not our own
+    time-out."""
     return None if isinstance(error, (ClientResponseError, TimeoutError)) else error
 
 
@@ -188,11 +189,11 @@ def _variable(url: URL) -> str:
     return f"{url.scheme.upper()}_PROXY"
 
 
-# A request that is on its way while what it means is still being read: whoever needs its answer goes on from here.
+# A request that was sent while it is still being decoded; the code that needs its answer continues from here.
 
 
 class Sent:
-    """A request on its way: the head of its answer is waited for. To be dropped, once nobody needs it any more."""
+    """A request in flight that waits for the head of its answer. Call `drop` once nobody needs it."""
 
     def __init__(self, posting: asyncio.Task[tuple[ClientResponse, Patience, str]]) -> None:
         self._posting = posting
@@ -204,7 +205,7 @@ class Sent:
         return head
 
     def drop(self) -> None:
-        """Hang up, unless somebody reads the answer."""
+        """Closes the connection, unless the answer is being read."""
         if not self._taken:
             self._posting.cancel()
             self._posting.add_done_callback(_hang_up)

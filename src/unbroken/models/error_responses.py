@@ -1,6 +1,6 @@
-"""An answer that is no response, as one typed error in one line: whose fault, the provider's own words, the way out.
+"""Turns an HTTP error into one typed error in one line: the cause, the provider's own message, the way out.
 
-Pure: status, headers and body in, the error out. Keys are masked, because providers quote them in their words.
+Pure: status, headers and body in, the error out. Keys are masked, because providers quote them.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from unbroken.verdicts import Verdict
 from unbroken.wires.values import as_dict, as_text, dicts
 
 LONGEST = 300
-"""Characters of the provider's own words."""
+"""Maximum characters of the provider's own message."""
 
-# Nothing in it gives back what it took, and no tag reaches over the next: a page of nothing but `<` costs no more.
+# Possessive, and no tag spans the next one: a page of nothing but `<` does not backtrack.
 _TAG = re.compile(r"<(/?)([a-zA-Z]*+)[^<>]*+>")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who was asked for what: the names that a message needs."""
+    """The names that an error message needs: provider, model, address."""
 
     provider: str
     model: str
     address: str
-    """Without anything secret in it."""
+    """Without secrets."""
     key_variable: str = ""
     key: str = field(default="", repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What else must not be shown."""
+    """Further secrets that must not be shown."""
 
     def masked(self, text: str) -> str:
-        """The text without any key that stands in it."""
+        """The text without keys."""
         return mask(text, (self.key, *self.secrets))
 
     def masked_body(self, body: bytes) -> bytes:
-        """The same of a body: what JSON escapes is looked at without its escapes."""
+        """The same for a body, with JSON escapes decoded for the search."""
         value = _parse(body)
         if value is None:
             return self.masked(body.decode("utf-8", "replace")).encode()
@@ -60,13 +60,13 @@ class Asked:
         return body if shown == value else orjson.dumps(shown)
 
     def masked_verdict(self, verdict: Verdict) -> Verdict:
-        """Providers quote keys also in errors that come inside of a response."""
+        """Providers also quote keys in errors inside a response."""
         error = mask_json(verdict.error, (self.key, *self.secrets))
         return replace(verdict, reason=self.masked(verdict.reason), error=error)
 
 
 def read_failure(asked: Asked, status: int, headers: Mapping[str, str], body: bytes, now: float) -> ProviderError:
-    """The error for an HTTP answer that is no success."""
+    """The error for an HTTP answer without a success status."""
     value = _parse(body)
     words = _words(asked, value, body)
     page = _is_page(value, body)
@@ -97,9 +97,12 @@ _NO_MONEY = re.compile(
 def _kind(asked: Asked, status: int, signs: str, complaint: Complaint, page: bool) -> tuple[type[ProviderError], str]:
     check = f"check {asked.key_variable}" if asked.key_variable else "check api_key"
     if 300 <= status < 400:
-        return RequestRefused, "redirects are not followed, the key would go there too: set base_url to that address"
+        return (
+            RequestRefused,
+            "redirects are not followed, because the key would be sent there too: set base_url to that address",
+        )
     if status in (401, 403) or (status == 400 and _NO_KEY.search(signs)):
-        what = "the key is missing" if not asked.key else f"{check}, and what that key may do"
+        what = "the key is missing" if not asked.key else f"{check} and its permissions"
         return Unauthorized, what if asked.key else f"{what}: {check.replace('check', 'set')} or pass api_key=…"
     if status == 404 and (page or "model" not in signs):
         return (
@@ -109,8 +112,8 @@ def _kind(asked: Asked, status: int, signs: str, complaint: Complaint, page: boo
     if status == 404 or (status in (400, 422) and _NO_MODEL.search(signs)):
         return ModelNotFound, f"check the name of model `{asked.model}` in the provider's list of models"
     if status == 402 or (status == 429 and _NO_MONEY.search(signs)):
-        return RequestRefused, "the account has no credit left: another try will not help"
-    # Some servers on one's own machine say it with a 500, and some limits of tokens per minute are below one request.
+        return RequestRefused, "the account has no credit left: retrying will not help"
+    # Some local servers report it with a 500, and some limits of tokens per minute are below one request.
     if status == 413 or (complaint == "too_long" and (status in (400, 422, 429) or status >= 500)):
         return ContextTooLong, "send less: trim the history (trim=), cut results (result_limit=), or smaller images"
     if status == 429:
@@ -119,7 +122,7 @@ def _kind(asked: Asked, status: int, signs: str, complaint: Complaint, page: boo
     if (status == 400 and "tool_use_failed" in signs) or status >= 500 or status in (408, 409, 425, 498, 499):
         return Unavailable, ""
     if status == 405:
-        return RequestRefused, f"{asked.address} takes no requests: check base_url"
+        return RequestRefused, f"{asked.address} accepts no requests: check base_url"
     return RequestRefused, ""
 
 
@@ -141,12 +144,12 @@ def _words(asked: Asked, value: Json, body: bytes) -> str:
         text = ""
     else:
         text = error_text(value)
-    text = " ".join(asked.masked(text).split())  # a secret may be broken over lines
+    text = " ".join(asked.masked(text).split())  # a secret may span lines
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _without_tags(page: str) -> str:
-    """What a page says; neither its scripts nor its styles."""
+    """The text of a page, without scripts and styles."""
     said, end, hidden = list[str](), 0, ""
     for tag in _TAG.finditer(page):
         closing, name = tag[1], tag[2].lower()
@@ -162,7 +165,7 @@ def _without_tags(page: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str], value: Json, now: float) -> float | None:
-    """Seconds, from whichever place has them: `retry-after-ms`, `retry-after` (seconds or a date), Gemini's own."""
+    """Seconds, from `retry-after-ms`, `retry-after` (seconds or a date), or Gemini's own field."""
     if (seconds := _number(headers.get("retry-after-ms", ""))) is not None:
         return seconds / 1000
     text = headers.get("retry-after", "").strip()
@@ -171,7 +174,7 @@ def _retry_after(headers: Mapping[str, str], value: Json, now: float) -> float |
     if text:
         try:
             return _honest(max(0.0, parsedate_to_datetime(text).timestamp() - now))
-        except (ValueError, OverflowError):  # no date, or one that no calendar has
+        except (ValueError, OverflowError):  # not a date, or an impossible one
             pass
     for error in [value, *(value if isinstance(value, list) else [])]:  # pyright: ignore[reportUnknownVariableType] - any JSON
         for detail in dicts(as_dict(as_dict(error).get("error")).get("details")):

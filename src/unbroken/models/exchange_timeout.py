@@ -1,5 +1,5 @@
-"""How long an exchange may take, from the connection to the last byte: one deadline for all of it. It knows of time, of
-the task that sends the request and of the reader of its answer, not of what is sent or read."""
+"""Time-outs of one exchange, from the connection to the last byte, with a single timer. It cancels the task that sends
+the request or the read of its answer; it does not see what is sent or read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from aiohttp import StreamReader
 from unbroken.clock import SLACK, Deadline, deadline
 
 Waiting: TypeAlias = Literal["connect", "first_byte", "idle", "total", ""]
-"""What was waited for when the time was over."""
+"""What was being waited for when the time was up."""
 
 
 class Patience:
     """Ends what has waited too long: the task, while it waits for the head of the answer, or a read of the body. One
-    deadline is set for the whole exchange; when it is due it looks whether anybody has been waiting that long, and is
-    set anew if not. One for each read would cost more than the read.
+    timer serves the whole exchange; when it fires, it checks whether anything has waited that long, and is set again if
+    not. A timer for each read would cost more than the read.
     """
 
     __slots__ = (
@@ -36,8 +36,7 @@ class Patience:
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connect: float | None, total: float, soonest: float) -> None:
-        """`total` is a time of the loop's clock; `soonest` the shortest limit that will come: then it needs no deadline
-        of its own."""
+        """`total` is a time of the loop's clock; `soonest` is the shortest of the limits, which sets the timer."""
         self._loop = loop
         self._total = total
         self._content: StreamReader | None = None
@@ -46,7 +45,7 @@ class Patience:
         self.for_what: Waiting = "connect"
         self.expired: Waiting = ""
         self.since = loop.time()
-        """When that which waits began to; infinite while nothing does."""
+        """When the current wait began; infinite while nothing waits."""
         self._limit = inf if connect is None else connect
         self._deadline: Deadline | None = None
         seconds = min(self._limit, soonest)
@@ -57,19 +56,19 @@ class Patience:
             self._deadline = deadline(loop, seconds, self._look)
 
     def connected(self, first_byte: float | None) -> None:
-        """The connection stands: the first byte may be waited for from now on."""
+        """The connection is open: the wait for the first byte begins."""
         self.for_what = "first_byte"
         self.since = now = self._loop.time()
         self._allow(first_byte, now)
 
     def reads(self, content: StreamReader) -> None:
-        """The head is there, and the body is read from now on."""
+        """The head has arrived; from now on the body is read."""
         self._task, self._content = None, content
-        if self.expired:  # when the task that waited for the head was done already
+        if self.expired:  # if the task that waited for the head was done already
             content.set_exception(TimeoutError())
 
     def allow(self, seconds: float | None) -> None:
-        """From now on a read may wait this long."""
+        """Sets how long a read may wait from now on."""
         self.for_what = "idle"
         self._allow(seconds, self._loop.time())
 
@@ -85,7 +84,7 @@ class Patience:
             self._deadline.cancel()
 
     def cancelled_it(self) -> bool:
-        """Asked when the task was cancelled while it waited for the head: was it by us, and by nobody else?"""
+        """If the task was cancelled while it waited for the head: was it only by us?"""
         task, self._task = self._task, None
         return bool(self.expired) and task is not None and task.uncancel() <= self._cancelling
 

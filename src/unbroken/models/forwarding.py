@@ -1,7 +1,7 @@
-"""Requests that are none of ours, sent to a provider as they are, with its key: lists of models, embeddings, files.
+"""Forwards other requests to a provider unchanged, with its key: lists of models, embeddings, files.
 
-No wire is read here and nothing is tried again. The address is the provider's own: only what follows its base may be
-chosen.
+No wire is decoded here and nothing is retried. The address is the provider's own: only the path after its base URL may
+be chosen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unbroken.wires import find_wire
 
 
 def base_of(model: HTTPModel) -> URL:
-    """What the paths of its wire are added to."""
+    """The base URL that the paths of its wire are added to."""
     endpoint = model.endpoint
     path = find_wire(endpoint.wire).http.path.partition("{")[0]
     whole = endpoint.whole_url.with_query(None)
@@ -48,11 +48,11 @@ async def relayed(
             headers={**await model.headers(), **headers},
             allow_redirects=False,
             timeout=limits,
-            proxy=model.proxy,  # also because what a proxy wants to know would else be told to the provider
+            proxy=model.proxy,  # otherwise the provider would receive the credentials for the proxy
             proxy_headers=model.proxy_headers,
         ) as response:
             yield response
     except TimeoutError:
         raise TimedOut(f"provider `{name}` did not answer {method} {path} in time") from None
     except (ClientError, OSError) as error:
-        raise Unreachable(f"provider `{name}` cannot be asked for {method} {path}: {type(error).__name__}") from None
+        raise Unreachable(f"provider `{name}` cannot be reached for {method} {path}: {type(error).__name__}") from None

@@ -1,9 +1,10 @@
-"""A model behind HTTP: a request out, its bytes through the decoder, deltas out. The only file that awaits a provider.
+"""A model behind HTTP: sends a request, feeds the bytes of the answer to the decoder, yields deltas. The only file that
+awaits a provider.
 
-It does not try again: a provider that does not answer is a typed error, a response that broke off is an `Ended` whose
-verdict says how. The one exception is a kept connection that turns out to be dead before anything came back: the server
-had closed it while it was idle, and the request is sent again on another, as all clients do. A server that read the
-request, and then closed without an answer, gets it twice.
+It does not retry: a provider that does not answer raises a typed error, a response that broke off ends with an `Ended`
+whose verdict has the reason. The one exception is a kept connection that turns out to be dead before anything came
+back: the server closed it while it was idle, so the request is sent again on a new one, as all clients do. A server
+that read the request and then closed without an answer gets it twice.
 """
 
 from __future__ import annotations
@@ -55,25 +56,25 @@ AFTER_FINISH = 3.0
 AFTER_LAST = 0.25
 """The same after the wire's very last event."""
 ALIVE = 10
-"""A connection that is only kept alive is no silence, but not for longer than so many times what silence may last."""
+"""Keep-alive bytes do not count as silence, but only for this many times as long as silence may last."""
 _SLICE = 32 << 10
-"""Bytes of a stream that are decoded without letting others run. A longer body that is not streamed is decoded on a
-thread: all of it at its end."""
+"""Bytes of a stream that are decoded at once, before other tasks may run. A longer non-streaming body is decoded on a
+thread, all of it at its end."""
 _SHORT = 4 << 10
-"""Bytes of a stream that are few, however many events they are."""
+"""This many bytes are few, however many events they contain."""
 _MOST_LINES = 1200
-"""Lines of a stream, about, that are decoded without letting others run: an event is two or three, and takes 40 us."""
+"""Approximate lines of a stream that are decoded at once: an event has two or three, and takes 40 us."""
 _IN_PIECES = 1 << 20
-"""Bytes from which on a body is written in pieces: at once, it would keep the loop from everything else."""
+"""A body from this many bytes on is written in pieces, so that it does not block the loop."""
 _REMEMBERED_KEYS = 4
 _MOST_OF_AN_ERROR = 64 * 1024
 _LONGEST_ERROR = 10.0
-"""Seconds that the body of an error is read: its status alone says enough."""
+"""Seconds to read the body of an error: its status alone is enough."""
 
 
 @checked
 class HTTPModel:
-    """Made by `connect`. Belongs to no loop: one object serves any number of runs, loops and threads at once."""
+    """Made by `connect`. Not bound to a loop: one object serves any number of runs, loops and threads at once."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class HTTPModel:
         self.timeouts = timeouts
         self.settings = settings
         key = key if callable(key) else check_key(key or "", endpoint.provider)
-        # A header that the user writes himself comes first, whatever the key is.
+        # A header that the user sets comes before the key.
         self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
         self._given_keys: tuple[str, ...] = ()
-        """The last of a function that gives keys: an answer may quote one that has been replaced since."""
+        """The last keys of a key function: an answer may quote one that has been replaced since."""
         self._streams = stream
         self._soonest = timeouts.soonest
         self._longest_alive = inf if timeouts.idle is None else timeouts.idle * ALIVE
@@ -104,7 +105,7 @@ class HTTPModel:
         self._secrets = (*endpoint.secrets, *secrets.collect(proxy.secrets if proxy else ()))
         self._known_secrets = (self._key, *self._secrets) if isinstance(self._key, str) and self._key else self._secrets
         self._recovers = endpoint.quirks.prose and find_wire(endpoint.wire).calls_leak
-        # Written once, not for each request; a key that changes is filled in then.
+        # Built once, not for each request; a key that changes is filled in later.
         self._stream_headers = self._write_headers(stream=True)
         self._whole_headers = self._write_headers(stream=False)
 
@@ -118,29 +119,29 @@ class HTTPModel:
 
     @property
     def origin(self) -> str:
-        """Where its answers come from: what is signed there is understood there."""
+        """Where its answers come from: only the same origin accepts its signatures."""
         url = self.endpoint.stream_url
         return f"{self.endpoint.provider} at {url.host}:{url.port}"
 
     @property
     def wire(self) -> str:
-        """The protocol that it speaks, by its name in `WIRES`."""
+        """The protocol that it speaks, by name in `WIRES`."""
         return self.endpoint.wire
 
     @property
     def passes_bodies(self) -> bool:
-        """May a body of its wire go out as somebody else spelled it? Not where settings of its own belong into it, or
-        where calls are looked for in the text of the answer."""
+        """May a client's body of this wire be sent unchanged? Not if the model's settings belong in it, or if calls are
+        recovered from the text of the answer."""
         return self.settings.leave_bodies_alone and not self._recovers and self._streams
 
     @property
     def logs(self) -> bool:
-        """Is all that it is asked and answers written down?"""
+        """Whether it has a raw log."""
         return self._raw_log is not None
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Its key, as far as it is known by now, and whatever else of it nobody should read."""
+        """Its key, if known by now, and its other secrets."""
         return self._known_secrets if isinstance(self._key, str) else (*self._given_keys, *self._secrets)
 
     async def aclose(self) -> None:
@@ -153,7 +154,7 @@ class HTTPModel:
         await self.aclose()
 
     async def headers(self) -> CIMultiDict[str]:
-        """What goes with each request to this provider, its key among it: for requests that are none of ours."""
+        """The headers of each request to this provider, including its key: for forwarded requests."""
         key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
         headers = CIMultiDict(self._headers_for(False, key, {}))
         headers.pop("Content-Type", None)
@@ -161,35 +162,35 @@ class HTTPModel:
 
     @property
     def proxy(self) -> URL | None:
-        """What stands between here and the provider."""
+        """The proxy to the provider."""
         return self._proxy_url
 
     @property
     def proxy_headers(self) -> Mapping[str, str] | None:
-        """How the proxy knows us: a secret. None where it does not ask."""
+        """The credentials for the proxy, which are secret. None if it needs none."""
         return self._proxy_headers
 
     def mask_end(self, deltas: Sequence[Delta]) -> None:
-        """Takes its keys out of the error that a response ended with: providers quote them."""
+        """Masks its keys in the error that a response ended with: providers quote them."""
         last = deltas[-1]
         if isinstance(last, Ended) and not last.verdict.whole:
             last.verdict = self._asked("").masked_verdict(last.verdict)
 
     def masked(self, text: str) -> str:
-        """The text without any of its keys, as far as they are known by now."""
+        """The text without its keys, if known by now."""
         return self._asked("").masked(text)
 
     def masked_body(self, body: bytes) -> bytes:
-        """An error's body without its keys. What has none in it stays as the provider wrote it."""
+        """An error's body without its keys. A body without keys stays unchanged."""
         return self._asked("").masked_body(body)
 
     def write(self, request: Request) -> tuple[Request, bytes]:
-        """The request as this provider is asked, and its body. Pure; what `stream` sends."""
+        """The request adapted to this provider, and its body. Pure; this is what `stream` sends."""
         request, body, _ = self._write(request)
         return request, write_json(body)
 
     def lost_reasoning(self, request: Request) -> str:
-        """What is done because the provider demands reasoning that this request does not have: in words, or nothing."""
+        """What is done because the provider requires reasoning that this request lacks, as text; empty if nothing."""
         return self._write(request)[2] if self.endpoint.quirks.lost_reasoning else ""
 
     def _write(self, request: Request) -> tuple[Request, dict[str, Json], str]:
@@ -204,8 +205,8 @@ class HTTPModel:
         return request, *go_on(body, request, endpoint.quirks.lost_reasoning)
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
-        """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request is on
-        its way already."""
+        """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request was sent
+        already."""
         log: Logged | None = None
         if sent is not None:
             decoder = self._decoder_for(request)
@@ -224,7 +225,7 @@ class HTTPModel:
                 if log is not None:
                     log.fail(error)
                 raise
-            del body  # it is sent, and may be long
+            del body  # no longer needed, and may be long
         content, feed, time = response.content, decoder.feed, asyncio.get_running_loop().time
         patience.reads(content)
         read = content.readany if log is None else log.reading(content.readany)
@@ -258,28 +259,28 @@ class HTTPModel:
                     deltas = feed(chunk) if in_steps else await asyncio.to_thread(feed, chunk)
                 except StreamError as error:
                     if error.verdicts:
-                        raise  # of the one who asks: no other try would be within it
-                    break  # beyond a limit: `end` says so in its verdict
+                        raise  # the caller's limit: a retry would exceed it too
+                    break  # beyond a limit: `end` reports it in its verdict
                 if deltas:
                     yield deltas
                 if not decoder.terminal:
                     patience.since = now = time()
                     if deltas or not _only_alive(chunk):
-                        said_at = now  # a long event, or a whole body, says nothing before its end
+                        said_at = now  # a long event or a non-streaming body yields nothing before its end
                     elif now - said_at > self._longest_alive:
                         lost, patience.expired = TimeoutError(), "idle"
                         break
                 elif not content.is_eof():
-                    # Only what says something is worth waiting on for: some keep a connection alive for ever.
+                    # Only content extends the wait: some servers keep a connection alive for ever.
                     patience.since = heard_at = time() if deltas or not heard_at else heard_at
                     patience.allow(self._grace(decoder))
         finally:
             patience.end()
-            if not response.closed:  # else its end was read, and the connection is back in the pool
+            if not response.closed:  # otherwise its end was read, and the connection is back in the pool
                 response.close()
             if log is not None and (lost is None or received):
                 log.end(*(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
-        if lost is not None and not received:  # there was a head, and then not one byte of the body
+        if lost is not None and not received:  # there was a head, and then no byte of the body
             failure = self._failed(key, lost, patience.expired)
             if log is not None:
                 log.fail(failure)
@@ -292,21 +293,21 @@ class HTTPModel:
         wire, limit = self.endpoint.wire, RESPONSE_LIMIT.get()
         max_calls = inf if limit is None else limit.max_calls
         if isinstance(request, RelayRequest) and request.raw_wire == wire:
-            # Bytes that are passed on unchanged are not searched for calls in the text. Of several calls only the first
-            # may be passed on, and everything before it, to the last event.
+            # Bytes that are passed on unchanged are not searched for calls in the text. In serial mode only the first
+            # of several calls, and everything before it, may be passed on.
             decoder = Decoder(wire, None, request, keeps_ids=not find_wire(wire).history.unique, max_calls=max_calls)
             return PassingDecoder(decoder, request.stream, apart=request.parallel is False)
         names = [tool.name for tool in request.tools] if self._recovers and request.tools else None
         return Decoder(wire, names, request, max_calls=max_calls)
 
     def send(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> Sent:
-        """Sends a body as a client of this wire spelled it, which asks for a stream; `stream` goes on from there. What
-        the request means can be read while its answer is waited for."""
+        """Sends a client's body of this wire, for a stream; `stream` continues from there. The request can be decoded
+        while its answer is awaited."""
         return Sent(asyncio.create_task(self._post_spelled(True, body, headers)))
 
     async def fetch(self, body: Mapping[str, Json], headers: Mapping[str, str]) -> bytes:
-        """The whole answer to a body as a client of this wire spelled it, not streamed and not read: its bytes. Where
-        the connection is lost, or never closed, what came of it: whether that is whole, its reader has to say."""
+        """The bytes of the non-streaming answer to a client's body of this wire, not decoded. If the connection is lost
+        or never closed, the bytes so far: the caller has to check whether they are complete."""
         response, patience, key = await self._post_spelled(False, body, headers)
         content, loop = response.content, asyncio.get_running_loop()
         patience.reads(content)
@@ -319,7 +320,7 @@ class HTTPModel:
                 if limit is not None:
                     limit.take(len(part))
                 patience.since = loop.time()
-                # Some servers send all of it and never close: after a brace not much more is worth waiting for.
+                # Some servers send everything and never close: after a closing brace the wait is short.
                 closed = part.rstrip().endswith(b"}")
                 patience.allow(min(AFTER_FINISH, self.timeouts.idle or inf) if closed else self.timeouts.idle)
         except (ClientError, OSError) as error:
@@ -344,7 +345,7 @@ class HTTPModel:
         return inf if self.timeouts.total is None else asyncio.get_running_loop().time() + self.timeouts.total
 
     def _grace(self, decoder: Decoder | PassingDecoder) -> float:
-        """How long to wait for more once the response has its terminal sign."""
+        """How long to wait for more after the response's terminal event."""
         last = decoder.done or self._wire.sign_is_last
         grace = AFTER_LAST if last else AFTER_FINISH
         return grace if self.timeouts.idle is None else min(grace, self.timeouts.idle)
@@ -376,7 +377,7 @@ class HTTPModel:
     async def _post(
         self, stream: bool, headers: CIMultiDict[str], key: str, body: bytes, deadline: float, log: Logged | None
     ) -> tuple[ClientResponse, Patience]:
-        """Send it and wait for the head of the answer; with it comes how long its body may be waited for."""
+        """Sends the request and waits for the head of the answer; also returns the time-out of its body."""
         try:
             answer = await self._post_once(stream, headers, body, deadline)
             if answer is None:
@@ -386,7 +387,7 @@ class HTTPModel:
         except (ClientError, OSError) as error:  # a TimeoutError is an OSError
             lost = error
         else:
-            assert answer is not None, "a fresh connection was not kept by anybody"
+            assert answer is not None, "a fresh connection cannot be a dead kept one"
             if log is not None:
                 log.head(answer[0].status, answer[0].headers)
             if answer[0].status >= 300:
@@ -394,14 +395,14 @@ class HTTPModel:
                 raise await self._read_failure(key, answer[0], deadline, log)
             return answer
         late = str(lost) if isinstance(lost, TimeoutError) else ""
-        # Not inside of the except: aiohttp's error may hold the key, and would be the context of ours.
+        # Outside of the except: aiohttp's error may hold the key, and would be the context of ours.
         raise self._failed(key, lost, late) from cause_of(lost)
 
     async def _post_once(
         self, stream: bool, headers: CIMultiDict[str], body: bytes, deadline: float, fresh: bool = False
     ) -> tuple[ClientResponse, Patience] | None:
-        """None if it went to a kept connection that was dead. `fresh`: not to a kept one, when one is dead so may all
-        be."""
+        """None if it was sent on a kept connection that was dead. `fresh`: use a new one, because if one is dead, all
+        may be."""
         loop = asyncio.get_running_loop()
         session = current_session(loop) or await open_session()
         endpoint, timeouts = self.endpoint, self.timeouts
@@ -439,12 +440,12 @@ class HTTPModel:
         endpoint = self.endpoint
         headers = CIMultiDict[str]({"Content-Type": "application/json", "User-Agent": "unbroken"})
         if stream:
-            headers["Accept-Encoding"] = "identity"  # a compressing proxy holds events back until its block is full
+            headers["Accept-Encoding"] = "identity"  # a compressing proxy buffers events until its block is full
         headers.update(endpoint.headers)
         if isinstance(self._key, str) and self._key:
             headers[endpoint.key_header] = endpoint.key_prefix + self._key
         if self._proxy_headers and endpoint.stream_url.scheme == "http":
-            headers.update(self._proxy_headers)  # there is no tunnel, the proxy reads the request itself
+            headers.update(self._proxy_headers)  # without a tunnel, the proxy reads the request itself
         headers.update(self.settings.headers)
         return headers
 
@@ -454,11 +455,11 @@ class HTTPModel:
             if isawaitable(key):
                 key = await key
         except MissingKey:
-            raise  # says which, and why
-        except Exception as error:  # the function is the user's own, anything may come of it
+            raise  # has the name and the reason
+        except Exception as error:  # the user's function may raise anything
             raise Unauthorized(
                 f"there is no key for provider `{self.endpoint.provider}`: "
-                f"the function that api_key is raised {type(error).__name__}"
+                f"the api_key function raised {type(error).__name__}"
             ) from error
         key = check_key(key or "", self.endpoint.provider)
         if key and key not in self._given_keys:
@@ -489,7 +490,7 @@ class HTTPModel:
         return read_failure(self._asked(key), response.status, response.headers, body, RealClock().now())
 
     def _failed(self, key: str, error: Exception, late: str) -> ProviderError:
-        """`late`: which time-out was over, if one was."""
+        """`late`: which time-out was reached, if any."""
         asked, url = self._asked(key), self.endpoint.stream_url
         if late:
             return not_in_time(asked, url, self.timeouts, late)
@@ -506,7 +507,8 @@ class HTTPModel:
 
 
 def _as_spelled(body: Mapping[str, Json], request: Request) -> dict[str, Json]:
-    """A client's body for this model, streamed or not. Where the wire has both in the address, the body has neither."""
+    """A client's body for this model, with its `model` and `stream` fields; on wires that have both in the URL, without
+    them."""
     spelled = {**body}
     if "model" in body:
         spelled["model"] = request.model
@@ -518,18 +520,18 @@ def _as_spelled(body: Mapping[str, Json], request: Request) -> dict[str, Json]:
 
 
 def _slice(chunk: bytes) -> int:
-    """How many bytes of it are decoded at once."""
+    """How many of its bytes are decoded at once."""
     lines = chunk.count(b"\n", 0, _SLICE) or chunk.count(b"\r", 0, _SLICE)
     return _SLICE if lines <= _MOST_LINES else max(_SHORT, _SLICE * _MOST_LINES // lines)
 
 
 def _only_alive(chunk: bytes) -> bool:
-    """Blank lines, a comment, a ping: the server is there, and has nothing to say."""
+    """Blank lines, a comment, a ping: keep-alive bytes without content."""
     return chunk.isspace() or chunk.lstrip().startswith((b":", b"event: ping"))
 
 
 def _end(decoder: Decoder | PassingDecoder, cause: str, how: How) -> list[Delta]:
     try:
         return decoder.end(cause, how)
-    except StreamError:  # the last event was beyond a limit; asked again, the decoder says so in its verdict
+    except StreamError:  # the last event was beyond a limit; the second call reports that in the verdict
         return decoder.end(cause, how)

@@ -1,7 +1,7 @@
-"""Secrets taken out of bytes as they pass, also where a read cut one in two. What is no secret passes unchanged.
+"""Removes secrets from bytes as they pass, even if a read cuts one in two. Everything else passes unchanged.
 
-Pure. For words that people read, `secrets.mask` is the one: it also guesses what looks like a key. Here nothing is
-guessed, because what is logged must be what was sent.
+Pure. For messages that people read, use `secrets.mask`, which also guesses what looks like a key. Here nothing is
+guessed, because the log must show what was sent.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ _WORDS = (
     "choices choice delta data event stop usage stream chat.completion.chunk response output input completed required "
     "properties object string number integer boolean array finish_reason reasoning_content candidates"
 )
-"""A wire is made of these: a placeholder like `none` that a server without keys is given is no secret, and a body
-without them would be no body."""
+"""Words of the wires. A placeholder key like `none` for a server without keys is not a secret, and masking it would
+destroy the body."""
 _SHORTEST_CUT = 6
-"""Bytes of a secret that say something of it, where a stream ends in the middle of one."""
+"""This many bytes of a secret reveal something, if a stream ends in the middle of it."""
 _BEGIN = 3
-"""Bytes by which a secret's beginning is looked for; every secret is longer."""
+"""Length of the prefix by which a secret is searched; every secret is longer."""
 _SIGN = 6
-"""Where no secret's beginning of so many bytes stands, none does: they are few, because most spellings begin alike."""
+"""Length of the prefix for a first, fast search: without it there is no complete secret. The prefixes are few, because
+most spellings begin alike."""
 _SHORTEST_NUMBER = 8
-"""Digits: what is shorter stands in half of all numbers."""
+"""Minimum number of digits: shorter ones occur in many numbers."""
 
 
 class Masker:
-    """What of some bytes may be shown. Bytes of one stream go through one `Passage`."""
+    """Masks secrets in bytes. Use one `Passage` for the bytes of one stream."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         found = collect(secret for secret in secrets if is_secret(secret))
@@ -54,18 +55,18 @@ class Masker:
         return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
-        """What can be shown of it already, and the rest: a secret may begin there whose end has not come."""
+        """The part that can be shown now, and the rest, in which a secret may begin."""
         spans, cut = self.find(data)
         return _without(data[:cut], spans), data[cut:]
 
     def find(self, data: bytes) -> tuple[list[Span], int]:
-        """Where secrets stand in it, and where one may begin whose end has not come: its length, if none does."""
+        """The spans of secrets, and where an incomplete secret may begin; the length of the data if none does."""
         spans: list[Span] = []
         at, found = 0, self._found_in(data)
         folded = self._folded.spans_in_bytes(data)
         while True:
             whole, cut = self._any.search(data, at) if found else None, self._cut(data, at)
-            # Where both begin at one place, a longer secret may still come of it.
+            # If both begin at the same place, it may become a longer secret.
             if whole is None or whole.start() >= cut:
                 break
             spans.append(whole.span())
@@ -74,16 +75,16 @@ class Masker:
             return spans, cut
         spans = united([*spans, *(span for span in folded if span[0] < cut)])
         at = spans[-1][1] if spans else 0
-        return spans, cut if at <= cut else self._cut(data, at)  # what is hidden is no beginning of another
+        return spans, cut if at <= cut else self._cut(data, at)  # a masked part is not the beginning of another secret
 
     def find_rest(self, data: bytes) -> list[Span]:
-        """The same at the end of a stream: what is left of a secret there still says much of it."""
+        """The same at the end of a stream, where an incomplete secret must be masked too."""
         spans = self._spans(data)
         cut = self._cut(data, spans[-1][1] if spans else 0)
         return [*spans, (cut, len(data))] if len(data) - cut >= _SHORTEST_CUT else spans
 
     def gives_away(self, begin: bytes) -> bool:
-        """It is so much of the beginning of a secret that it should not be shown."""
+        """Is this enough of the beginning of a secret that it must not be shown?"""
         begin = without_line_breaks(begin)
         return bool(begin) and any(
             len(begin) >= min(_SHORTEST_CUT, len(secret) // 2) and secret[: len(begin)] == begin[: len(secret)]
@@ -99,13 +100,13 @@ class Masker:
         return united([*spans, *folded]) if folded else spans
 
     def _found_in(self, data: bytes) -> bool:
-        """Many searches for one text each are much quicker than one for any of them."""
+        """Many searches for one text each are much faster than one regular expression for all."""
         if len(data) < self._shortest or not any(sign in data for sign in self._signs):
             return False
         return any(secret in data for secret in self.secrets)
 
     def _cut(self, data: bytes, at: int) -> int:
-        """Where the first secret begins that the end of the data cuts; the end, if none does."""
+        """Where the first secret begins that is cut by the end of the data; the end if none is."""
         return min(self._cut_in_one_piece(data, at), self._folded.cut_in_bytes(data, at))
 
     def _cut_in_one_piece(self, data: bytes, at: int) -> int:
@@ -125,7 +126,7 @@ class Masker:
 
 
 class Passage:
-    """One stream on its way through a masker: `feed` gives what may be shown, `flush` the rest."""
+    """Masks one stream: `feed` returns what may be shown, `flush` the rest."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker

@@ -1,5 +1,4 @@
-"""What a model is to the loop: a request in, deltas out. With what goes along with every request: trace headers, a
-limit."""
+"""The model protocol: a request in, deltas out. Also the trace headers and the size limit of every request."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """For people and for records: `openai:gpt-5`."""
+        """For display and recordings: `openai:gpt-5`."""
         ...
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         """The answer to one request, in batches of at least one delta: what arrives together is yielded together.
 
-        The last delta is `Ended`; if the response broke off, its verdict says so. If there was no response at all,
+        The last delta is `Ended`; if the response broke off, its verdict reports it. If there was no response at all,
         raise a `ProviderError`.
         """
         ...
@@ -36,13 +35,13 @@ T = TypeVar("T")
 
 
 def refuse_single(model: str, given: object) -> NoReturn:
-    """For a model that yields anything but batches."""
+    """The error for a model that does not yield batches."""
     raise UserError(f"model `{model}` yields a {type(given).__name__}, and `stream` yields batches: yield [delta]")
 
 
 def closing(stream: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-    """Closes the stream on the way out, so that one that is left early returns its connection at once."""
-    if hasattr(stream, "aclose"):  # a generator, or the stream of some library
+    """Closes the stream at the end of the block, so that a stream that is left early returns its connection at once."""
+    if hasattr(stream, "aclose"):  # a generator, or the stream of a library
         return aclosing(cast("AsyncGenerator[T]", stream))
     return nullcontext(stream)
 
@@ -53,13 +52,12 @@ async def close(stream: AsyncIterator[T]) -> None:
         await cast("AsyncGenerator[T]", stream).aclose()
 
 
-# What goes along with requests that are sent from here: headers of a trace (`traceparent`, `tracestate`, `baggage`).
-#
-# Whoever traces sets it while somebody else sends; who sends need not know of any tracing. Unset, it costs one look.
+# The trace headers of outgoing requests (`traceparent`, `tracestate`, `baggage`). The tracing code sets it around a
+# request, so the sender need not know about tracing. Unset, it costs one lookup.
 
 
 CARRIED: ContextVar[Mapping[str, str] | None] = ContextVar("unbroken carried", default=None)
-"""Headers by their names; None where nothing is traced."""
+"""Headers by name; None if nothing is traced."""
 
 
 # How many bytes the responses to one request may have in all, retries and fallbacks included, and how many calls each
@@ -67,7 +65,7 @@ CARRIED: ContextVar[Mapping[str, str] | None] = ContextVar("unbroken carried", d
 
 
 class ResponseLimit:
-    """Counts down. One object for all tries at one answer."""
+    """Counts down. One object for all attempts at one answer."""
 
     __slots__ = ("_left", "max_calls", "most")
 
@@ -77,7 +75,7 @@ class ResponseLimit:
         self._left = most
 
     def take(self, size: int) -> None:
-        """Raises `TooLarge` once more than `most` bytes were read. Another try would be too large as well."""
+        """Raises `TooLarge` once more than `most` bytes were read. A retry would be too large as well."""
         self._left -= size
         if self._left < 0:
             words = (

@@ -1,8 +1,9 @@
-"""Provider rows that a user writes: a TOML file with a table `[providers.NAME]` for each, and the way back to TOML.
+"""Provider profiles that a user writes: reads a TOML file with a table `[providers.NAME]` for each, and writes such
+tables.
 
-Here a row is text that was checked, no more: what it starts from, and which fields of `Provider` and `Quirks` it sets.
-What becomes of it is decided in `providers`, which stands above. Values are not quoted in errors: somebody may have
-written a key where the name of its variable belongs.
+Here a profile is only checked: what it starts from, and which fields of `Provider` and `Quirks` it sets. `providers`
+builds a `Provider` from it. Values are not quoted in errors, because a secret may have been written in place of its
+variable.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from unbroken.wires import WIRES
 from unbroken.wires.values import IdRule
 
 VARIABLE = "UNBROKEN_PROVIDERS"
-"""Where the file is. Set to nothing: no file is read."""
+"""The variable with the path of the file. If it is empty, no file is read."""
 
 KEY_HEADER_NAMES = ("bearer", "x-api-key", "x-goog-api-key", "api-key")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`like` is the row that it starts from; empty: the one of its own name, or `compatible`."""
+    """`like` is the profile that it starts from; empty: the one of its own name, or `compatible`."""
 
     name: str
     like: str = ""
@@ -40,14 +41,14 @@ class Row:
 
 
 def own_file() -> Path | None:
-    """The user's file; None if there is none. One that is named has to be there."""
+    """The user's file; None if there is none. A file that the variable names has to exist."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         return Path(named).expanduser() if named.strip() else None
     config = os.environ.get("XDG_CONFIG_HOME", "").strip()
     try:
         path = (Path(config) if config else Path("~/.config").expanduser()) / "unbroken" / "providers.toml"
-    except RuntimeError:  # nobody's home is known
+    except RuntimeError:  # the home folder is unknown
         return None
     return path if path.is_file() else None
 
@@ -61,32 +62,34 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; correct {VARIABLE}, or unset it") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is no TOML: {error}; rows look like [providers.NAME]") from None
+        raise UserError(f"{path} is not TOML: {error}; write provider profiles as [providers.NAME]") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no UTF-8 text; TOML always is") from None
+        raise UserError(f"{path} is not UTF-8 text, and TOML has to be") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     for name in tables:
         if name != "providers":
-            raise UserError(f"{path}: [{name}] is no table of this file; rows look like [providers.NAME]")
+            raise UserError(
+                f"{path}: [{name}] is not a table of this file; write provider profiles as [providers.NAME]"
+            )
     rows = tables.get("providers", {})
     if not isinstance(rows, dict):
-        raise UserError(f"{path}: `providers` has to be a table; rows look like [providers.NAME]")
+        raise UserError(f"{path}: `providers` has to be a table; write provider profiles as [providers.NAME]")
     return tuple(_row(path, name, row) for name, row in cast("dict[str, object]", rows).items())
 
 
 class _Wrong(Exception):
-    """What a value has to be."""
+    """Raised with what a value has to be."""
 
 
 Reader: TypeAlias = Callable[[Any], Any]
-"""The value of TOML as the field has it; `_Wrong` in words if it cannot be."""
+"""Converts a TOML value for the field; raises `_Wrong` if it cannot."""
 
 
 def _row(path: Path, name: str, row: object) -> Row:
     place = f"{path}: [providers.{name}]"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name in ("http", "https"):
-        raise UserError(f"{place} has no name that can stand in NAME:MODEL: use letters, digits, - and _")
+        raise UserError(f"{place} has a name that does not work in NAME:MODEL: use letters, digits, - and _")
     if not isinstance(row, dict):
         raise UserError(f"{place} has to be a table")
     values = dict(cast("dict[str, Any]", row))
@@ -96,7 +99,7 @@ def _row(path: Path, name: str, row: object) -> Row:
     like = _value(place, "like", _text, values.pop("like")) if "like" in values else ""
     for key in values:
         if key not in FIELDS and key in QUIRKS:
-            raise UserError(f"{place} has no key `{key}`: it belongs into [providers.{name}.quirks]")
+            raise UserError(f"{place} has no key `{key}`: it belongs in [providers.{name}.quirks]")
     fields = _read(place, values, FIELDS, ["like", "quirks"])
     return Row(name, like, fields, _read(f"{path}: [providers.{name}.quirks]", cast("dict[str, Any]", quirks), QUIRKS))
 
@@ -108,7 +111,7 @@ def _read(
         if key not in readers:
             near = get_close_matches(key, [*readers, *others], 1)
             guess = f"did you mean `{near[0]}`? There are" if near else "there are"
-            way_out = "; a provider's key stands in a variable that `keys` names" if "key" in key.lower() else ""
+            way_out = "; put a provider's key into a variable, and name that in `keys`" if "key" in key.lower() else ""
             raise UserError(f"{place} has no key `{key}`: {guess}: {', '.join([*others, *readers])}{way_out}")
     return {key: _value(place, key, readers[key], value) for key, value in values.items()}
 
@@ -177,13 +180,13 @@ def _table(key: Reader, item: Reader) -> Reader:
 
 def _variable(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise _Wrong("has to name variables of the environment, letters, digits and _ only")
+        raise _Wrong("has to name environment variables, with letters, digits and _ only")
     return value
 
 
 def _address(value: Any) -> str:
     text = _text(value)
-    if "{" not in text:  # else it has parts that only `connect` knows
+    if "{" not in text:  # otherwise it has parts that only `connect` knows
         try:
             read_base(text, "")
         except UserError:
@@ -204,13 +207,13 @@ def _json(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
-        raise _Wrong("holds what JSON cannot say, like a date") from None
+        raise _Wrong("has a value that JSON does not have, like a date") from None
     return value
 
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Wrong("has to be a table of what stands in the body")
+        raise _Wrong("has to be a table of fields for the body")
     return _json(value)
 
 
@@ -222,7 +225,7 @@ def _id_rule(value: Any) -> IdRule:
     try:
         re.compile(f"{read.get('allowed', '')}*")
     except re.error:
-        raise _Wrong("has an `allowed` that is no regular expression for one character") from None
+        raise _Wrong("has an `allowed` that is not a regular expression for one character") from None
     return IdRule(**read)
 
 
@@ -251,7 +254,7 @@ FIELDS: Mapping[str, Reader] = {
     "note": _text,
     "aliases": _names,
 }
-"""The fields of `Provider`, but for its name and its quirks."""
+"""The fields of `Provider`, except its name and its quirks."""
 
 QUIRKS: Mapping[str, Reader] = {
     "rename": _table(_text, _text),
@@ -271,7 +274,7 @@ QUIRKS: Mapping[str, Reader] = {
 
 
 def write_row(row: Row) -> str:
-    """The row as `read_rows` reads it."""
+    """The profile as TOML, as `read_rows` reads it."""
     name = _key(row.name)
     like = {"like": row.like} if row.like else {}
     lines = [f"[providers.{name}]", *_lines({**like, **row.fields})]
@@ -291,7 +294,7 @@ def _key(text: str) -> str:
 def _toml(value: Any) -> str:
     match value:
         case str():
-            # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
+            # JSON's escapes are valid in TOML, except for one control character that JSON does not escape.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case IdRule(longest, allowed, shortest):
             return _toml({"longest": longest, "allowed": allowed, "shortest": shortest})

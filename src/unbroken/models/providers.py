@@ -1,7 +1,7 @@
-"""The providers, one row each: wire, address, key, what they want otherwise, and where that is known from.
+"""The provider profiles: wire, address, key, quirks, and the source of that knowledge.
 
-A vendor is data here and nowhere else; rows of the user's own (`rows`) come before these. `docs/providers.md` is made
-from these (`python -m unbroken.models.providers_page`).
+A vendor is data, here and nowhere else; the user's own profiles (`provider_files`) come before these.
+`docs/providers.md` is generated from them (`python -m unbroken.models.providers_page`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY_HEADERS: dict[str, tuple[str, str]] = {
     "x-goog-api-key": ("x-goog-api-key", ""),
     "api-key": ("api-key", ""),
 }
-"""How a key is sent: the header, and what stands before the key in it."""
+"""How a key is sent: the header, and the prefix before the key."""
 
 
 _PLAIN = Quirks()
@@ -44,31 +44,31 @@ class Provider:
     wire: str
     base_url: str = ""
     keys: tuple[str, ...] = ()
-    """Variables that hold the key, the first that is set counts."""
+    """Variables that may hold the key; the first that is set counts."""
     several_calls: bool | None = None
-    """Does it give several calls in one response? None: it depends on the model, or is not known."""
+    """Does it return several calls in one response? None: it depends on the model, or is not known."""
     known_from: Literal["recorded", "documented, not tried"] = "documented, not tried"
-    """Where that is known from: "recorded" means several calls in one recorded response of this provider."""
+    """The source of that: "recorded" means several calls in one recorded response of this provider."""
     quirks: Quirks = _PLAIN
     needs_key: bool = True
     other_wires: Mapping[str, str] = field(default_factory=dict[str, str])
     """Other wires that it speaks, each with its base URL."""
     elsewhere: str = ""
-    """The row that counts once the user gives a base URL: a server that is not this provider, but speaks alike."""
+    """The profile to use if the user gives a base URL: for another server with the same wire."""
     base_url_variables: tuple[str, ...] = ()
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Parts of the base URL that are settings of `connect`, and the variables that may hold them."""
     port: int = 0
     """The port of a base URL that has neither scheme nor port."""
     prefix: str = ""
-    """What stands between the base URL and the wire's path."""
+    """Path between the base URL and the wire's path."""
     path: str = ""
-    """What follows the base URL, where it is not what the wire has."""
+    """The path after the base URL, if it differs from the wire's."""
     dated_path: str = ""
-    """The same when an API version is asked for."""
+    """The same if an API version is given."""
     version_variables: tuple[str, ...] = ()
     key_header: KeyHeader = ""
-    """How the key is sent, where it is not as the wire has it."""
+    """How the key is sent, if it differs from the wire's way."""
     note: str = ""
     aliases: tuple[str, ...] = ()
 
@@ -357,7 +357,7 @@ ROWS = (
         ("LLAMA_API_KEY",),
         several_calls=True,
         known_from="recorded",
-        # Measured on its server of 2026: it takes the name of a tool, and then ignores it.
+        # Measured on its server of 2026: it accepts the name of a tool and then ignores it.
         quirks=Quirks(choices=frozenset({"auto", "none", "required"}), asks_for_several=True),
         needs_key=False,
         note="Start it with --jinja.",
@@ -377,7 +377,7 @@ _BY_NAME = {name: row for row in ROWS for name in (row.name, *row.aliases)}
 
 
 def find_provider(name: str) -> Provider:
-    """The row of that name or alias, the user's own before ours; the error names those that there are."""
+    """The profile of that name or alias, the user's own before ours; the error lists the known names."""
     own = _own_rows()
     row = own.get(name) or _BY_NAME.get(name)
     if row is not None:
@@ -409,14 +409,14 @@ def _own_rows() -> Mapping[str, Provider]:
     try:
         state = path.stat()
         changed = state.st_mtime_ns, state.st_size
-    except OSError:  # who reads it says what is wrong
+    except OSError:  # reading it reports the error
         changed = 0, 0
     return _read_own(path, changed)
 
 
 @lru_cache(4)
 def _read_own(path: Path, changed: tuple[int, int]) -> Mapping[str, Provider]:
-    """The user's rows by name and alias. Read again only when the file has `changed`."""
+    """The user's profiles by name and alias. Read again only if the file has `changed`."""
     own: dict[str, Provider] = {}
     for row in read_rows(path):
         made = _made(path, row, {**_BY_NAME, **own})
@@ -425,18 +425,18 @@ def _read_own(path: Path, changed: tuple[int, int]) -> Mapping[str, Provider]:
 
 
 def _made(path: Path, row: Row, known: Mapping[str, Provider]) -> Provider:
-    """A row by the name of one that is known changes that one; else it starts from the one that it names."""
+    """A profile with the name of a known one changes that one; otherwise it starts from the one that it names."""
     for key, name in (("like", row.like), ("elsewhere", row.fields.get("elsewhere"))):
         if name and name not in known:
             near = get_close_matches(name, known, 1)
             guess = f"did you mean `{near[0]}`? There are" if near else "there are"
             raise UserError(
-                f"{path}: [providers.{row.name}]: `{key}` names no row that stands before it: {guess}: "
+                f"{path}: [providers.{row.name}]: `{key}` names no provider profile before it: {guess}: "
                 f"{', '.join(dict.fromkeys(one.name for one in known.values()))}"
             )
     start = known[row.like or (row.name if row.name in known else "compatible")]
     if "base_url" in row.fields:
-        if start.elsewhere:  # as `connect` has it for a base URL of the user's own
+        if start.elsewhere:  # as `connect` does for the user's own base URL
             start = replace(known[start.elsewhere], name=start.name, keys=start.keys, aliases=start.aliases)
         start = replace(start, base_url_variables=())
     if "wire" in row.fields:

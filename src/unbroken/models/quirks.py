@@ -1,6 +1,6 @@
-"""What a provider wants otherwise than its wire says: data in its row, applied before and after the wire's encoder.
+"""How a provider differs from its wire: data in its profile, applied before and after the wire's encoder.
 
-Two pure functions: `fit_request` changes what is asked, `fit_body` how it is spelled. Neither knows a provider's name.
+Two pure functions: `fit_request` changes the request, `fit_body` its JSON. Neither knows a provider's name.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from unbroken.messages import Effort, Json, OneTool, Request, System
 from unbroken.wires import WIRES
 from unbroken.wires.values import IdRule, Object, as_dict, as_text, dicts, fit
 
-# What to do where a provider demands its own reasoning back and it is gone: cut by a client, or from another
+# What to do if a provider requires its own reasoning back and it is missing: dropped by a client, or from another
 # provider.
 #
 # Each wire knows the ways that its providers accept; a provider profile names one of them (`Quirks.lost_reasoning`).
 
 
 LostReasoning: TypeAlias = Literal["", "blank", "off", "placeholder"]
-"""Not demanded; a blank in its place; thinking is turned off for this request; a documented placeholder."""
+"""Not required; a blank in its place; thinking turned off for this request; a documented placeholder."""
 
 WAYS = {way: replace for wire in WIRES.values() for way, replace in wire.lost_reasoning.items()}
 
@@ -31,7 +31,7 @@ def go_on(body: Object, request: Request, way: LostReasoning) -> tuple[Object, s
 
 
 NOTHING_RUNS = "No tool will run any more. Do not call any; answer now, with what you know, in words."
-"""Said in the final request to a provider that has no choice `none`."""
+"""System line of the final request for a provider without the choice `none`."""
 
 ChoiceKind: TypeAlias = Literal["auto", "none", "required", "one"]
 ALL_CHOICES: frozenset[ChoiceKind] = frozenset({"auto", "none", "required", "one"})
@@ -39,7 +39,7 @@ ALL_CHOICES: frozenset[ChoiceKind] = frozenset({"auto", "none", "required", "one
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """The defaults are what the wires' own documents say."""
+    """The defaults follow the documentation of the wires."""
 
     rename: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the body under another name: `max_tokens` as `max_completion_tokens`."""
@@ -48,29 +48,30 @@ class Quirks:
     add: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Keys that every body has."""
     reasoning: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, Mapping[str, Json]])
-    """Instead of `reasoning_effort`: what the body has for an effort, `*` for those not named. One that is neither is
-    spelled as the wire does."""
+    """Instead of `reasoning_effort`: the body's fields for an effort, `*` for those not named. Other efforts are sent
+    as the wire defines them."""
     choices: frozenset[ChoiceKind] = ALL_CHOICES
-    """The choices of tools that it takes; another is left out, and in place of one tool by name that tool alone is
-    offered, if one can be required. Without `none`, a system line says in the final request that nothing will run."""
+    """The tool choices that it supports. Others are left out; if a single tool cannot be chosen by name, only that tool
+    is offered and required, if possible. Without `none`, a system line in the final request states that no tool will
+    run."""
     asks_for_several: bool = False
-    """It gives one call at a time unless the request asks for several."""
+    """It returns one call at a time unless the request asks for several."""
     call_ids: IdRule | None = None
     """A rule for call ids that is stricter than the wire's."""
     no_call_ids: bool = False
-    """Calls and results have no ids here, and one is refused."""
+    """Calls and results have no ids here; the provider refuses them."""
     stream_with_tools: bool = True
     """False: a request with tools is sent unstreamed."""
     strict: bool = True
     """False: `strict` in a tool is refused or unknown."""
     lost_reasoning: LostReasoning = ""
-    """How to go on where it demands its own reasoning back and that is gone."""
+    """What to do if it requires its own reasoning back and that is missing."""
     prose: bool = True
-    """Recover calls that leaked into the text, where the wire lets them through? Off where the models leak none."""
+    """Recover calls that leaked into the text? Off for models that leak none."""
 
 
 def fit_request(request: Request, quirks: Quirks) -> Request:
-    """What is asked, as this provider can be asked. The same object where nothing has to change."""
+    """The request adapted to this provider. The same object if nothing has to change."""
     if not request.tools:
         return request
     if request.stream and not quirks.stream_with_tools:
@@ -90,7 +91,7 @@ def fit_request(request: Request, quirks: Quirks) -> Request:
 
 
 def _without_choice(request: Request, quirks: Quirks) -> Request:
-    """A provider that cannot be told which tool to call, but that one must be, is offered that tool alone."""
+    """If a provider supports requiring a call, but not choosing the tool, it is offered only that tool."""
     choice = request.choice
     if isinstance(choice, OneTool) and "required" in quirks.choices:
         named = tuple(tool for tool in request.tools if tool.name == choice.name)
@@ -100,7 +101,7 @@ def _without_choice(request: Request, quirks: Quirks) -> Request:
 
 
 def fit_body(body: Object, request: Request, quirks: Quirks) -> Object:
-    """The body as this provider spells it. A key that `extra` has set is left alone: who says it exactly means it."""
+    """The body adapted to this provider. Keys that `extra` has set stay unchanged: the user set them explicitly."""
     said = request.extra
     spelled = _reasoning(request.reasoning, quirks)
     if spelled is not None and "reasoning_effort" not in said:
@@ -112,8 +113,8 @@ def fit_body(body: Object, request: Request, quirks: Quirks) -> Object:
 
 
 def fit_spelled(body: Object, quirks: Quirks, said: Collection[str] = ()) -> Object:
-    """The same for a body as a client spelled it: only what the provider would refuse is changed. `said`: keys that are
-    left alone."""
+    """The same for a client's own body: only what the provider would refuse is changed. `said`: keys that stay
+    unchanged."""
     for key, name in quirks.rename.items():
         if key in body and key not in said:
             value = body.pop(key)
@@ -144,7 +145,7 @@ def _with_ids(message: Object, rule: IdRule) -> Object:
 
 
 def _without_ids(contents: list[Object]) -> list[Object]:
-    """Copies: what the model said itself stands in the body as it stands in the history."""
+    """Copies, because the body shares objects with the history."""
     return [{**content, "parts": [_without_id(part) for part in dicts(content.get("parts"))]} for content in contents]
 
 

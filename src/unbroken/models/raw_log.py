@@ -1,8 +1,8 @@
-"""The raw log: what went out to a provider and what came back, to the byte, with the secrets taken out. One line of
-JSON for each happening, written as it happens, so that a process that is killed leaves all but its last moment.
+"""The raw log: the exact bytes that were sent to a provider and that came back, with secrets masked. One line of JSON
+for each step, written at once, so that a killed process leaves everything except its last moment.
 
-A log and no more: whatever becomes of the file, the run goes on. What the bytes mean is decoded later, by
-`unbroken decode`. Bytes are those that HTTP carried, without its own chunks and compression.
+If the file cannot be written, the run continues. `unbroken decode` interprets the bytes later. They are the HTTP
+bodies, without chunking and compression.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LOG = logging.getLogger("unbroken.models")
 
 FORMAT = 1
 MARK = b'{"raw_log":'
-"""How every line begins."""
+"""The beginning of every line."""
 
 _HARMLESS = re.compile(
     r"content-(?:type|length|encoding)|transfer-encoding|date|server|via|retry-after(?:-ms)?|x-should-retry"
     r"|(?:x-|apim-)?request-id|cf-ray|openai-processing-ms|[a-z-]*ratelimit[a-z-]*"
 )
-"""Headers of an answer that hold no secret."""
+"""Headers of an answer that contain no secret."""
 _SHOWN_QUERY = ("alt", "api-version")
-"""Of an address: every other value may be a key."""
+"""Query parameters that may be shown: every other value may be a key."""
 
 
 class RawLog:
@@ -61,7 +61,7 @@ class RawLog:
         self._masker: tuple[tuple[str, ...], Masker] = ((), Masker(()))
         _refuse_foreign(self.path)
         try:
-            # A pipe that nobody reads must not stop the loop.
+            # A pipe without a reader must not block the loop.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
             self._file = os.open(self.path, flags, 0o600)
         except (OSError, ValueError) as error:
@@ -86,7 +86,7 @@ class RawLog:
     ) -> Logged:
         """A request is about to be sent. `recovers`: calls that leak into the text of its answer are recovered."""
         masker = self._mask(tuple(secrets))
-        # The number of the process stands in it because a fork takes the mark with it.
+        # It includes the process id, because a fork copies the mark.
         exchange = Logged(self, f"{self._mark}-{os.getpid()}-{next(self._numbers)}", masker, stream)
         exchange.write(
             "request",
@@ -107,20 +107,20 @@ class RawLog:
 
     def _write(self, data: bytes) -> None:
         try:
-            while data:  # at once, unless the disk is full
+            while data:  # in one go, unless the disk is full
                 data = data[os.write(self._file, data) :]
         except OSError as error:
             self._broken = True
             LOG.warning("raw_log=%s is not written any more: %s", self.path, error.strerror or error)
 
     def _mask(self, secrets: tuple[str, ...]) -> Masker:
-        if self._masker[0] != secrets:  # a key that a function gives may change
+        if self._masker[0] != secrets:  # a key function may return a new key
             self._masker = (secrets, Masker(secrets))
         return self._masker[1]
 
 
 class Logged:
-    """One exchange: a request and what came back. `begin` of the log writes the request, the rest is told here."""
+    """Logs one exchange: `RawLog.begin` writes the request, these methods the rest."""
 
     def __init__(self, log: RawLog, id: str, masker: Masker, stream: bool) -> None:
         self._log = log
@@ -137,7 +137,7 @@ class Logged:
         self._log.append({"raw_log": FORMAT, "exchange": self._id, "kind": kind, **more})
 
     def resent(self) -> None:
-        """The connection was dead; the same request goes out on another."""
+        """The connection was dead; the same request is sent on another."""
         self.write("resent", after=self._after())
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
@@ -149,7 +149,7 @@ class Logged:
         self.write("head", after=self._after(), status=status, headers=harmless)
 
     def reading(self, read: Callable[[], Awaitable[bytes]]) -> Callable[[], Awaitable[bytes]]:
-        """The same function, whose bytes are logged as they come."""
+        """Wraps the function so that its bytes are logged."""
 
         async def read_and_log() -> bytes:
             chunk = await read()
@@ -166,7 +166,7 @@ class Logged:
             self._write_bytes(self._passage.feed(chunk))
 
     def end(self, cause: str = "", how: How = "unfinished") -> None:
-        """Nothing more will come. As `Decoder.end` has it: `cause` and `how` where the provider did not end it."""
+        """The end of the answer. `cause` and `how` as for `Decoder.end`, if the provider did not end it."""
         if self._ended:
             return
         self._ended = True
@@ -175,7 +175,7 @@ class Logged:
         self.write("end", after=self._after(), how=said, reason=self._masker.mask_text(cause))
 
     def fail(self, error: BaseException) -> None:
-        """There is no response: an error was raised in its place."""
+        """There is no response: an error was raised instead."""
         cause = str(error) if isinstance(error, UnbrokenError) else ""
         match error:
             case TimedOut():
@@ -197,10 +197,10 @@ class Logged:
 
 @dataclass(slots=True)
 class Exchange:
-    """One exchange as it stands in a log."""
+    """One exchange as read from a log."""
 
     number: int
-    """Counted in the file, from 1."""
+    """Its number in the file, from 1."""
     id: str
     at: str
     url: str
@@ -215,15 +215,15 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict[str, str])
     chunks: list[bytes] = field(default_factory=list[bytes])
     how: str | None = None
-    """None if the log does not say how it ended."""
+    """None if the log has no end for it."""
     reason: str = ""
     seconds: float = 0.0
-    """When its last line was written, after its first."""
+    """Seconds from its first line to its last."""
 
 
 def read_exchanges(lines: Iterable[bytes], unreadable: Callable[[int, bytes], None]) -> Iterator[Exchange]:
-    """The exchanges of a log in the order in which they began. `unreadable` is told of each line that says nothing:
-    its number, and the line."""
+    """The exchanges of a log in the order in which they began. `unreadable` is called for each line that cannot be
+    read, with its number and the line."""
     open_ones: dict[str, Exchange] = {}
     begun = count(1)
     for number, line in enumerate(lines, start=1):
@@ -265,7 +265,7 @@ def _take(open_ones: dict[str, Exchange], line: dict[str, Any], begun: Iterator[
 
 
 def _written(data: bytes, name: str) -> dict[str, Json]:
-    """As text where it is text, which people can read."""
+    """As text if it is text, so that people can read it."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -293,7 +293,7 @@ def _path(path: object) -> str:
     try:
         return os.path.abspath(os.fsdecode(cast("str", path)))
     except TypeError:
-        raise UserError(f"raw_log={path!r} is no path: give the name of a file") from None
+        raise UserError(f"raw_log={path!r} is not a path: give the name of a file") from None
 
 
 def _unwritable(path: str, error: Exception) -> UserError:
@@ -307,14 +307,14 @@ def _unwritable(path: str, error: Exception) -> UserError:
 
 
 def _refuse_foreign(path: str) -> None:
-    """Somebody's own file is not appended to."""
+    """Never appends to a file that is not a raw log."""
     begin = _peek(path, 0, len(MARK))
     if begin and begin != MARK[: len(begin)]:
-        raise UserError(f"raw_log={path} is a file of another kind: name a new one, or a raw log to go on with")
+        raise UserError(f"raw_log={path} is a file of another kind: name a new one, or an existing raw log")
 
 
 def _is_torn(path: str) -> bool:
-    """The last line has no end: who wrote it was killed, or the disk was full."""
+    """Whether the last line has no end: its writer was killed, or the disk was full."""
     return _peek(path, -1, 1) not in (b"", b"\n")
 
 

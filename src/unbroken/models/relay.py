@@ -1,6 +1,6 @@
 """A request that a gateway relays: what its client sent, and whether the client is to receive the answer's own bytes.
 
-It passes through fallbacks and retries like any `Request`; only `HTTPModel` looks at what is added here.
+It passes through fallbacks and retries like any `Request`; only `HTTPModel` uses the added fields.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _values = attrgetter(*(field.name for field in fields(Request) if field.name != 
 
 
 def relay_request(request: Request, verbatim: Verbatim | None, raw_wire: str) -> RelayRequest:
-    """Who passes bytes on has no use for pieces of a call."""
+    """Without pieces of calls: a relay passes on the bytes instead."""
     return RelayRequest(*_values(request), pieces=False, verbatim=verbatim, raw_wire=raw_wire)
 
 
@@ -62,29 +62,28 @@ def verbatim_for(request: Request, wire: str) -> Verbatim | None:
     return verbatim
 
 
-# A decoder for somebody who passes the bytes on: after what was read of them it gives the bytes themselves.
-#
-# Whole events only, so that nothing that follows is glued to half of one. The bytes are as they came; what stands in
-# them is the decoder's affair.
+# A decoder for a relay: after the deltas it yields the bytes themselves. Complete events only, so that nothing is
+# appended to half of one. The bytes are unchanged.
 
 
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _EVENTS = re.compile(
     rb"(?:(?:data: ?|:[^\r\n]*)?(?:\r\n\r\n|\n\n|\r\r))*+(?:(?!\Z).*?(?:\r\n\r\n|\n\n|\r\r))?", re.DOTALL
 )
-"""One event, with those before it that only keep the connection alive."""
+"""One event, with the keep-alive events before it."""
 
 
 class PassingDecoder:
-    """`feed` and `end` as `Decoder` has them, and `Received` among the deltas. `streamed`: an event ends with a blank
-    line; a whole body is one piece, given at its end. `apart`: each event by itself, for who must stop between two."""
+    """`feed` and `end` as in `Decoder`, with `Received` among the deltas. `streamed`: an event ends with a blank line;
+    a non-streaming body is one piece at the end. `apart`: each event separately, for a relay that must stop between
+    two."""
 
     def __init__(self, decoder: Decoder, streamed: bool, apart: bool = False) -> None:
         self._decoder = decoder
         self._streamed = streamed
         self._apart = apart
         self._came = bytearray()
-        """Bytes after the last whole event."""
+        """Bytes after the last complete event."""
 
     @property
     def terminal(self) -> bool:
@@ -125,7 +124,7 @@ class PassingDecoder:
         if chunk.endswith(b"\n\n") and not self._came:
             return chunk
         self._came += chunk
-        # An end that lies in what came before was found then; its own bytes may have come in two reads.
+        # An end in earlier bytes was found then, but its own bytes may span two reads.
         since = max(0, len(self._came) - len(chunk) - 3)
         end = max((at + len(mark) for mark in _ENDS if (at := self._came.rfind(mark, since)) >= 0), default=0)
         whole = bytes(self._came[:end])
@@ -133,8 +132,8 @@ class PassingDecoder:
         return whole
 
     def _rest(self) -> bytes:
-        """What is left at the end: of a whole body all of it; of a stream its last event, if only the blank line after
-        it is missing, which some servers leave out. Half an event is nothing."""
+        """What is left at the end: all of a non-streaming body; of a stream the last event, if only the blank line
+        after it is missing, which some servers leave out. Half an event is dropped."""
         rest = bytes(self._came)
         if not self._streamed or not rest.strip():
             return rest if not self._streamed else b""

@@ -1,11 +1,11 @@
-"""`RetryingModel`: a model whose answers do not break. It tries again, asks without streaming, goes on with another.
+"""`RetryingModel`: a model whose answers do not break. It retries, asks without streaming, and falls back to another.
 
-Strategy. As long as nothing was passed on, a try that failed is simply made again. Once something was, the consumer has
-shown text and started calls: it is told `Restarted`, and the whole answer of the next try follows, asked for without
-streaming, because then it comes whole or not at all. What of it still has to be said is decided by the consumer, who
-knows what was shown (`decoding.shown`), and what still has to run by its `Batch`. There is one budget for every kind of
-failure: `attempts` at each model, and `seconds` in which a new one may begin. Whether a response is whole is decided
-elsewhere (`decoding.verdict`).
+Strategy. As long as nothing was passed on, a failed attempt is simply repeated. Once something was, the consumer has
+shown text and started calls: it receives `Restarted`, then the complete answer of the next attempt, which is requested
+without streaming, because then it arrives complete or not at all. The consumer knows what was shown and decides what
+still has to be shown (`decoding.shown`); its `Batch` decides what still has to run. There is one budget for every kind
+of failure: `attempts` at each model, and `seconds` in which a new one may begin. Whether a response is complete is
+decided elsewhere (`decoding.verdict`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ATTEMPTS = 3
 SECONDS = 300.0
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
-"""Seconds before a second try at a provider that did not answer; twice as long before each later one, up to this."""
+"""Maximum seconds between attempts at a provider that did not answer; each wait is twice as long as the one before."""
 EMPTY_ANSWERS = 2
-"""So many, and it is passed on: to ask the same once more will not help, to ask otherwise may."""
+"""After this many empty answers, the answer is passed on: repeating the same request will not help, another may."""
 
 
 M_co = TypeVar("M_co", bound=Model, covariant=True)
@@ -49,12 +49,11 @@ M_co = TypeVar("M_co", bound=Model, covariant=True)
 class RetryingModel(Generic[M_co]):
     """Around any `Model`; `connect` puts it around its own.
 
-    `attempts` are made at each model, the first included; none begins more than `seconds` after the first that failed,
-    so that an answer which took long before it broke is mended too. `fallback` are the models to go on with when one
-    has failed for good. `stream_with_tools=False` asks without streaming whenever tools are offered. Waits are
-    `first_wait`, twice that, and so on, each shortened by up to a half by `jitter` (a function that gives a number from
-    0 to 1); a provider's own Retry-After counts before them, and where it is longer than what is left of `seconds`
-    there is no next try.
+    `attempts` are made at each model, including the first; none begins more than `seconds` after the first failure, so
+    that an answer that took long before it broke is retried too. `fallback` are the models to try after one has failed
+    for good. `stream_with_tools=False` does not stream requests with tools. Waits are `first_wait`, twice that, and so
+    on, each shortened by up to a half by `jitter` (a function that returns a number from 0 to 1). A provider's own
+    Retry-After comes before them; if it is longer than the rest of `seconds`, there is no next attempt.
     """
 
     def __init__(
@@ -70,12 +69,12 @@ class RetryingModel(Generic[M_co]):
     ) -> None:
         if attempts < 1:
             raise UserError(
-                f"RetryingModel(attempts={attempts!r}): it is a number from 1, and counts the first try too"
+                f"RetryingModel(attempts={attempts!r}): it is a number from 1, and includes the first attempt"
             )
         if seconds is not None and seconds <= 0:
             raise UserError(f"RetryingModel(seconds={seconds!r}): give seconds above 0, or None for no limit")
         given = (model, *fallback)
-        # One that retries itself brings its models, not a budget of its own.
+        # A RetryingModel among them adds its models, not its own budget.
         models = [one for each in given for one in _unguarded(each)]
         self._model = cast("M_co", models[0])
         self.fallback = tuple(models[1:])
@@ -93,23 +92,23 @@ class RetryingModel(Generic[M_co]):
 
     @property
     def model(self) -> M_co:
-        """The model inside; asked directly, it tries once."""
+        """The inner model, without retries."""
         return self._model
 
     @property
     def name(self) -> str:
-        """That of the first model, whoever answers in the end."""
+        """The first model's name, even if a fallback answers."""
         return self._model.name
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Of all its models: what nobody should read."""
+        """The secrets of all its models."""
         if not self.fallback:
             return tuple(getattr(self._model, "secrets", ()))
         return tuple(each for model in (self._model, *self.fallback) for each in getattr(model, "secrets", ()))
 
     async def aclose(self) -> None:
-        """Closes all its models, as far as they can be closed; those to go on with too."""
+        """Closes all its models that can be closed, including the fallbacks."""
         for model in (self.model, *self.fallback):
             close: Any = getattr(model, "aclose", None)
             if close is not None:
@@ -124,7 +123,7 @@ class RetryingModel(Generic[M_co]):
     async def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         """Retries until an answer is complete. `AttemptFailed` reports each attempt that was not; `Restarted` follows
         if something was passed on already, and then all of the next answer. Raises after the last attempt:
-        `ProviderError` if nobody answered, `ChainBroken` if an answer broke off."""
+        `ProviderError` if no provider answered, `ChainBroken` if an answer broke off."""
         story: _Story | None = None
         model: Model = self._model
         asked = request
@@ -157,16 +156,16 @@ class RetryingModel(Generic[M_co]):
                     yield deltas
                 else:
                     left = False
-                    if story is not None:  # a foreign model that does not say `Ended`
+                    if story is not None:  # a custom model that does not yield `Ended`
                         yield (Ended(story.judge(Ended(Verdict("whole")), None)),)
                     return
-            except (ProviderError, StreamError, OSError) as failure:  # OSError: a foreign model with its own connection
+            except (ProviderError, StreamError, OSError) as failure:  # OSError: a custom model with its own connection
                 error, left = failure, False
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                error, left = Unreachable(f"model `{model.name}` was cancelled, and by nobody here"), False
+                error, left = Unreachable(f"model `{model.name}` was cancelled, but not by its caller"), False
             finally:
                 if left:
                     await close(stream)
@@ -187,8 +186,7 @@ class RetryingModel(Generic[M_co]):
                 await asyncio.sleep(wait)
 
     def fit(self, request: Request, model: Model) -> Request:
-        """Without streaming for a model whose streams are not to be trusted with tools, and without what another
-        provider has signed."""
+        """Without streaming if the model cannot stream tools reliably, and without what another provider has signed."""
         if self.fallback:
             request = _without_foreign(request, _origin(model))
         if request.stream and request.tools and id(model) in self._asked_whole:
@@ -196,7 +194,7 @@ class RetryingModel(Generic[M_co]):
         return request
 
     def backoff(self, failures: int) -> float:
-        """Seconds to wait after so many failures at one model, where the provider did not say how long."""
+        """Seconds to wait after this many failures at one model, if the provider gave no Retry-After."""
         wait = min(self._first_wait * 2.0 ** (failures - 1), LONGEST_WAIT)
         return wait * (1 - self._jitter() / 2)
 
@@ -206,7 +204,7 @@ def _says_something(deltas: Sequence[Delta]) -> bool:
 
 
 class _Story:
-    """One answer on its way through several tries: who is asked next, what, and after how long."""
+    """The state of one answer over several attempts: the next model, its request, and the wait."""
 
     def __init__(self, retrying: RetryingModel[Any], asked: Request, request: Request, began: float) -> None:
         self._retrying = retrying
@@ -215,18 +213,18 @@ class _Story:
         self._verdicts: list[Verdict] = []
         self._empty = 0
         self._tries = 0
-        """At this model."""
+        """Attempts at this model."""
         self._others = list(retrying.fallback)
         self._pause = 0.0
-        """Seconds before the next."""
+        """Seconds before the next attempt."""
         self._shortened = False
         self._shown = False
-        """Something of a broken response was passed on: from then on it is asked for whole."""
+        """A part of a broken response was passed on: from then on requests are not streamed."""
         self.model: Model = retrying.model
         self.request = request
 
     def judge(self, ended: Ended | None, error: Exception | None) -> Verdict:
-        """What the try came to, with its number and who was asked."""
+        """The verdict of the attempt, with its number and model."""
         if ended is not None:
             verdict = ended.verdict
         elif isinstance(error, ProviderError):
@@ -241,8 +239,8 @@ class _Story:
         return replace(verdict, attempt=len(self._verdicts) + 1, model=self.model.name)
 
     def breaks(self, verdict: Verdict) -> bool:
-        """Is there anything to mend? What no try has mended, but is an answer, is passed on: the model can be told of a
-        cut call, and asked otherwise where it says nothing."""
+        """Does the answer have to be retried? If retries do not help but it is an answer, it is passed on: the loop can
+        report a cut call to the model, or nudge it after an empty answer."""
         if verdict.failed:
             return True
         if verdict.kind == "empty" and self._empty >= EMPTY_ANSWERS:
@@ -250,7 +248,7 @@ class _Story:
         return verdict.retryable and self._may_try(self._pause)
 
     def next_try(self, verdict: Verdict, error: Exception | None, passed_on: bool) -> float:
-        """Prepares the next try, and says how long to wait for it. Raises the typed error if there is none."""
+        """Prepares the next attempt and returns how long to wait for it. Raises the typed error if there is none."""
         self._verdicts.append(verdict)
         self._shown = self._shown or passed_on
         if verdict.kind == "too_long" and not self._shortened and self._may_try(0.0):
@@ -271,7 +269,7 @@ class _Story:
         raise given from (given.__cause__ if error is given else error)
 
     def _ask(self, request: Request, streamed: bool = False) -> None:
-        """`streamed`: a whole answer takes long to begin, and this one took too long."""
+        """`streamed`: a non-streaming answer takes long to begin, and this one took too long."""
         if self._shown:
             request = replace(request, stream=streamed and self._asked.stream)
         self.request = self._retrying.fit(request, self.model)
@@ -280,7 +278,7 @@ class _Story:
         if isinstance(error, ProviderError) and error.retry_after is not None:
             return error.retry_after
         if verdict.kind not in ("limited", "unavailable", "unreachable", "error") and self._tries == 1:
-            return 0.0  # a connection that broke once says nothing about the next
+            return 0.0  # a broken connection does not predict the next one
         return self._retrying.backoff(self._tries)
 
     def _may_try(self, wait: float) -> bool:
@@ -291,7 +289,8 @@ class _Story:
         return seconds is None or asyncio.get_running_loop().time() - self._began + wait < seconds
 
     def _give_up(self, verdict: Verdict, error: Exception | None) -> UnbrokenError:
-        """Nobody answered: the provider's own error. An answer broke: `ChainBroken`. With the verdicts of all tries."""
+        """Raises the provider's own error if nothing answered, `ChainBroken` if an answer broke; with the verdicts of
+        all attempts."""
         verdicts = tuple(self._verdicts)
         if isinstance(error, ProviderError) and not self._shown and not any(map(_broke_off, verdicts)):
             given: UnbrokenError = error

@@ -1,4 +1,4 @@
-"""A model that is not there: it plays a script, chunk by chunk, with pauses, on virtual or real time.
+"""A fake model that plays a script, chunk by chunk, with pauses, in virtual or real time.
 
 For tests and demonstrations. It fakes the provider and nothing else: the script becomes the bytes of a wire
 (`play_bytes`, which `unbroken.testing` also serves over HTTP), and those go through the decoder that a real provider's
@@ -24,15 +24,15 @@ from unbroken.verdicts import Meaning
 from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.jsontext import dumps
 
-# The words of a script: what a model that is not there will say, step by step.
+# The steps of a script: what the fake model will answer.
 #
-# An answer is a text, or a list of steps: `[Say("Let me look."), Call("get_weather", city="Beijing")]`. Only the
-# words stand here; `scripted` plays them, and the writer of each wire turns them into bytes.
+# An answer is a text, or a list of steps: `[Say("Let me look."), Call("get_weather", city="Beijing")]`. These are only
+# data; `ScriptedModel` plays them, and the writer of each wire turns them into bytes.
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Text, word by word or in `chunks` pieces of about one length; `over` is how many seconds that takes."""
+    """Text, word by word or in `chunks` pieces of similar length; `over` is how many seconds that takes."""
 
     text: str
     chunks: int = 0
@@ -42,7 +42,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Think:
-    """Reasoning, in the wire's own place for it."""
+    """Reasoning, in the wire's own field for it."""
 
     text: str
     chunks: int = 0
@@ -52,10 +52,10 @@ class Think:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Call:
-    """A call: `Call("get_weather", city="Beijing")`, or with its arguments as a dict, or as the very text to send.
+    """A call: `Call("get_weather", city="Beijing")`, or with its arguments as a dict, or as the exact text to send.
 
-    `id` None: the script gives one, the same each time; empty: none is sent. It comes `after` seconds, its arguments
-    in `pieces`, `over` so many seconds; then it is complete.
+    `id` None: the script generates one, the same each time; empty: none is sent. It begins `after` seconds; its
+    arguments arrive in `pieces`, `over` this many seconds.
     """
 
     name: str
@@ -90,8 +90,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A call whose arguments are cut after `raw`. The answer then ends as one that met its token limit, unless the
-    script says otherwise. (Gemini's wire has no half calls: there it ends with the provider's word for it.)"""
+    """A call whose arguments are cut after `raw`. The answer then ends at its token limit, unless the script has an
+    `End`. (Gemini's wire has no half calls: there it ends with the provider's finish reason for it.)"""
 
     name: str
     raw: str
@@ -125,7 +125,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """No answer, or none any more: this error is raised. (A server sends a `ProviderError` with its status.)"""
+    """Raises this error instead of an answer, or in the middle of one. (A server sends a `ProviderError` with its
+    status.)"""
 
     error: Exception
 
@@ -139,14 +140,14 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class ErrorInside:
-    """The provider's error, told inside an answer that had begun well. It is the last thing in it."""
+    """An error of the provider inside an answer that began well. It ends the answer."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """These bytes, as they are. If nothing else is in the answer, nothing is added to them."""
+    """These bytes, unchanged. If the answer has nothing else, nothing is added to them."""
 
     data: bytes
     after: float = 0.0
@@ -167,8 +168,8 @@ def steps_of(answer: Answer) -> list[Step]:
 
 
 class Script:
-    """One answer for each request, in their order. A function that stands alone answers all of them; `loop_last`
-    gives the last answer again and again."""
+    """One answer for each request, in order. A single function answers all of them; `loop_last` repeats the last
+    answer."""
 
     def __init__(self, lines: Sequence[Line], loop_last: bool = False) -> None:
         self._lines = tuple(lines)
@@ -192,7 +193,7 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 def pieces_of(text: str, count: int) -> list[str]:
-    """The text in `count` pieces of about one length; word by word if `count` is 0."""
+    """The text in `count` pieces of similar length; word by word if `count` is 0."""
     if count <= 0:
         return _WORDS.findall(text)
     count = min(count, len(text)) or 1
@@ -202,11 +203,11 @@ def pieces_of(text: str, count: int) -> list[str]:
 
 @checked
 class ScriptedModel:
-    """One answer for each request, in their order: `ScriptedModel([Call("add", a=1, b=2)], "It is 3.")`.
+    """One answer for each request, in order: `ScriptedModel([Call("add", a=1, b=2)], "It is 3.")`.
 
-    A function of the request may stand in place of an answer; alone, it answers everything. `requests` are the requests
-    that came, `bodies` the same in the JSON of the `wire`; with `keep` only so many of them, the last, for one that
-    runs for days. `recover` looks for calls that were written as text, as models of real providers do.
+    An answer may be a function of the request; a single function answers everything. `requests` are the requests
+    received, `bodies` the same in the JSON of the `wire`; `keep` limits both to the last ones, for a model that runs
+    for days. `recover` finds calls that were written as text, as with real providers.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class ScriptedModel:
         self._keep = keep
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
-        """Plays the next answer of the script and keeps the request. `UserError` if the script has no more."""
+        """Plays the next answer of the script and keeps the request. Raises `UserError` if the script has no more."""
         if not request.model:
             request = replace(request, model=self.name.rpartition(":")[2])
         self.requests.append(request)
@@ -245,7 +246,7 @@ class ScriptedModel:
         cause = ""
         try:
             for pause, data in play_bytes(steps, self.wire, request, self._chunk_delay):
-                await asyncio.sleep(pause)  # also when it is 0: between two chunks of a stream others get their turn
+                await asyncio.sleep(pause)  # even if it is 0, so that other tasks run between two chunks
                 if deltas := decoder.feed(data):
                     yield deltas
         except ConnectionResetError as error:
@@ -262,7 +263,7 @@ def play_bytes(answer: Answer, wire: str, request: Request, chunk_delay: float =
 
 
 class _Player:
-    """Goes through the steps of one answer, the answer to a history with `number` answers before it."""
+    """Plays the steps of one answer to a history with `number` earlier answers."""
 
     def __init__(self, wire: str, model: str, number: int, steps: Sequence[Step]) -> None:
         self._wire = find_wire(wire)
@@ -271,10 +272,10 @@ class _Player:
         self._id = f"{self._writer.call_prefix}_r{number}"
         self._calls = 0
         self._cut = False
-        """A call has ended in the middle of its arguments: whatever follows closes it first."""
+        """A call was cut in the middle of its arguments: the next step closes it first."""
         self._ended = False
         self._begun = self._bare = bool(steps) and all(isinstance(step, Raw | Pause | Break | Fail) for step in steps)
-        """Nothing but bytes as they are: then the wire's own beginning and end are not added."""
+        """The answer is only raw bytes, so the wire's own beginning and end are not added."""
 
     def play(self) -> Iterator[tuple[float, bytes]]:
         for step in self._steps:

@@ -1,7 +1,6 @@
-"""Keys, passwords and tokens, kept out of what is shown. Providers and libraries quote what they were sent: it is taken
-out of their words again here.
+"""Masks keys, passwords and tokens in what is shown, because providers and libraries quote what they were sent.
 
-Pure. What is secret is known when a model is connected, but for a key that a function gives.
+Pure. The secrets are known when a model is connected, except for the keys of a key function.
 """
 
 from __future__ import annotations
@@ -21,28 +20,27 @@ from yarl import URL
 from unbroken.messages import Json
 from unbroken.models.addresses import basic
 
-# The forms in which a secret may stand in a text: as it is, escaped, percent-encoded, in hexadecimal, in base64.
-#
-# Pure. Base64 may be broken over lines at any place (MIME, PEM): those forms are also looked for in the text with its
-# line breaks taken out, but only where half of one stands in it.
+# The forms in which a secret may appear in a text: plain, escaped, percent-encoded, in hexadecimal, in base64. Pure.
+# Base64 may have line breaks at any place (MIME, PEM): those forms are also searched in the text without its line
+# breaks, but only if the text contains half of one.
 
 
 Span = tuple[int, int]
 
 _SHORTEST_ENCODED = 8
-"""Bytes of a secret whose hexadecimal and base64 forms are masked: those of a shorter one stand in other texts."""
+"""Minimum bytes of a secret whose hexadecimal and base64 forms are masked: shorter ones occur in other texts."""
 _PERCENT = re.compile("%[0-9A-F]{2}")
 _SAFE = ("", "/", "!'()*", "!'()*/", ";,/?:@&=+$-_.!~*'()#")
-"""What is left as it is by Python's `quote`, and by `encodeURIComponent` and `encodeURI` of browsers."""
+"""The characters that Python's `quote`, and `encodeURIComponent` and `encodeURI` of browsers, do not escape."""
 _SHORTEST_LINE = 60
-"""Characters: in so many of a form stands at most one line break, and one of their halves is in one piece."""
+"""This many characters of a form have at most one line break, so one of their halves is unbroken."""
 _BASE64 = ascii_letters + digits + "+/-_"
 _LINE_BREAKS = re.compile(r"(?:(?:[\r\n]|\\+[rn])[ \t]*)+")
-"""As they are, or as JSON has them, with what indents the next line."""
+"""Line breaks, plain or escaped in JSON, with the indentation of the next line."""
 
 
 def spellings(secret: str) -> set[str]:
-    """As it is, as JSON has it inside of a string, as addresses and forms have it, in hexadecimal and in base64."""
+    """Plain, as in a JSON string, as in addresses and forms, in hexadecimal and in base64."""
     data = secret.encode("utf-8", "replace")
     percent = {quote(secret, safe=safe, errors="replace") for safe in _SAFE}
     percent |= {quote_plus(secret, errors="replace"), "".join([f"%{byte:02X}" for byte in data])}
@@ -55,8 +53,8 @@ def spellings(secret: str) -> set[str]:
 
 
 def base64_forms(secret: str) -> set[str]:
-    """Wherever the secret begins in what was encoded (`user:KEY`): of its first and last characters those are left out
-    that depend on what stands beside it."""
+    """For each offset of the secret in the encoded text (`user:KEY`), without the first and last characters that depend
+    on its neighbours."""
     data = secret.encode("utf-8", "replace")
     found: set[str] = set()
     if len(data) < _SHORTEST_ENCODED:
@@ -69,7 +67,7 @@ def base64_forms(secret: str) -> set[str]:
 
 
 class Folded:
-    """The base64 forms of secrets, which may be broken over lines."""
+    """The base64 forms of secrets, which may contain line breaks."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for secret in secrets for form in base64_forms(secret)}
@@ -80,7 +78,7 @@ class Folded:
         self._longest = max(map(len, forms), default=0)
 
     def spans(self, text: str) -> list[Span]:
-        """Where forms stand in it that are broken over lines."""
+        """The spans of forms with line breaks."""
         return self._search(text) if any(half in text for half in self._halves) else []
 
     def spans_in_bytes(self, data: bytes) -> list[Span]:
@@ -88,9 +86,9 @@ class Folded:
         return self._search(data.decode("latin-1")) if found else []
 
     def cut(self, text: str) -> int:
-        """Where the end of the text may be the beginning of a form that is broken over lines; its length, if not."""
+        """Where the end of the text may be the beginning of a form with line breaks; its length, if not."""
         size = len(text)
-        window = text[max(0, size - 2 * self._longest) :]  # line breaks, and what indents a line, make a form longer
+        window = text[max(0, size - 2 * self._longest) :]  # line breaks and indentation make a form longer
         if not any(sign in window for sign in "\n\r\\") or window.rstrip("\r\n \t")[-1:] not in _BASE64:
             return size
         joined = _Joined(window)
@@ -122,7 +120,7 @@ class Folded:
 
 
 class _Joined:
-    """A text without its line breaks, and where its characters stood."""
+    """A text without its line breaks, and the original positions of its characters."""
 
     def __init__(self, text: str) -> None:
         parts: list[str] = []
@@ -141,7 +139,7 @@ class _Joined:
         return bool(self._at)
 
     def place(self, place: int) -> int:
-        """Where in the text this character stood."""
+        """The original position of this character."""
         return place + self._removed[bisect_right(self._at, place)]
 
 
@@ -150,7 +148,7 @@ def without_line_breaks(data: bytes) -> bytes:
 
 
 def united(spans: Iterable[Span]) -> list[Span]:
-    """In their order, those that overlap as one."""
+    """Sorted, with overlapping spans merged."""
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin < found[-1][1]:
@@ -178,9 +176,9 @@ def _lower_percent(text: str) -> str:
 
 MASK = "***"
 _SHORTEST = 4
-"""What is shorter is no secret (`query={"v": "2"}`), and would take half of every sentence with it."""
+"""Minimum length of a secret: shorter values (`query={"v": "2"}`) occur in every text."""
 _SHORTEST_CUT = 6
-"""Characters of a secret that show which one it is, where words were cut in the middle of it."""
+"""Minimum characters of a cut secret that are masked."""
 _DEEPEST = 50
 
 _KEYS = re.compile(
@@ -198,7 +196,7 @@ def in_headers(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def in_address(url: URL) -> Iterator[str]:
-    """The values of its query, as they are and as they are spelled there, its user and its password."""
+    """The values of its query, decoded and as written, its user and its password."""
     yield from url.query.values()
     for pair in url.raw_query_string.split("&"):
         yield pair.partition("=")[2]
@@ -207,7 +205,7 @@ def in_address(url: URL) -> Iterator[str]:
 
 
 def collect(found: Iterable[str]) -> tuple[str, ...]:
-    """The longest first, so that none is left in part; also as they are spelled in an address."""
+    """The longest first, so that no part of one is left; also as they are spelled in an address."""
     texts = list(found)
     spelled = {*texts, *(quote(text, safe="") for text in texts), *map(quote_plus, texts)}
     return tuple(sorted((text for text in spelled if len(text) >= _SHORTEST), key=lambda text: (-len(text), text)))
@@ -225,7 +223,7 @@ def mask(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=64)
 def _forms(secrets: tuple[str, ...]) -> tuple[tuple[str, ...], Folded]:
-    """Those that stand in one piece, the longest first, so that none is left in part; and those with line breaks."""
+    """The unbroken forms, the longest first, so that no part of one is left; and those with line breaks."""
     spelled = {form for secret in secrets for form in (*spellings(secret), _quoted(secret))}
     return tuple(sorted(spelled, key=lambda form: (-len(form), form))), Folded(secrets)
 
@@ -249,7 +247,7 @@ def mask_json(value: Json, secrets: tuple[str, ...], depth: int = 0) -> Json:
 
 
 def _without_cut(text: str, secret: str) -> str:
-    """Quoted words end at some length, perhaps in the middle of a secret."""
+    """A quoted message may be cut in the middle of a secret."""
     if secret[:_SHORTEST_CUT] not in text[-len(secret) :]:
         return text
     for length in range(min(len(secret) - 1, len(text)), _SHORTEST_CUT - 1, -1):

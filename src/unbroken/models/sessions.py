@@ -1,11 +1,11 @@
-"""One aiohttp session for each event loop, shared by all models and runs on it, and closed with the loop by itself.
+"""One aiohttp session for each event loop, shared by all models and runs on it, and closed automatically with the loop.
 
-A session belongs to the loop it was made on, and nobody wants to close one. So it is held by an async generator that
-the loop knows of: `asyncio.run` ends with `loop.shutdown_asyncgens()`, which closes it. A loop that lives until the
-process ends calls `close_session`, or is closed at exit.
+A session belongs to the loop it was made on, and users should not have to close it. So it is held by an async generator
+of the loop: `asyncio.run` ends with `loop.shutdown_asyncgens()`, which closes it. A loop that lives until the process
+ends calls `close_session`, or is closed at exit.
 
-Loading aiohttp takes longer than loading the rest of the library, so this module does without it: every agent imports
-`close_session`, also one whose model is not behind HTTP.
+Loading aiohttp takes longer than loading the rest of the library, so this module does not import it: every agent
+imports `close_session`, even if its model does not use HTTP.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _forget_closed_loops() -> None:
 
 
 def _abandon(loop: asyncio.AbstractEventLoop, held: _Held) -> None:
-    """The session of a loop that was closed without `shutdown_asyncgens`: nothing can be awaited there any more."""
+    """Closes the session of a loop that was closed without `shutdown_asyncgens`, where nothing can be awaited."""
     _held.pop(loop, None)
     connector = held.session.connector
     held.session.detach()

@@ -1,8 +1,8 @@
-"""Masks a secret that a stream spells out over several events, so that its bytes never stand side by side.
+"""Masks a secret that a stream splits over several events, so that its bytes are never adjacent.
 
 Strings of JSON that continue each other (same field, same `index` values) are read as one text. A line is held back
-while the end of such a text shows much of the beginning of a secret; all other lines leave at once, unchanged. Secrets
-that stand in one piece are masked before, by `masking.Passage`.
+while the end of such a text shows much of the beginning of a secret; all other lines leave at once, unchanged. Unsplit
+secrets are masked before, by `masking.Passage`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unbroken.models.secrets import MASK
 
 _LINE_END = re.compile(rb"\r\n|[\r\n]")
 _STRING = re.compile(rb'"([^"\\\r\n]*(?:\\.[^"\\\r\n]*)*\\?)(?:"|(?=[\r\n])|\Z)(\s*:\s*(\d*))?')
-"""A string, its closing quote unless the stream was cut, and if it names a field the number that may be its value."""
+"""A string, its closing quote unless the stream was cut, and, if it names a field, the number that may be its value."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class _Piece:
     end: int
     text: bytes
     hidden: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
-    """From where to where, and what to show instead."""
+    """Start, end, and replacement of what is masked."""
     written: bool = False
 
     def shown(self) -> bytes:
@@ -51,7 +51,7 @@ class _Line:
     pieces: list[_Piece]
 
     def shown(self) -> bytes:
-        """Only strings in which something is hidden are spelled anew."""
+        """Only strings with something masked are encoded again."""
         parts, at = bytearray(), 0
         for piece in self.pieces:
             piece.written = True
@@ -62,7 +62,7 @@ class _Line:
 
 
 class _Text:
-    """Strings that continue each other. Keeps those at its end that may be the beginning of a secret."""
+    """Strings that continue each other. Keeps the last ones, which may be the beginning of a secret."""
 
     __slots__ = ("_masker", "_pieces", "_skipped")
 
@@ -70,7 +70,7 @@ class _Text:
         self._masker = masker
         self._pieces: list[_Piece] = []
         self._skipped = 0
-        """Bytes of the first piece that are no longer looked at."""
+        """Bytes of the first piece that are already done."""
 
     def feed(self, piece: _Piece) -> bool:
         """Whether the lines of the pieces at its end must wait."""
@@ -117,7 +117,7 @@ class SplitSecrets:
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._partial: list[bytes] = []
-        """The line that has not ended."""
+        """The incomplete line."""
         self._lines: deque[_Line] = deque()
         """Complete lines that are not written yet."""
         self._texts: dict[tuple[bytes, ...], _Text] = {}
@@ -177,7 +177,7 @@ class SplitSecrets:
 
 
 def _plain(literal: bytes) -> bytes:
-    """What a string of JSON says, as UTF-8."""
+    """The value of a JSON string, as UTF-8."""
     if b"\\" not in literal:
         return literal
     try:
