@@ -43,7 +43,7 @@ def test_a_handler_that_gives_something_else_has_not_allowed(given: Any) -> None
     model = ScriptedModel([Call("asks"), Call("free")], "Done.")
     result = play(Agent(model, [desk.tool("asks", approve=True), *desk.tools("free")], on_approval=handler))
     assert (len(asked), desk.names) == (1, ["free"])
-    assert texts(result)[0].startswith("Error: not executed: denied: the approval failed: on_approval gave ")
+    assert texts(result)[0].startswith("Error: not executed: denied: the approval failed: on_approval returned ")
     accepted(model, result)
 
 

@@ -143,7 +143,7 @@ def test_a_server_that_forgets_every_session_is_asked_twice_and_no_more() -> Non
     async def main() -> None:
         async with serving(answer, "pay") as desk, desk:
             words = await failure(desk, "pay")
-            assert words == "MCP server `pay desk` forgets the session at once; nothing was run"
+            assert words == "MCP server `pay desk` loses its session at once; nothing was run"
             assert sent == ["session-1", "session-2"]
 
     asyncio.run(main())

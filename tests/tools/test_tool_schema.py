@@ -352,7 +352,7 @@ def test_what_cannot_become_a_tool_is_refused_with_the_way_out() -> None:
     assert refusal(lambda: None) == "a lambda has no name that a model could call; give it one with name='...'"
     assert "`Place` is a class" in refusal(Place)
     assert "`dict` cannot be read" in refusal(dict.fromkeys) or "positional-only" in refusal(dict.fromkeys)
-    assert refusal(5) == "tool `int` is no function but of the type `int`; give a function"  # type: ignore[arg-type]
+    assert refusal(5) == "tool `int` is not a function but of the type `int`; give a function"  # type: ignore[arg-type]
 
 
 def test_a_name_must_be_one_that_providers_take() -> None:

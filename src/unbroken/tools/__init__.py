@@ -1,1 +1,1 @@
-"""Python functions as tools: what they promise, how they are called, when they run."""
+"""Python functions as tools: what they declare, how they are called, when they run."""

@@ -1,5 +1,5 @@
-"""Who decides about a call: `Allow`, `Deny`, `Edit`, `Wait`; and what becomes of a call whose outcome a crash left
-unknown."""
+"""Approver decisions about a call: `Allow`, `Deny`, `Edit`, `Wait`; and what to do with a call whose outcome is unknown
+after a crash."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class Deny:
 @checked
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The call runs with these arguments in place of the model's, and the model is told."""
+    """The call runs with these arguments in place of the model's, and its result tells the model."""
 
     arguments: dict[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nobody can say now: the run ends with stop reason `waiting`, and `agent.resume` goes on with the answer."""
+    """There is no decision yet: the run ends with stop reason `waiting`, and `agent.resume` continues with the
+    answer."""
 
 
 Approval: TypeAlias = Allow | Deny | Edit | Wait
@@ -49,21 +50,20 @@ OnApproval: TypeAlias = Callable[[ToolCall], Approval | Awaitable[Approval]]
 
 
 async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
-    """A plain handler may well wait for a person: it has a thread of its own, so that other calls go on."""
+    """Asks the approver. A plain function runs in a thread, because it may wait for a person while other calls
+    continue."""
     try:
         decision: Any = await call_anywhere(on_approval, call)
-    except Exception as error:  # noqa: BLE001 - a foreign handler runs here; who cannot decide does not allow
+    except Exception as error:  # noqa: BLE001 - the user's handler runs here; if it fails, the call is denied
         return Deny(f"the approval failed: {in_words(error)}")
     if isinstance(decision, Allow | Deny | Edit | Wait):
         return decision
-    return Deny(f"the approval failed: on_approval gave {decision!r}, and not Allow, Deny, Edit or Wait")
+    return Deny(f"the approval failed: on_approval returned {decision!r}, and not Allow, Deny, Edit or Wait")
 
 
-# What becomes of a call that had started when its run stopped, because its process died or it was cancelled: it may
-# have taken effect, and nobody knows.
-#
-# The tool says what to do then (`@tool(after_crash=…)`). A call that only reads runs again in any case; a write does
-# not, unless somebody has said that this is safe.
+# What to do with a call that had started when its run stopped, because its process died or it was cancelled: nobody
+# knows whether it took effect. The tool declares what to do (`@tool(after_crash=…)`). A read runs again in any case; a
+# write does not, unless it is declared safe.
 
 
 LOG = logging.getLogger("unbroken.tools")
@@ -73,7 +73,7 @@ CHECK_FIRST = "check whether it did before you call it again"
 
 
 def unknown(call: ToolCall, advice: str = CHECK_FIRST) -> ToolResult:
-    """The answer to a call of which nobody knows whether it took effect."""
+    """The result of a call with an unknown outcome."""
     return failure(call, f"{OUTCOME_UNKNOWN}; {advice}", "unknown")
 
 

@@ -1,7 +1,7 @@
-"""From a call to its result: find the tool, bind the arguments, run it within its time-out, put its value into words.
+"""From a call to its result: find the tool, bind the arguments, run it within its time-out, convert its value to text.
 
-A tool's failure is a result, never an exception. When and beside what a call runs is not decided here but in
-`execution`; both meet in the `Caller`, a signature that other things can have too (a recording, a durable step).
+A tool's failure is a result, never an exception. `execution` decides when a call runs; it uses a `Caller`, a signature
+that a recording or a durable step can have too.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ Caller: TypeAlias = Callable[[ToolCall, CallContext[Any]], Awaitable[ToolResult]
 LOG = logging.getLogger("unbroken.tools")
 
 ToolErrors: TypeAlias = Literal["full", "safe"]
-"""What a model is told of an exception: its text, or its type alone."""
+"""What a model sees of an exception: its text, or only its type."""
 
 SAFE = "the tool failed ({kind}); the details are not shown here"
 
 PASSWORD = re.compile(r"(?P<before>://[^/@\s:]*:)(?P<password>[^/\s]+)(?=@)")
-"""Of an address, up to its last `@`."""
+"""The credentials of an address, up to its last `@`."""
 
 QUOTED = 200
 """How many characters of refused arguments are quoted."""
 
 CACHED = 1024
-"""Results that a caller keeps at most."""
+"""Maximum number of cached results."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A call and all that has to be known before it runs. With a `refusal` it never runs: that is its answer."""
+    """A call and everything needed to run it. With a `refusal` it never runs: that is its result."""
 
     call: ToolCall
     tool: Tool | None
     number: int = -1
-    """Of the call, unique in its run."""
+    """The call's number, unique in its run."""
     arguments: dict[str, Any] | None = None
     key: Any = None
     fingerprint: str = ""
@@ -72,7 +72,9 @@ class Prepared:
 
     @property
     def effect(self) -> Effect:
-        return "read" if self.tool is None or self.refusal else self.tool.effect  # what cannot run changes nothing
+        return (
+            "read" if self.tool is None or self.refusal else self.tool.effect
+        )  # a call that cannot run changes nothing
 
     @property
     def overlap(self) -> bool:
@@ -81,7 +83,7 @@ class Prepared:
 
     @property
     def waits(self) -> bool:
-        """It may have taken effect, and a person has to say what becomes of it."""
+        """It may have taken effect, and a person has to decide about it."""
         return self.uncertain and self.tool is not None and self.tool.crash_policy == "wait"
 
 
@@ -108,14 +110,14 @@ def prepare(call: ToolCall, toolbox: Toolbox, errors: ToolErrors = "full") -> Pr
 
 
 def number_identical(calls: Iterable[Prepared]) -> None:
-    """So that each has an idempotency key of its own, the same one after a break."""
+    """Gives each identical call its own idempotency key, which stays the same after a retry."""
     made: dict[str, int] = {}
     for prepared in calls:
         prepared.nth = made[prepared.fingerprint] = made.get(prepared.fingerprint, 0) + 1
 
 
 def plain_key(key: Any) -> Any:
-    """A key that can be looked up whatever its type does; equal keys stay equal."""
+    """A key that is always hashable; equal keys stay equal."""
     if key is None or isinstance(key, str | int | bytes):
         return key
     if isinstance(key, list | tuple):
@@ -147,7 +149,7 @@ def failure(call: ToolCall, message: str, outcome: Outcome = "failed") -> ToolRe
 
 
 def ran_and_failed(result: ToolResult) -> bool:
-    """Did its tool run and fail? What the run itself ended did not."""
+    """Did its tool run and fail? A call that the run cancelled did not."""
     return result.error and result.outcome not in ("not_executed", "cancelled")
 
 
@@ -156,7 +158,7 @@ def timed_out(seconds: float) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong, for a model to read; without the passwords of addresses."""
+    """The error as text for a model, without passwords in addresses."""
     return without_passwords(_words_of(error))
 
 
@@ -166,7 +168,7 @@ def without_passwords(text: str) -> str:
 
 
 def _for_model(name: str, error: BaseException, errors: ToolErrors) -> str:
-    """What a model is told. With `safe` errors the rest goes into the log alone."""
+    """The error text for the model. With `safe` errors the details go only to the log."""
     if errors == "full" or isinstance(error, ToolFailed):
         return in_words(error)
     LOG.error("Tool %s raised %s: %s", name, type(error).__name__, in_words(error))
@@ -188,7 +190,7 @@ def _words_of(error: BaseException) -> str:
 
 
 class ToolCaller:
-    """The `Caller` of a toolbox. It keeps what tools with `cache` gave."""
+    """The `Caller` of a toolbox. It caches the results of tools with `cache`."""
 
     def __init__(
         self,
@@ -217,8 +219,8 @@ class ToolCaller:
         if tool.cache is None:
             return await self._run(tool, call, arguments, context)
         key, now = fingerprint(call), self._clock.elapsed()
-        # What a tool gives that looks at its context is meant for these deps and this conversation alone; another
-        # function under the same name (a closure over another user, say) never gets it.
+        # A result that depends on the context is valid only for these deps and this conversation. Another function with
+        # the same name (for example a closure over another user) never gets it.
         whose = (tool.function, context.deps, context.store) if tool.signature.context else (tool.function,)
         if kept := self._cache.get(key, now, whose):
             return replace(kept, call_id=call.id)
@@ -247,27 +249,27 @@ class ToolCaller:
     async def _attempt(
         self, tool: Tool, call: ToolCall, arguments: dict[str, Any], context: CallContext[Any]
     ) -> ToolResult | BaseException:
-        """What it gave, or what it raised; a time-out is a result, because trying again would only take longer."""
-        assert tool.function is not None  # a tool of the client never comes here
+        """What it returned or raised; a time-out is a result, because a retry would only take longer."""
+        assert tool.function is not None  # a client tool never gets here
         attempt = Attempt(call, context, tool.timeout, self._limit)
         return await attempt.outcome(partial(tool.function, **arguments), tool.signature.is_async)
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One run of a tool's function within its time-out, up to its result. Foreign code runs in a thread (what a
-    synchronous tool does, what its value does when it is gone through or put into words), or is asynchronous."""
+    """One run of a tool's function within its time-out, up to its result. User code runs in a thread (a synchronous
+    tool, and iterating or converting its value), or is asynchronous."""
 
     call: ToolCall
     context: CallContext[Any]
     timeout: float | None
     limit: int
-    """Characters of the result."""
+    """Maximum characters of the result."""
     time: TimeLimit = field(init=False)
     _job: Job | None = None
 
     async def outcome(self, function: Callable[[], Any], is_async: bool) -> ToolResult | BaseException:
-        """What it gave, or what it raised. Out of time, it is a failure, and `time.expired` is true."""
+        """What it returned or raised. After a time-out it is a failure, and `time.expired` is true."""
         try:
             return await self._run(function, is_async)
         except TimeoutError as error:
@@ -285,7 +287,7 @@ class Attempt:
                 raise
             return RuntimeError(f"something that the tool waited for was cancelled: {in_words(error)}")
         except KeyboardInterrupt:
-            raise  # on the loop it is the user's, whichever tool it hits
+            raise  # on the loop it is the user's Ctrl-C, whichever tool it hits
         except IterationFailed as error:
             return error.__cause__ or error
         except Raised as error:
@@ -300,7 +302,7 @@ class Attempt:
             value: Any = function() if is_async else await self._in_thread(partial(self._call, function), waits)
             if type(value) in _AWAITED or inspect.isawaitable(value):
                 value = await value
-            if type(value) is str:  # most are, and need none of what follows
+            if type(value) is str:  # most are, and need nothing more
                 return self._result(value)
             if isinstance(value, _Given):
                 return value.result
@@ -316,7 +318,7 @@ class Attempt:
         job = self._job = Job(work)
         loop = asyncio.get_running_loop()
         if waits and self.timeout is not None:
-            # Its time begins when it has a thread, and not while it waits for one.
+            # Its time-out begins when it has a thread, not while it waits for one.
             job.on_start = partial(loop.call_soon_threadsafe, partial(self.time.begin, self.timeout))
         value, error = await loop.run_in_executor(THREADS, job)
         if error is not None:
@@ -344,19 +346,19 @@ class Attempt:
         return self._job is not None and self._job.late
 
     def leave_thread(self) -> int | None:
-        """Nobody waits for its thread any more. Gives how many threads are late now, or None if it has none."""
+        """Gives up waiting for its thread. Returns how many threads are late now, or None if it has no thread."""
         return THREADS.give_up(self._job) if self._job is not None and self._job.running else None
 
 
 @dataclass(slots=True)
 class _Given:
-    """What a tool gave in its thread, put into words there."""
+    """What a tool returned in its thread, converted to text there."""
 
     result: ToolResult
 
 
 class Raised(Exception):
-    """A synchronous tool raised what means something else on the loop; `error` is that."""
+    """A synchronous tool raised an exception that has another meaning on the loop; `error` is that exception."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -368,7 +370,7 @@ _CANNOT_PASS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, Generator
 
 
 class ResultCache:
-    """What tools with `cache` gave, by name and arguments, until it is too old."""
+    """The results of tools with `cache`, by name and arguments, until they expire."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, ToolResult, tuple[Any, ...]]] = {}
@@ -398,7 +400,7 @@ def _unknown(call: ToolCall, toolbox: Toolbox) -> str:
 
 
 def note(result: ToolResult, text: str) -> ToolResult:
-    """The same result with a remark for the model after it."""
+    """The same result with a remark for the model."""
     return replace(result, content=(*result.content, *to_parts(f"\n\n{text}")))
 
 

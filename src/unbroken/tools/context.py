@@ -23,7 +23,7 @@ def _uncounted(usage: Usage) -> None:
 
 @dataclass(slots=True)
 class CallContext(Generic[Deps]):
-    """`deps` is what was given to the run; `store` a dict that lives as long as the conversation. `key` is an
+    """`deps` is what the run was given; `store` is a dict that lives as long as the conversation. `key` is an
     idempotency key: the same call of the same run has the same key on every attempt and after a resume.
     """
 
@@ -32,7 +32,7 @@ class CallContext(Generic[Deps]):
     call_id: str = ""
     name: str = ""
     fingerprint: str = ""
-    """The name and arguments of the call; `nth` tells identical calls of one message apart."""
+    """The name and arguments of the call; `nth` distinguishes identical calls of one message."""
     nth: int = 1
     attempt: int = 0
     number: int = -1
@@ -41,17 +41,17 @@ class CallContext(Generic[Deps]):
     deps: Deps = None  # type: ignore[assignment] - a run without deps has none
     store: dict[str, Json] = field(default_factory=dict[str, Json])
     arguments: dict[str, Any] | None = None
-    """The arguments as the tool gets them, where they are bound already."""
+    """The bound arguments, if they are known already."""
     say: Callable[..., None] = _to_nobody
     """Sends an event: its kind and its own fields; the run adds the rest. May be called from any thread."""
     began: bool = True
     """False in a replay if the call was cancelled before its tool was entered."""
     ended: bool = False
-    """The call has its result: what a thread that is late still reports is not heard."""
+    """The call has its result: later reports of a late thread are ignored."""
     ran_before: float | None = None
-    """If the result of the call is there from an earlier part of the run: how many seconds it took then."""
+    """If the result is known from an earlier part of the run: how many seconds it took then."""
     spend: Callable[[Usage], None] = _uncounted
-    """Tokens that this call used (an agent as a tool): they count for the run."""
+    """Adds tokens that this call used (an agent as a tool) to the run."""
 
     @property
     def key(self) -> str:
@@ -60,6 +60,6 @@ class CallContext(Generic[Deps]):
         return f"{self.run}-{self.turn}-{digest[:12]}-{self.nth}"
 
     def report(self, message: str, done: float | None = None) -> None:
-        """Tell how far the work is: a `CallProgress` event. May be called from any thread."""
+        """Reports progress with a `CallProgress` event. May be called from any thread."""
         if not self.ended:
             self.say(CallProgress, self.number, self.call_id, self.name, message, done)

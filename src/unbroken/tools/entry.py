@@ -1,4 +1,4 @@
-"""One call of a message while its batch runs: what is known of it so far. Data only; `execution` moves it."""
+"""The state of one call while its batch runs. Data only; `execution` changes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State: TypeAlias = Literal["waiting", "asking", "running", "pending", "done", "w
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """`state` is `asking` while an approval is awaited, `pending` when somebody outside has to answer."""
+    """`state` is `asking` while the approver is asked, `pending` while an outside decision is awaited."""
 
     prepared: Prepared
     state: State = "waiting"
@@ -34,11 +34,11 @@ class Entry:
     """Why it was cancelled, for the model to read."""
     context: CallContext[Any] | None = None
     overdue: float = inf
-    """When it is given up, because it does not end though it was told to."""
+    """When it is given up if it does not end after its cancellation."""
     orphaned: bool = False
-    """Its message broke off. It goes on, unheard, until it is known whether the message that comes instead has it."""
+    """Its message broke off. It continues without events until it is known whether the retried message contains it."""
     told: bool = False
-    """Its end was told."""
+    """Its end was reported."""
 
     @property
     def call(self) -> ToolCall:

@@ -1,14 +1,14 @@
-"""When the calls of one message run: a `Batch` runs them as its `Schedule` says, and each gets exactly one result.
+"""When the calls of one message run: a `Batch` runs them by its `Schedule`, and each gets exactly one result.
 
-Strategy. Calls are entries in call order. An entry starts when nothing before it stands in its way: `Way` says whether
-it has to wait for an earlier one's end, for its start (PARALLEL), or for nothing. While the message is still being
-written only reads may start (EAGER), and only behind a front of calls that are known and are reads too, or have another
-key. `seal` is called once, with the message complete: what can start then starts, all starts are said before the first
-of them runs, and each end lets others go. What a call gives is the business of the `Caller`.
+Strategy. Calls are entries in call order. An entry starts when nothing before it blocks it: `Way` decides whether it
+has to wait for an earlier one's end, for its start (PARALLEL), or for nothing. While the message is still being written
+only reads may start (EAGER), and only behind a front of calls that are known and are reads too, or have another key.
+`seal` is called once, when the message is complete: all calls that can start are started, all starts are reported
+before the first of them runs, and each end may unblock others. The `Caller` produces the results.
 
-If the message breaks off and is asked for again (`restart`), what has started goes on as an orphan. A call of the
-second message with the same name and arguments adopts it, running or done, unless a call before it may have changed
-what it reads; orphans that nobody adopts are cancelled. So nothing runs twice; and only reads start early.
+If the message breaks off and is retried (`restart`), calls that have started continue as orphans. A call of the second
+message with the same name and arguments adopts its orphan, running or done, unless a call before it may have changed
+what it reads; orphans that are not adopted are cancelled. So nothing runs twice; and only reads start early.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from unbroken.tools.schedule import Front, Schedule, Way, find_twins
 from unbroken.tools.watchdog import GRACE, Watch
 
 LEFT_BEHIND: set[asyncio.Task[Any]] = set()
-"""Calls that did not end when they were told to."""
+"""Calls that did not end after their cancellation."""
 
 NOT_EXECUTED = "not executed"
 CANCELLED = "the run was cancelled"
@@ -61,15 +61,15 @@ class Observer(Protocol):
         ...
 
     def dropped(self, prepared: Prepared, reason: str) -> None:
-        """The call is in no message."""
+        """The call is not in a message."""
         ...
 
 
 class Batch:
     """The calls of one message. Use it as an async context: leaving it ends what still runs.
 
-    `prepare` is asked again for a call whose arguments were edited. `share_all` lets identical calls of every tool
-    share one execution, unless the tool says no.
+    `prepare` is called again for a call whose arguments were edited. `share_all` lets identical calls of every tool
+    share one execution, unless the tool forbids it.
     """
 
     __slots__ = (
@@ -136,9 +136,9 @@ class Batch:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._crash: BaseException | None = None
-        """Something that is no failure of a tool, and ends the run."""
+        """An error that is not a tool's failure and ends the run."""
         self._refused: RecordingFailed | None = None
-        """Nothing more may start; what runs comes to its end first."""
+        """Nothing more may start; running calls finish first."""
         self._front = Front()
         self._entries: dict[int, Entry] = {}
         """By index; once sealed in call order, by place."""
@@ -154,14 +154,14 @@ class Batch:
         """Keys of calls that run while the message is being written."""
         self._sealed = False
         self._ended_before = 0
-        """So many entries at the beginning are finished."""
+        """How many entries at the beginning are finished."""
         self._some_wait = True
         self._asking: Entry | None = None
         self._left = False
-        """Nothing may start any more: what ends now lets nobody go."""
+        """Nothing may start any more, even after an end."""
         self._halted = ""
         self._busy = 0
-        """Tasks that will still say something."""
+        """Tasks whose end is still to be handled."""
         self._resting = False
         """Nothing is left to wait for."""
         self._waiter: asyncio.Future[None] | None = None
@@ -177,12 +177,12 @@ class Batch:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancels what still runs, and waits for its end in any case: a task group of its own kind, because one call
-        may be cancelled without the others, and nothing that happens here may be wrapped in a group of exceptions."""
+        """Cancels what still runs and always waits for its end. Not an `asyncio.TaskGroup`, because one call may be
+        cancelled without the others, and no exception may be wrapped in a group."""
         self._left = True
         if self._watch is not None:
             self._watch.end()
-            self._watch = None  # they know each other, and would only go when somebody looks for such circles
+            self._watch = None  # breaks reference cycles, which only the garbage collector would free
         if self._timer is not None:
             self._timer.cancel()
         cancelled: asyncio.CancelledError | None = None
@@ -201,7 +201,7 @@ class Batch:
     # While the message is being written
 
     def open(self, index: int, surely_read: bool) -> None:
-        """A call has begun. `surely_read`: its name alone says that it stands in no other read's way."""
+        """A call has begun. `surely_read`: its name alone shows that it blocks no other read."""
         self._front.open(index, surely_read)
 
     def submit(self, prepared: Prepared) -> None:
@@ -209,7 +209,7 @@ class Batch:
         entry = Entry(prepared)
         self._entries[prepared.call.index] = entry
         if self._schedule.early:
-            # What may adopt an orphan waits until it is known what stands before it.
+            # A call that may adopt an orphan waits until all calls before it are known.
             orphan = self._orphans.find(prepared) if self._orphans else None
             self._first_submitted.setdefault(prepared.fingerprint, orphan or entry)
             if prepared.effect == "read" and not (prepared.asks or prepared.refusal):
@@ -219,7 +219,7 @@ class Batch:
                 self._start_early(list(self._held_back) if moved else [entry])
 
     def take_out(self, index: int, reason: str) -> None:
-        """A call that was begun, or even started, turned out to be none, or to be incomplete."""
+        """A call that had begun or even started turned out to be incomplete or not a call."""
         self._front.withdraw(index)
         entry = self._entries.pop(index, None)
         if entry is not None:
@@ -227,8 +227,8 @@ class Batch:
             self._taken_out[index] = entry
 
     def restart(self) -> set[int]:
-        """The message broke off and comes again, from its beginning: what has started may be adopted there. Returns
-        the numbers of the calls that may be."""
+        """The message broke off and is retried from its beginning, where calls that have started may be adopted.
+        Returns the numbers of those calls."""
         if self._orphans is NO_ORPHANS:
             self._orphans = Orphans()
         for entry in self._entries.values():
@@ -257,7 +257,7 @@ class Batch:
 
     def _drop_orphans(self, reason: str) -> None:
         for orphan in self._orphans.pop_all():
-            self._withdraw(orphan, f"cancelled: {reason}")  # unheard: it is no failure of this round
+            self._withdraw(orphan, f"cancelled: {reason}")  # without events: it is not a failure of this round
             if not orphan.told and orphan.result is not None:
                 orphan.told = True
                 self._observer.finished(orphan.prepared, orphan.result, orphan.seconds)
@@ -312,8 +312,8 @@ class Batch:
     async def seal(
         self, calls: Sequence[Prepared], decisions: Mapping[str, Approval | ToolResult] | None = None
     ) -> list[ToolResult | None]:
-        """The calls of the message in call order; gives their results in the same order. None stands for a call that
-        waits for somebody outside, or for such a call's end. `decisions` are what was said outside, by call id."""
+        """Takes the calls of the message and returns their results, both in call order. None stands for a call that
+        waits for an outside decision, or for the end of such a call. `decisions` are outside decisions, by call id."""
         self._sealed = True
         begun, self._entries = self._entries, {}
         for place, prepared in enumerate(calls):
@@ -322,7 +322,7 @@ class Batch:
                 entry = Entry(prepared)
                 told = self._taken_out.get(prepared.call.index)
                 if told is not None and told.result is not None and prepared.refusal:
-                    # It started, was spoiled, and its end is told already.
+                    # It started, was spoiled, and its end is reported already.
                     entry.state, entry.seconds = "done", told.seconds
                     entry.result = failure(prepared.call, prepared.refusal, told.result.outcome)
             elif entry.state == "waiting":
@@ -380,8 +380,8 @@ class Batch:
     def settle(
         self, calls: Sequence[ToolCall], number: Callable[[ToolCall], int], reason: str = CANCELLED
     ) -> list[ToolResult]:
-        """After the end, however it came: a result for each of these calls, real where there is one. `number` gives the
-        number of a call that never came here."""
+        """After the end, for whatever reason: a result for each of these calls, the real one if there is one. `number`
+        returns the number of a call that the batch never got."""
         results: list[ToolResult] = []
         entries = {entry.call.id: entry for entry in self._entries.values()}
         for call in calls:
@@ -396,7 +396,7 @@ class Batch:
         return results
 
     def abandon(self, reason: str = NOT_ASKED_AGAIN) -> None:
-        """The message is in no history, or has no calls: but what had started is reported to have ended."""
+        """The message is not in the history, or has no calls: reports the end of calls that had started."""
         self._drop_orphans(reason)
         for entry in self._entries.values():
             if entry.started_at is not None:
@@ -404,7 +404,7 @@ class Batch:
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
-        """Calls that wait for somebody outside, without those that only wait for them."""
+        """Calls that wait for an outside decision, without those that only wait for them."""
         return tuple(entry.call for entry in self._entries.values() if entry.state == "pending")
 
     @property
@@ -420,7 +420,7 @@ class Batch:
 
     @property
     def decided(self) -> dict[str, Approval]:
-        """What was decided about calls that could not run yet: it holds when the run goes on."""
+        """Decisions about calls that could not run yet: they stay valid when the run is resumed."""
         return {
             entry.call.id: Allow() if entry.original is None else Edit(entry.call.arguments or {})
             for entry in self._entries.values()
@@ -432,15 +432,15 @@ class Batch:
         return [entry.seconds for entry in self._in_order]
 
     def _advance(self) -> None:
-        """Start all that can start now; if nothing is left that could let others go, say so."""
+        """Starts everything that can start now; sets the end if nothing is left to wait for."""
         if self._some_wait:
             self._start_what_is_free()
         if self._busy == 0:
             self._come_to_rest()
 
     def _come_to_rest(self) -> None:
-        """Done, or what is left waits for somebody outside. Whoever is asked there is asked about all of it at once:
-        also about calls that could not start yet."""
+        """All calls are done, or the rest waits for an outside decision. That decision is requested for all of them at
+        once, including calls that could not start yet."""
         if "pending" in [entry.state for entry in self._in_order]:
             for entry in self._in_order:
                 prepared = entry.prepared
@@ -462,7 +462,7 @@ class Batch:
         way = Way(self._schedule)
         self._some_wait = False
         for entry in self._withdrawn:
-            if entry.task in self._tasks:  # it was told to end, and has not yet
+            if entry.task in self._tasks:  # it was cancelled and has not ended yet
                 way.block(entry.prepared, True)
         while self._ended_before < len(self._in_order) and self._in_order[self._ended_before].finished:
             self._ended_before += 1
@@ -542,11 +542,11 @@ class Batch:
         contexts: list[CallContext[Any]] = []
         for entry in starting:
             entry.started_at = self._clock.elapsed()
-            # Its key is that of the model's own call: two calls that are edited to be alike are still two.
+            # The key is that of the model's own call: two calls that were edited to be equal stay two calls.
             entry.context = context = self._context(entry.original or entry.prepared)
             context.arguments = entry.prepared.arguments
             contexts.append(context)
-            if context.ran_before is None:  # else it only gets the result that it had
+            if context.ran_before is None:  # otherwise it only gets the result that it had
                 self._observer.started(entry.prepared, not self._sealed)
         for entry, context in zip(starting, contexts, strict=True):
             self._launch(entry, self._run(entry.prepared.call, context))
@@ -575,7 +575,7 @@ class Batch:
         try:
             self._take_end(entry, task)
         except BaseException as error:
-            self._crash = error  # nobody hears what a callback raises; whoever waits for the batch does
+            self._crash = error  # an exception in a callback would be lost; the batch raises it
             self._rest()
             raise
 
@@ -603,7 +603,7 @@ class Batch:
             self._finish(entry, _left(entry.call, False, NOT_RECORDED))
         elif task.exception() is not None:
             self._left = True
-            self._crash = task.exception()  # it is raised to whoever waits for the batch
+            self._crash = task.exception()  # the batch raises it
             self._rest()
         elif entry.state == "asking":
             entry.state = "waiting"
@@ -636,7 +636,7 @@ class Batch:
         self._watch.expect(entry, seconds)
 
     def _give_up_overdue(self) -> None:
-        """A call that was told to end and does not is answered, and left behind."""
+        """Answers calls that did not end after their cancellation, and leaves them behind."""
         assert self._watch is not None
         known = (*self._entries.values(), *self._orphans, *self._withdrawn)
         for entry in self._watch.overdue([entry for entry in known if entry.task in self._tasks]):
@@ -656,7 +656,7 @@ class Batch:
         if entry.finished:
             return
         entry.state = "done"
-        if entry.result is None and entry.started_at is not None:  # an adopted one took the time that it took
+        if entry.result is None and entry.started_at is not None:  # an adopted one keeps its own time
             entry.seconds = round(self._clock.elapsed() - entry.started_at, 9)
             if entry.context is not None and entry.context.ran_before is not None:  # it did not run again
                 entry.seconds = entry.context.ran_before
@@ -667,9 +667,9 @@ class Batch:
             entry.context.ended = True
         ran = entry.started_at is not None
         if entry.orphaned:
-            return  # it is told when it is known whose it is
+            return  # reported when it is known which call it belongs to
         shared = entry.twin is not None and entry.twin.started_at is not None
-        failed = ran_and_failed(result) and not entry.stopped  # what we cancelled did not fail
+        failed = ran_and_failed(result) and not entry.stopped  # a call that we cancelled did not fail
         self.failed = self.failed or (failed and (ran or shared))
         if ran and failed and self._stop_on_failure and not self._halted:
             self._halted = EARLIER_FAILED
@@ -680,7 +680,7 @@ class Batch:
 
 
 def _given(entry: Entry) -> ToolResult | None:
-    """What its tool has given, where that is not heard of yet: the loop tells it in its next turn."""
+    """The result of its tool if the loop has not processed it yet."""
     task = entry.task
     if task is None or not task.done():
         return None
@@ -699,7 +699,7 @@ def _refused(prepared: Prepared) -> ToolResult:
 
 
 def _left(call: ToolCall, ran: bool, reason: str) -> ToolResult:
-    """Of a call that comes to no end of its own."""
+    """The result of a call that does not end by itself."""
     if ran:
         return failure(call, f"cancelled: {reason}", "cancelled")
     return failure(call, f"{NOT_EXECUTED}: {reason}", "not_executed")

@@ -1,11 +1,10 @@
 """Tools of an MCP server: a program that is started and spoken to over its pipes, or a server at an address.
 
-This file says what such a server is for the rest of the library and needs nothing; `mcp_session` speaks the protocol,
-needs the extra `mcp`, and is loaded when the first server is opened. A server that died is started anew by the next
-call that wants it. The call in which it died is not repeated (it may have done its work) but fails in words.
+This file is the interface for the rest of the library and has no dependencies; `mcp_session` speaks the protocol, needs
+the extra `mcp`, and is loaded when the first server is opened. A server that died is restarted by the next call. The
+call in which it died is not repeated (it may have taken effect) but fails with an error.
 
-Runs and agents share a server without knowing of each other: it is open while somebody is inside its `async with`, or
-from `open` to `aclose`.
+Runs and agents can share a server: it is open while any of them is inside its `async with`, or from `open` to `aclose`.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Target:
 
     @property
     def label(self) -> str:
-        """Without arguments, path and query: tokens stand there."""
+        """Without arguments, path and query, which may contain tokens."""
         if self.name:
             return self.name
         if self.command:
@@ -67,7 +66,7 @@ class Target:
     def _secrets(self) -> Iterator[str]:
         parts = urlsplit(self.url)
         for value in (*self.env.values(), *self.headers.values(), self.url, parts.query, parts.password or ""):
-            if len(value) > 3:  # "1" and "on" are no secrets, and everywhere
+            if len(value) > 3:  # "1" and "on" are not secrets, and occur everywhere
                 yield value
                 yield from (word for word in value.split() if len(word) > 8)  # `Bearer ...`
 
@@ -81,10 +80,10 @@ class MCPServer(ToolServer):
         agent = Agent(model, tools=[server])
     ```
 
-    An agent enters the servers that it is given, and the last who leaves closes them. One may be used by many calls,
-    runs and agents at once, in one event loop at a time. Tools that the server calls read-only have the effect `read`,
-    all others `write`, and `after_crash` is theirs. A program gets `env` and what every program needs of our
-    environment (PATH, HOME), and nothing else of it.
+    An agent enters its servers, and the last one to leave closes them. A server may be used by many calls, runs and
+    agents at once, in one event loop at a time. Tools that the server marks as read-only have the effect `read`, all
+    others `write`, and all get `after_crash`. A program gets `env` and the basic variables of our environment (PATH,
+    HOME), nothing else.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class MCPServer(ToolServer):
         self._lock = asyncio.Lock()
         self._users = 0
         self._held = False
-        """Opened by hand: whoever leaves, it stays open until it is closed by hand."""
+        """Opened with `open`: it stays open until `aclose`."""
         self._session: Session | None = None
         self._retired: list[Session] = []
         """Sessions that have a successor, while calls are still running in them."""
@@ -130,12 +129,12 @@ class MCPServer(ToolServer):
 
     @property
     def is_open(self) -> bool:
-        """It was opened, and is not closed. If its program has died, the next call starts it anew."""
+        """Whether it was opened and not closed. If its program has died, the next call restarts it."""
         return self._session is not None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What it offers now: that may change while it is open. `InvalidTool` if it is not."""
+        """The tools that it offers now, which may change while it is open. Raises `InvalidTool` if it is not open."""
         if self._session is None:
             raise InvalidTool(f"{self._label} is not open; use `async with`, or give it to an Agent, which opens it")
         return self._session.tools
@@ -152,7 +151,7 @@ class MCPServer(ToolServer):
         self._held = True  # another `open` may have failed meanwhile
 
     async def aclose(self) -> None:
-        """End it, whoever is using it. Calls that are running fail. Does nothing if it is not open."""
+        """Close it, even if it is in use: running calls fail. Does nothing if it is not open."""
         if self._loop is None or self._loop.is_closed():
             self._held, self._session, self._retired = False, None, []
             return
@@ -176,7 +175,7 @@ class MCPServer(ToolServer):
         await self._leave()
 
     def _claim(self, *, users: int = 0, held: bool = False) -> None:
-        """For the running event loop; another one cannot use what belongs to this one, and would wait for ever."""
+        """Binds it to the running event loop; another loop would wait for ever."""
         loop = asyncio.get_running_loop()
         with self._claiming:
             if self._loop is not loop:
@@ -225,7 +224,7 @@ class MCPServer(ToolServer):
         return session
 
     async def _alive(self) -> Session:
-        """The session for a call; a new one where the last has died."""
+        """The session for a call; a new one if the last has died."""
         if self._session is None:
             raise ToolFailed(f"{self._label} was closed")
         if not self._session.usable or self._loop is not asyncio.get_running_loop():

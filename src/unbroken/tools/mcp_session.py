@@ -1,11 +1,11 @@
 """One connection to an MCP server, spoken by the `mcp` package. Imported by name only, when a server is opened.
 
 The connection lives in a task of its own from the handshake to the end, because the package's cancel scopes must be
-left by the task that entered them, while calls come from any task of the loop. Beside it the list of tools is fetched
-anew when the server says that it changed.
+left by the task that entered them, while calls come from any task of the loop. Another task fetches the list of tools
+again when the server reports a change.
 
-A call is sent again, in a new session, only if the server surely did not take it. The old session stays until the calls
-that are running in it have ended.
+A call is sent again, in a new session, only if the server certainly did not run it. The old session stays until the
+calls that are running in it have ended.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from unbroken.tools.results import ToolFailed, to_parts
 from unbroken.tools.schema import NAME, Signature
 from unbroken.tools.tool import Tool
 
-# What an MCP tool answered, as the parts that a model reads. Only images and PDF stay media, because no provider
-# takes other files in a tool's result; they are named instead.
+# Turns an MCP tool's answer into the parts that a model reads. Only images and PDF stay media, because no provider
+# accepts other files in a tool's result; those are described as text.
 
 
 def read_result(result: types.CallToolResult) -> tuple[Part, ...]:
-    """`ToolFailed` if the server says that the tool failed."""
+    """Raises `ToolFailed` if the server reports that the tool failed."""
     parts = _joined(_read_content(one) for one in result.content)
     # The structured form repeats the content, and the content is what the server meant for a model.
     if not parts and result.structured_content is not None:
         parts = to_parts(result.structured_content)
     if result.is_error:
         text = "\n".join(part.text for part in parts if isinstance(part, Text)).strip()
-        raise ToolFailed(text or "the server says that it failed, and not why")
+        raise ToolFailed(text or "the server reports a failure without a reason")
     return parts
 
 
 def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Texts beside each other as one, a line each: not every wire keeps them apart."""
+    """Joins adjacent texts, one per line: not every wire keeps them separate."""
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, Text) and joined and isinstance(last := joined[-1], Text):
@@ -83,23 +83,23 @@ def _read_file(data: str, mime: str, uri: str) -> Part:
 
 
 CONTEXT = "unbroken context"
-"""The name of the parameter that takes the context: one that no tool of a server can have taken."""
+"""The name of the parameter that takes the context, which no tool of a server can have."""
 
 PAGES = 1000
-"""Of tools, at most: a server that always names a next page must not keep us forever."""
+"""Maximum pages of tools: a server may always name a next page."""
 
 CLOSING = 10.0
-"""Seconds that a server has for its end."""
+"""Seconds that a server has to end."""
 
 NOT_TAKEN = ("Session terminated", "Session not found", "No valid session ID", "Server not initialized")
-"""What servers say to a call of a session that they do not know, before they look at the call."""
+"""Error texts of servers for an unknown session, before they process the call."""
 
-# Without any handler Python prints its warnings (a line of a server that is no JSON) over the terminal.
+# Without a handler Python prints its warnings (a line of a server that is not JSON) to the terminal.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class Session:
-    """`alive` gives the session to use for a call: this one, or its successor if it can no longer be used."""
+    """`alive` returns the session to use for a call: this one, or its successor if it can no longer be used."""
 
     def __init__(self, target: Target, alive: Callable[[], Awaitable[Session]]) -> None:
         self.tools: tuple[Tool, ...] = ()
@@ -135,7 +135,7 @@ class Session:
             if not self._target.url:
                 await self._words.wait()
                 raise self._refusal(error) from error
-            # No streamable HTTP there, it seems. Servers from before 2025 speak SSE at their address.
+            # Probably no streamable HTTP. Servers from before 2025 speak SSE at their address.
             try:
                 await self._start(old=True)
             except Exception as second:
@@ -156,7 +156,7 @@ class Session:
         try:
             await asyncio.wait({task, self._ready}, timeout=self._target.opening, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _end(task)  # whoever wanted it is gone
+            await _end(task)  # the caller is gone
             raise
         if self._ready.done():
             return
@@ -194,17 +194,17 @@ class Session:
                 async with asyncio.timeout(self._target.opening):
                     self.tools = await self._list(client)
             except (MCPError, ValueError, TimeoutError):
-                continue  # the tools that we know stay; if the server is gone the next call will find out
+                continue  # keep the known tools; if the server is gone, the next call will find out
 
     async def _listen(self, client: Client) -> None:
-        """Newer servers say that their tools changed only to those who asked for it."""
+        """Newer servers report changed tools only to subscribers."""
         try:
             async with client.listen(tools_list_changed=True) as changes:
-                self._changed.set()  # they may have changed while nobody listened
+                self._changed.set()  # they may have changed before the subscription
                 async for _ in changes:
                     self._changed.set()
         except (MCPError, RuntimeError, OSError, httpx2.HTTPError):
-            return  # older ones tell everybody; and without it we only notice less
+            return  # older servers notify everybody; without it we only miss changes
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -215,7 +215,7 @@ class Session:
         self._over.set()
 
     def retire(self) -> None:
-        """No call is begun in it any more, and with the last one it ends."""
+        """Starts no further calls in it; it ends with the last one."""
         self._stale = True
         if self._calls == 0:
             self._over.set()
@@ -275,7 +275,7 @@ class Session:
                 raise await self._lost_or_failed(name, error, answer) from error
             except (httpx2.HTTPError, OSError) as error:
                 raise ToolFailed(f"{self.label} could not be reached: {self._in_words(error)}") from error
-            except (ValidationError, RuntimeError) as error:  # the package has looked at the result
+            except (ValidationError, RuntimeError) as error:  # the package has validated the result
                 raise ToolFailed(f"{self.label} gave a result that cannot be read: {self._in_words(error)}") from error
             finally:
                 self._calls -= 1
@@ -283,8 +283,8 @@ class Session:
                     self.retire()
 
     async def _lost_or_failed(self, name: str, error: MCPError, answer: Answer) -> ToolFailed:
-        """Over HTTP the end of one answer is not the end of the others. And a 400 or 404 may mean that the server does
-        not know the session, in its own words: the next call gets a new one."""
+        """Over HTTP the end of one answer is not the end of the others. A 400 or 404 may mean that the server does not
+        know the session: then the next call gets a new one."""
         lost = error.code == types.CONNECTION_CLOSED or self.dead
         if self._target.url and (lost or (answer.in_session and answer.status in (400, 404))):
             self.retire()
@@ -294,7 +294,7 @@ class Session:
             await self._words.wait()
             return ToolFailed(f"{self.label} was lost while `{name}` was running{self._last_words()}")
         status = f"HTTP status {answer.status}: " if answer.status >= 400 else ""
-        # What the package could not parse it shows in many lines, with addresses to read more.
+        # The package reports parse errors in many lines, with links.
         said = error.message.partition("\n")[0] if error.code == types.PARSE_ERROR else error.message
         return ToolFailed(self._target.without_secrets(f"{self.label}: {status}{said}"))
 
@@ -315,7 +315,7 @@ class Session:
 
     def _in_words(self, error: BaseException) -> str:
         if isinstance(error, httpx2.HTTPStatusError):
-            return f"HTTP status {error.response.status_code}"  # its own text has the whole address
+            return f"HTTP status {error.response.status_code}"  # its own text has the complete address
         text = (str(error).splitlines() or [""])[0]
         if isinstance(error, ValidationError):
             text = _misfit(error)
@@ -331,12 +331,12 @@ class Session:
 
 
 class _NotTaken(Exception):
-    """The server surely did not run the call, because it no longer knows the session."""
+    """The server certainly did not run the call, because it no longer knows the session."""
 
 
 def _not_taken(error: MCPError, answer: Answer) -> bool:
-    """A server that was started anew does not know our session: the specification has it answer 404. Those made after
-    the examples of the TypeScript package answer 400, which may mean anything else too, so their words count."""
+    """A restarted server does not know our session: by the specification it answers 404. Servers based on the examples
+    of the TypeScript package answer 400, which can mean anything, so their text decides."""
     if not answer.in_session or answer.status not in (400, 404) or error.code == types.METHOD_NOT_FOUND:
         return False
     return answer.status == 404 or any(words in error.message for words in NOT_TAKEN)
@@ -360,18 +360,18 @@ class _RemoteTool:
         try:
             return await (await self._alive()).call(self._name, arguments, context)
         except _NotTaken as error:
-            raise ToolFailed(f"{session.label} forgets the session at once; nothing was run") from error
+            raise ToolFailed(f"{session.label} loses its session at once; nothing was run") from error
 
 
 def _free_name(wanted: str, taken: set[str]) -> str:
-    """A name that every provider takes; a server's may have dots, slashes or any length."""
+    """A name that every provider accepts; a server's may have dots, slashes or any length."""
     plain = wanted if NAME.fullmatch(wanted) else re.sub(r"[^a-zA-Z0-9_-]", "_", wanted)[:64] or "tool"
     numbered = (f"{plain[: 63 - len(str(number))]}_{number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([plain], numbered) if name not in taken)
 
 
 def _misfit(error: ValidationError) -> str:
-    """The first of its errors: a union has one for each of its kinds, and no reader wants them all."""
+    """The first of its errors, since a union has one for each of its types."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     where = ".".join(map(str, found[0]["loc"]))
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -382,7 +382,7 @@ async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # whatever happened while it ended: it has ended
+        task.exception()  # errors while it ended do not matter
 
 
 def _first(error: BaseException) -> BaseException:

@@ -1,6 +1,5 @@
-"""The ways to an MCP server, as the `mcp` package wants them: each gives its two streams. A program's errors are read
-aside and its last words kept, the HTTP status of each call is noted for that call; the end of what a server says is
-noticed when it comes."""
+"""Transports to an MCP server for the `mcp` package: each yields its two streams. They also keep the last lines of a
+program's stderr and the HTTP status of each call, and notice when a server's stream ends."""
 
 from __future__ import annotations
 
@@ -28,18 +27,18 @@ from unbroken.tools.mcp import Target
 Ended: TypeAlias = Callable[[], None]
 
 LAST_WORDS = 5
-"""Lines of what a program wrote to its stderr."""
+"""Maximum lines of a program's stderr that are kept."""
 
 _READ = 300.0
-"""Seconds without a byte from a server over HTTP; it may think long, and the tool has its own time-out."""
+"""Seconds without a byte from a server over HTTP. Long, because the tool has its own time-out."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What HTTP said to one `tools/call`. Several may be under way: the status of another one says nothing about it."""
+    """The HTTP status of one `tools/call`. Several may be in flight, each with its own status."""
 
     status: int = 0
-    """0 if it has none: no answer came, or it does not go over HTTP."""
+    """0 if there is none: no answer arrived, or the transport is not HTTP."""
     in_session: bool = False
     """Did the call name a session that the server should know?"""
 
@@ -49,7 +48,7 @@ _ANSWER: ContextVar[Answer | None] = ContextVar("unbroken_mcp_answer", default=N
 
 @contextmanager
 def noting() -> Generator[Answer]:
-    """Calls made inside note their answer. The package sends a request in the context of whoever made it."""
+    """Records the answers of calls made inside. The package sends a request in the context of its caller."""
     token = _ANSWER.set(answer := Answer())
     try:
         yield answer
@@ -58,7 +57,8 @@ def noting() -> Generator[Answer]:
 
 
 class LastWords:
-    """What may explain a failure: the HTTP status (the worst since one was good), the last lines of a program's stderr.
+    """What may explain a failure: the HTTP status (the worst since the last success), the last lines of a program's
+    stderr.
 
     Its pipe is read in a thread (an asyncio pipe would do, but not on Windows) until nobody can write to it any more.
     """
@@ -74,14 +74,14 @@ class LastWords:
             answer.status, answer.in_session = response.status_code, MCP_SESSION_ID in response.request.headers
 
     def listen(self) -> IO[str]:
-        """The end to write to; to be closed once the program has it."""
+        """The write end of the pipe; close it once the program has it."""
         reading, writing = os.pipe()
         self._thread = threading.Thread(target=self._read, args=(reading,), name="unbroken-mcp-stderr", daemon=True)
         self._thread.start()
         return os.fdopen(writing, "w")
 
     async def wait(self) -> None:
-        """Until all has been read, or a moment: somebody else may still hold a dead program's pipe."""
+        """Waits until everything was read, but only briefly: another process may still hold a dead program's pipe."""
         for _ in range(20):
             if self._thread is None or not self._thread.is_alive():
                 return
@@ -105,7 +105,7 @@ async def over_stdio(target: Target, words: LastWords, ended: Ended) -> AsyncGen
         args=arguments,
         env=dict(target.env) or None,
         cwd=target.cwd or None,
-        encoding_error_handler="replace",  # bytes that are no text are noise like any other, not the end
+        encoding_error_handler="replace",  # bytes that are not text are noise, not the end
     )
     with words.listen() as errors:
         async with stdio_client(parameters, errlog=errors) as (reading, writing):  # type: ignore[arg-type] - IO[str] does
@@ -136,12 +136,12 @@ def transport(target: Target, words: LastWords, ended: Ended, *, old: bool = Fal
 
 
 def _is_call(request: httpx2.Request) -> bool:
-    """And not the list of tools, which the package may ask for in the middle of a call."""
+    """Not the list of tools, which the package may request in the middle of a call."""
     return request.method == "POST" and json.loads(request.content).get("method") == "tools/call"
 
 
 class _Watched:
-    """A stream to read from that tells when it has ended."""
+    """A readable stream that reports when it has ended."""
 
     def __init__(self, stream: Any, ended: Ended) -> None:
         self._stream = stream

@@ -1,6 +1,6 @@
-"""Calls of a message that broke off: they go on until it is known whether the message that comes instead has them too.
+"""Calls of a message that broke off: they continue until it is known whether the retried message contains them.
 
-Only who may adopt whom is decided here; the batch moves them.
+This module only decides which calls may adopt which orphans; the batch does the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unbroken.tools.schedule import disturbs
 
 
 class Orphans:
-    """By name and arguments: the first that started of each."""
+    """By name and arguments: the first call of each that started."""
 
     __slots__ = ("_entries",)
 
@@ -42,8 +42,8 @@ class Orphans:
         return orphans
 
     def adoptions(self, entries: Mapping[int, Entry]) -> Iterator[tuple[int, Entry]]:
-        """The places of those calls, in call order, that may adopt an orphan, each with its orphan. One that stands
-        behind a call which may change what it reads has to run again, under a key of its own."""
+        """The places of the calls, in call order, that may adopt an orphan, each with its orphan. A call after one that
+        may change what it reads has to run again, with its own key."""
         changing: list[Prepared] = []
         for place, entry in entries.items():
             prepared = entry.prepared
@@ -57,4 +57,4 @@ class Orphans:
 
 
 NO_ORPHANS = Orphans()
-"""For the many messages that never break off: nothing is ever added to it."""
+"""Shared by all messages that never break off: nothing is ever added to it."""

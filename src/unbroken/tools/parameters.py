@@ -1,5 +1,5 @@
-"""The parameters of a function, of whatever kind of callable it is: their types with the names in them resolved, their
-defaults, and which of them takes the `CallContext`. What JSON can say of them is `schema`'s.
+"""The parameters of any callable: their resolved types, their defaults, and which of them takes the `CallContext`.
+`schema` turns them into a JSON Schema.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_parameters(name: str, function: Callable[..., Any]) -> Parameters:
     try:
-        # A static method is called as it stands; its own signature is that of the function in it.
+        # A static method is called directly; it has the signature of its function.
         found = dict(inspect.signature(function).parameters)
     except (ValueError, TypeError) as error:
         raise InvalidTool(
@@ -85,7 +85,7 @@ def _bound_by_name(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def takes_self(function: Callable[..., Any]) -> bool:
-    """A function of a class body that is not bound yet: its object comes later."""
+    """Is it a function of a class body that is not bound to an object yet?"""
     if not inspect.isfunction(function):
         return False
     owner = function.__qualname__.rpartition(".")[0]
@@ -108,8 +108,8 @@ def _refuse_kinds(name: str, parameter: inspect.Parameter) -> None:
 
 
 class _Names:
-    """Resolves annotations that are text. Where a function was made inside another one, the names of that one count:
-    it is still running while its inner function becomes a tool."""
+    """Resolves annotations that are text. If a function is defined inside another one, the local names of that one
+    apply: it is still running while its inner function becomes a tool."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._globals: dict[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
@@ -125,7 +125,7 @@ class _Names:
             return get_type_hints(holder, self._globals, self._around(), include_extras=True)["it"]
         except Exception as error:
             text = annotation if isinstance(annotation, str) else str(annotation)
-            # Often imported under TYPE_CHECKING only: all that matters of it is its name.
+            # Often imported under TYPE_CHECKING only, so the name alone decides.
             if re.search(r"\bCallContext\b", text):
                 return CallContext
             raise InvalidTool(
@@ -164,14 +164,13 @@ def _is_context(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, CallContext)
 
 
-# Arguments that two readers of the same JSON text would read differently: a key that stands in an object twice, a
-# number beyond the range of a float. A tool gets neither by guess: the call is refused, in words for the model.
-#
-# This looks at calls before they run. What a gateway passes on is not looked at.
+# Arguments that two JSON parsers would read differently: a duplicate key in an object, a number beyond the range of a
+# float. The tool never gets a guess: the call is refused with an error for the model. This checks calls before they
+# run. Calls that a gateway passes on are not checked.
 
 
 SHOWN = 40
-"""Characters of a key or a number in a refusal."""
+"""Maximum characters of a key or a number in a refusal."""
 
 
 _EXACT = frozenset({str, int, bool, type(None)})
@@ -182,11 +181,11 @@ class _Inexact(Exception):
 
 
 def inexact(call: ToolCall) -> str:
-    """Why the text of its arguments does not say exactly one thing, or an empty text."""
+    """Why the text of its arguments is ambiguous; empty if it is not."""
     raw, arguments = call.raw, call.arguments
     if not raw or arguments is None:
         return ""
-    # Each key has its colon: where there are no more colons than keys, none stands there twice.
+    # Each key has a colon: if there are no more colons than keys, no key is a duplicate.
     if raw.count(":") == len(arguments) and _EXACT.issuperset(map(type, arguments.values())):
         return ""
     try:
@@ -196,7 +195,7 @@ def inexact(call: ToolCall) -> str:
     except _Inexact as error:
         return str(error)
     except (ValueError, RecursionError):
-        pass  # they came in another way than as this text
+        pass  # they did not come as this text
     return ""
 
 
@@ -218,11 +217,10 @@ def _finite(digits: str) -> float:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once_each, parse_float=_finite)
 
 
-# What a docstring says: the description of a function, and of each of its parameters.
+# Reads docstrings: the description of a function and of each of its parameters.
 #
-# Reads the Google, NumPy and reST styles, line by line and by hand. Not a checker: what looks like none of them is
-# description, and nothing in a docstring is an error. Types in docstrings are left out, because annotations have
-# them.
+# Reads the Google, NumPy and reST styles, line by line and by hand. Not a checker: anything else is description, and
+# nothing in a docstring is an error. Types in docstrings are ignored, because annotations have them.
 
 
 _HEADERS = "args|arguments|parameters|params|keyword args|keyword arguments|other parameters|参数|參數|参数说明"
@@ -283,7 +281,8 @@ def read_docstring(text: str | None) -> Docstring:
 
 
 def _lines_of(text: str) -> list[str]:
-    """Without the margin. Where the first line is a header, the entries below it lose their own indentation with it."""
+    """Without the margin. If the first line is a header, the entries below it would lose their indentation, so it is
+    restored."""
     lines = inspect.cleandoc(text).splitlines()
     first, *below = text.splitlines() or [""]
     if _GOOGLE.fullmatch(first) and _indent_of_next(below, 0) > 0 and _indent_of_next(lines, 1) == 0:

@@ -1,5 +1,5 @@
-"""What a tool returned, as the parts that a model reads. Never raises for an odd value: a tool that has run must have
-its result, whatever that looks like.
+"""Converts what a tool returned to the parts that a model reads. Never raises for an odd value: a tool that has run
+must have a result.
 
 - Text is passed on as it is, media stay media, and a list that has parts in it is these parts.
 - Everything else is compact JSON, or where JSON has no word for it, its `str`. Media inside of it are replaced by their
@@ -26,10 +26,10 @@ from unbroken.messages import Json, Media, Part, Text
 from unbroken.tools.toolbox import IterationFailed, drain
 
 RESULT_LIMIT = 50_000
-"""Characters of all text parts together."""
+"""Maximum characters of all text parts together."""
 
 QUICK = 1_000
-"""Values in a list or an object that are written down on the event loop."""
+"""Maximum values in a list or an object that are converted on the event loop."""
 
 _LEAVES = frozenset({type(None), str, bool, int, float, bytes, Text, Media})
 
@@ -37,24 +37,24 @@ NOTHING = "(the tool returned nothing)"
 
 
 class ToolFailed(Exception):
-    """A tool may raise it to say that it failed, in words for the model."""
+    """Raise it in a tool to report a failure, with a text for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a tool may return to give two things: `content` for the model, and `data` for the program that runs it,
-    which finds it in `call.result.data` of the run's calls."""
+    """Return it from a tool to give `content` to the model and `data` to your program, which finds it in
+    `call.result.data` of the run's calls."""
 
     content: object
     data: Any = None
 
 
 Stopped: TypeAlias = Callable[[], bool]
-"""Does nobody wait for the value any more?"""
+"""Returns whether the value is no longer needed."""
 
 
 def is_plain(value: object) -> bool:
-    """Does it become parts quickly, and without a line of foreign code? Then it may be done on the event loop."""
+    """Can it be converted quickly and without running user code? Then it may be done on the event loop."""
     waiting, seen = [value], 0
     while waiting:
         one = waiting.pop()
@@ -108,7 +108,7 @@ def _as_text(value: object, media: list[Media]) -> str:
         try:
             return _write(value)
         except (TypeError, ValueError, RecursionError):
-            pass  # something in it that has to be put into words first
+            pass  # it contains something that has to be converted first
     try:
         plain = _jsonable(value, media)
         return plain if isinstance(plain, str) else _write(plain)
@@ -120,7 +120,7 @@ def _as_text(value: object, media: list[Media]) -> str:
 
 
 def _jsonable(value: object, media: list[Media], inside: tuple[int, ...] = ()) -> Json:
-    """Only what JSON has words for. An object inside of itself is refused, as `json` does."""
+    """Converts to JSON types only. A circular reference is refused, as by `json`."""
     match value:
         case None | bool():
             return value
@@ -149,7 +149,7 @@ def _jsonable(value: object, media: list[Media], inside: tuple[int, ...] = ()) -
         return {_key(key): _jsonable(one, media, inside) for key, one in items}
     if isinstance(value, list | tuple | set | frozenset | deque | range | KeysView | ValuesView | ItemsView):
         plain = [_jsonable(one, media, inside) for one in cast("list[object]", value)]
-        # A set has no order of its own, and the same run must give the same bytes.
+        # A set has no order, and the same run must produce the same bytes.
         return sorted(plain, key=_order) if isinstance(value, set | frozenset) else plain
     if isinstance(value, Iterator):
         return [_jsonable(one, media, inside) for one in drain(cast("Iterator[object]", value))]
@@ -194,7 +194,7 @@ def _text_of_bytes(value: bytes) -> str:
 
 
 def _cut(parts: list[Part], limit: int) -> tuple[Part, ...]:
-    """Without the middle of the text, if it is too long; what stands at the end is often what counts."""
+    """Cuts the middle of the text if it is too long, because the end is often what matters."""
     total = sum(len(part.text) for part in parts if isinstance(part, Text))
     if total <= limit:
         return tuple(parts)
@@ -219,7 +219,7 @@ def _cut(parts: list[Part], limit: int) -> tuple[Part, ...]:
 
 
 def _before_cluster(text: str, at: int) -> int:
-    """The place at or a little before `at` where no character is torn apart that a reader sees as one."""
+    """The place at or shortly before `at` that does not split a grapheme cluster."""
     for place in range(at, max(at - 32, 0), -1):
         if place >= len(text) or not _joined(text, place):
             return place

@@ -1,4 +1,4 @@
-"""How the calls of one message run: a value that users choose. What it means is done in `execution`."""
+"""How the calls of one message run: a value that users choose, and the rules behind it. `execution` applies them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Schedule(Enum):
         return self is Schedule.SEQUENTIAL
 
 
-# Who may overtake whom among the calls of one message: while it is being written (`Front`), and once it is complete
-# (`Way`). Both look calls up and never compare them one by one: a message may hold a thousand. Nothing runs here.
+# Which calls of one message may overtake others: while it is being written (`Front`), and once it is complete (`Way`).
+# Both use lookups instead of comparing calls pairwise, because a message may have a thousand. Nothing runs here.
 
 
 class Front:
-    """How far the message is known without a gap, while it is being written, and what may not be overtaken there.
+    """While the message is being written: how far it is known without a gap, and which calls may not be overtaken.
 
     A call that may change something, and has no key to compare, ends it for good. So does a call that comes out of turn
     (providers number calls in any order, or give one number twice): where it will stand in the message is not known.
@@ -49,7 +49,7 @@ class Front:
 
     def __init__(self) -> None:
         self._known: dict[int, Prepared | bool | None] = {}
-        """By index: the call, or whether its name says that it is a read; None if it was withdrawn."""
+        """By index: the call, or whether its name shows that it is a read; None if it was withdrawn."""
         self._in_turn = True
         self._place = 0
         self._first_write = inf
@@ -64,7 +64,7 @@ class Front:
         self._move()
 
     def ready(self, prepared: Prepared) -> bool:
-        """Gives whether others may be free to start now."""
+        """Returns whether others may be able to start now."""
         index = prepared.call.index
         self._arrive(index)
         self._known[index] = prepared
@@ -109,22 +109,22 @@ class Front:
 
 
 class Way:
-    """Which unfinished calls bar a later one, once the message is complete.
+    """Which unfinished calls block a later one, once the message is complete.
 
-    A call waits for the end of earlier calls that share its key and of exclusive ones. Where neither both calls are
-    reads, nor both have keys, nor both tools declare `overlap`, it waits for the end of the earlier call too if the
-    schedule is `ordered`, else only for its start.
+    A call waits for the end of earlier calls that share its key and of exclusive ones. Unless both calls are reads,
+    both have keys, or both tools declare `overlap`, it also waits for the earlier call: for its end if the schedule is
+    `ordered`, otherwise only for its start.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         self.closed = False
-        """Nothing behind can start."""
+        """No later call can start."""
         self._serial = schedule.serial
         self._ordered = schedule.ordered
         self._any = False
         self._keys: set[Any] = set()
         self._in_the_way: set[tuple[bool, bool, bool]] = set()
-        """Of each call that has to end, or to start, first: does it have a key, is it a read, may it overlap?"""
+        """For each call that has to end, or to start, first: does it have a key, is it a read, may it overlap?"""
 
     def block(self, prepared: Prepared, started: bool) -> None:
         """This call has not finished."""
@@ -151,7 +151,7 @@ class Way:
 
 
 def disturbs(write: Prepared, read: Prepared) -> bool:
-    """May the one change what the other sees?"""
+    """May one call change what the other sees?"""
     if write.effect == "exclusive":
         return True
     if write.key is not None and read.key is not None:
@@ -163,7 +163,8 @@ def disturbs(write: Prepared, read: Prepared) -> bool:
 
 
 def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, Entry]]:
-    """Each call that shares the execution of another, with that other: the one which has started, else the first."""
+    """Each call that shares the execution of another, with that other: the one that has started, otherwise the
+    first."""
     found: list[tuple[Entry, Entry]] = []
     first_of: dict[str, Entry] = {}
     for entry in entries:
@@ -172,7 +173,7 @@ def find_twins(entries: Iterable[Entry], share_all: bool) -> list[tuple[Entry, E
         if tool is None or prepared.refusal:
             continue
         if first_of and tool.effect != "read":
-            # A read after a write may see something new, so it does not share with one before it.
+            # A read after a write may see a new state, so it does not share with one before it.
             first_of = {
                 fingerprint: first
                 for fingerprint, first in first_of.items()

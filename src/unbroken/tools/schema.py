@@ -1,7 +1,7 @@
 """From a Python signature to a JSON Schema, and from a model's arguments to that signature.
 
-pydantic makes both out of one model that is built when the function becomes a tool, so a signature that cannot be said
-in JSON is refused at that moment and not in the middle of a run. The only file of the library that validates anything.
+pydantic makes both from one model that is built when the function becomes a tool, so a signature that JSON cannot
+express is refused then and not in the middle of a run. The only file of the library that validates anything.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from unbroken.tools.parameters import (
     takes_self,
 )
 
-# The schema that OpenAI's strict mode takes, made of an ordinary one: each object closed, each property required,
-# what was optional nullable, and nothing that the mode refuses. And the way back: the nulls that stand for "left
-# out".
+# Converts an ordinary schema for OpenAI's strict mode: each object closed, each property required, optional ones
+# nullable, and nothing that the mode refuses. Also removes the nulls that mean "left out" from arguments.
 
 
 Schema = dict[str, Any]
@@ -86,7 +85,7 @@ def _refuse(tool: str, parameter: str, schema: Schema) -> Json:
 
 
 def _without_siblings(schema: Schema, top: Schema) -> Json:
-    """Strict mode wants `$ref` alone: what stands beside it goes into a copy of what it points to."""
+    """Strict mode requires `$ref` alone: its siblings go into a copy of what it points to."""
     if "$ref" not in schema or len(schema) == 1:
         return schema
     beside = {key: value for key, value in schema.items() if key in ("description",)}
@@ -133,8 +132,8 @@ def takes_null(schema: Mapping[str, Any]) -> bool:
 
 
 def without_omitted(value: Json, schema: Schema, top: Schema) -> Json:
-    """`value` without the nulls that only say "left out": where the ordinary schema has an optional property that
-    takes no null."""
+    """`value` without the nulls that mean "left out": those of an optional property that does not accept null in the
+    ordinary schema."""
     schema = _resolve(schema, top)
     if isinstance(value, list):
         items = schema.get("items") or next((one["items"] for one in schema.get("anyOf", ()) if "items" in one), None)
@@ -172,19 +171,19 @@ def _resolve(schema: Schema, top: Schema) -> Schema:
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ERRORS_TOLD = 3
 VALUE_TOLD = 50
-"""Characters of a value that did not fit."""
+"""Maximum characters of a value that did not fit."""
 
 
 Bind: TypeAlias = Callable[[dict[str, Json]], dict[str, Any]]
 
 
 class ArgumentsDoNotFit(Exception):
-    """Not an error of ours: its text is told to the model."""
+    """The model's mistake: its text goes to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`bind` gives the keyword arguments (defaults filled in, values coerced as pydantic does), or raises
+    """`bind` returns the keyword arguments (defaults filled in, values coerced as pydantic does), or raises
     `ArgumentsDoNotFit`. `context` is the name of the parameter that takes the `CallContext`, if there is one."""
 
     name: str
@@ -198,7 +197,7 @@ class Signature:
 
     @classmethod
     def of_schema(cls, name: str, description: str, parameters: Mapping[str, Json]) -> Signature:
-        """A tool that somebody else validates: arguments pass as they are."""
+        """For a tool that validates elsewhere: arguments pass unchanged."""
         return cls(name, description, parameters, dict)
 
 
@@ -224,7 +223,7 @@ def _name_of(function: Callable[..., Any], inner: Callable[..., Any]) -> str:
     called = getattr(inner, "__name__", "")
     if called == "<lambda>":
         raise InvalidTool("a lambda has no name that a model could call; give it one with name='...'")
-    # An object that is called like a function goes by the name of its class.
+    # A callable object has the name of its class.
     return type(function).__name__ if called in ("__call__", "") else called
 
 
@@ -238,7 +237,9 @@ def _refuse_what_cannot_be_called(name: str, function: Callable[..., Any], inner
     if isinstance(function, classmethod):
         raise InvalidTool(f"tool `{name}` is a class method; write @classmethod above @tool, and give its class")
     if not callable(function):
-        raise InvalidTool(f"tool `{name}` is no function but of the type `{type(function).__name__}`; give a function")
+        raise InvalidTool(
+            f"tool `{name}` is not a function but of the type `{type(function).__name__}`; give a function"
+        )
     if inspect.isclass(function):
         raise InvalidTool(f"tool `{name}` is a class; mark its methods with @tool, and give an object of it")
 
@@ -250,7 +251,7 @@ def _make_model(name: str, parameters: tuple[Parameter, ...], doc: Docstring) ->
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **cast("dict[str, Any]", fields))
         return model, _make_schema(model)
-    except Exception as error:  # whatever a foreign type does while pydantic looks at it
+    except Exception as error:  # a user's type may raise anything while pydantic inspects it
         raise _refusal(name, parameters, error) from error
 
 
@@ -269,7 +270,7 @@ def _field_of(parameter: Parameter, doc: Docstring) -> tuple[Any, Any]:
 
 
 def _or_none(kind: Any) -> Any:
-    """`x: int = None` means what it says: a model may send the null that is the default."""
+    """`x: int = None` also accepts null: a model may send the default."""
     if get_origin(kind) is Annotated:
         inner, *extras = get_args(kind)
         return Annotated[Optional[inner], *extras]  # noqa: UP045 - a value, and not every type knows `|`
@@ -277,7 +278,7 @@ def _or_none(kind: Any) -> Any:
 
 
 def _description(kind: Any, fallback: str) -> str:
-    """Said in the annotation, by a `Field`, a plain text or a `Doc`; otherwise in the docstring."""
+    """From the annotation (a `Field`, a plain text or a `Doc`); otherwise from the docstring."""
     for extra in get_args(kind)[1:] if get_origin(kind) is Annotated else ():
         said = extra if isinstance(extra, str) else getattr(extra, "description", getattr(extra, "documentation", None))
         if isinstance(said, str) and said:
@@ -305,7 +306,7 @@ class _Quiet(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
 
     def is_subclass_schema(self, schema: core_schema.IsSubclassSchema) -> JsonSchemaValue:
-        """pydantic says that anything is a `type[int]`, and then nothing that JSON has fits."""
+        """pydantic's schema for `type[int]` accepts anything, but no JSON value fits."""
         return self.handle_invalid_for_json_schema(schema, "type[...]")
 
 
@@ -340,7 +341,7 @@ def _make_bind(model: type[BaseModel], parameters: tuple[Parameter, ...]) -> Bin
 
 
 def _read_as_json(model: type[BaseModel], arguments: dict[str, Json]) -> dict[str, Any] | None:
-    """A strict model takes a date or an Enum from a string only where it knows that it reads JSON."""
+    """A strict model accepts a date or an Enum as a string only in JSON mode."""
     try:
         return model.__pydantic_validator__.validate_json(json.dumps(arguments)).__dict__
     except (ValueError, TypeError, RecursionError):

@@ -26,14 +26,14 @@ SIZE = 64
 
 
 DEEPEST = 32
-"""How deep synchronous tools may run agents that have synchronous tools: each level takes threads of its own."""
+"""How deep synchronous tools may run agents that have synchronous tools: each level needs its own threads."""
 
 
 class Threads(Executor):
     def __init__(self, size: int = SIZE) -> None:
         self._size = size
         self._jobs: PriorityQueue[tuple[int, int, Future[Any], Callable[[], Any]]] = PriorityQueue()
-        """The deepest first: whoever waits for a nested job holds a thread."""
+        """The deepest first, because jobs that wait for a nested job hold a thread."""
         self._numbers = count()
         self._lock = threading.Lock()
         self._count = 0
@@ -66,7 +66,7 @@ class Threads(Executor):
         return future
 
     def _lend(self, parent: Job) -> None:
-        """While a job runs an agent whose tools need threads, it only waits: its place goes to them."""
+        """While a job runs an agent whose tools need threads, it only waits, so they get its place."""
         parent.nested += 1
         if parent.running and not parent.lends:
             parent.lends = True
@@ -80,7 +80,7 @@ class Threads(Executor):
                 self._size -= 1
 
     def give_up(self, job: Job) -> int:
-        """Nobody waits for this job any more. Gives how many threads are late now."""
+        """Gives up waiting for this job. Returns how many threads are late now."""
         with self._lock:
             if job.running and not job.late:
                 job.late = True
@@ -125,14 +125,14 @@ class Threads(Executor):
 
 
 _CURRENT: contextvars.ContextVar[Job | None] = contextvars.ContextVar("unbroken-job", default=None)
-"""The job whose tool runs here, also in what that tool starts."""
+"""The job whose tool runs here, also in tasks that the tool starts."""
 
 THREADS = Threads()
 os.register_at_fork(after_in_child=THREADS.forget)
 
 
 async def call_anywhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Awaits an async function; any other one has a thread, so that it may take its time."""
+    """Awaits an async function; runs any other function in a thread, because it may take long."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
     job = Job(partial(function, *arguments))
@@ -147,8 +147,8 @@ async def call_anywhere(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Job:
-    """A synchronous function and how far it is. Called in a thread, it gives its value and its error, and never raises:
-    a future cannot carry every exception that a tool can raise (StopIteration, SystemExit)."""
+    """A synchronous function and its state. Called in a thread, it returns its value and its error, and never raises: a
+    future cannot carry every exception that a tool can raise (StopIteration, SystemExit)."""
 
     def __init__(self, function: Callable[[], Any], threads: Threads = THREADS) -> None:
         self.parent = _CURRENT.get()
@@ -167,7 +167,7 @@ class Job:
 
     def _work(self) -> Any:
         if self.depth > DEEPEST:
-            raise RuntimeError(f"tools that run agents stand more than {DEEPEST} deep in each other; make them async")
+            raise RuntimeError(f"tools that run agents are nested more than {DEEPEST} deep; make them async")
         _CURRENT.set(self)
         return self._function()
 
@@ -184,7 +184,7 @@ class Job:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What the work gives, done in one of the threads."""
+    """Runs the work in one of the threads and returns its result."""
     job = Job(work)
     try:
         value, error = await asyncio.get_running_loop().run_in_executor(THREADS, job)

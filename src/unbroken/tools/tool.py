@@ -1,5 +1,5 @@
-"""`@tool`: a Python function as something that a model can call. What it promises (effect, time-out, key) is data
-beside it; running it is `caller`, when it runs is `execution`."""
+"""`@tool`: makes a Python function callable by a model. Its declarations (effect, time-out, key) are data; `caller`
+runs it, `execution` decides when."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ class Tool:
             )
         for name, hook in (("key", self.key), ("approve", self.approve)):
             if inspect.iscoroutinefunction(hook):
-                raise InvalidTool(f"tool `{self.name}`: {name} must not be async: it is asked before a call may start")
+                raise InvalidTool(f"tool `{self.name}`: {name} must not be async: it is called before a call may start")
         if self.retries < 0:
             raise InvalidTool(f"tool `{self.name}`: retries must be 0 or more")
         if self.cache is not None and self.cache < 0:
             raise InvalidTool(f"tool `{self.name}`: cache must be 0 seconds or more, or None for none")
         if self.retries and self.effect != "read":
-            raise InvalidTool(f"tool `{self.name}`: only a read may be tried again; say effect='read' or retries=0")
+            raise InvalidTool(f"tool `{self.name}`: only a read may be retried; use effect='read' or retries=0")
         if self.cache is not None and self.effect != "read":
-            raise InvalidTool(f"tool `{self.name}`: only a read may be cached; say effect='read' or cache=None")
+            raise InvalidTool(f"tool `{self.name}`: only a read may be cached; use effect='read' or cache=None")
         if self.after_crash is not None:
             check_after_crash(f"tool `{self.name}`", self.after_crash)
 
@@ -93,13 +93,13 @@ class Tool:
 
     @property
     def crash_policy(self) -> AfterCrash:
-        """`after_crash`, or what it means where nothing was said."""
+        """`after_crash`, or its default."""
         if self.after_crash is not None:
             return self.after_crash
         return "rerun" if self.effect == "read" else "report"
 
     def needs_approval(self, arguments: Arguments) -> bool:
-        """Is somebody asked before a call with these bound arguments runs?"""
+        """Is the approver asked before a call with these bound arguments runs?"""
         return self.approve(arguments) if callable(self.approve) else self.approve
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +126,7 @@ def check_after_crash(where: str, policy: object) -> None:
             f"cannot be called so ({error})"
         ) from None
     except ValueError:
-        pass  # it has no signature to look at
+        pass  # it has no signature
 
 
 _NO_PROMISES = ("spec", "function", "signature")
@@ -168,7 +168,7 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function: its parameters become a JSON Schema, its docstring the description.
 
-    See `Tool` for the promises (`effect`, `timeout`, `key`, `overlap`, `dedupe`, `cache`, `retries`, `repeat`,
+    See `Tool` for the options (`effect`, `timeout`, `key`, `overlap`, `dedupe`, `cache`, `retries`, `repeat`,
     `approve`, `after_crash`).
     """
 
@@ -177,7 +177,7 @@ def tool(
     def make(function: Callable[..., Any]) -> Tool:
         signature = read_signature(function, name=name, strict=bool(strict))
         spec = ToolSpec(signature.name, description or signature.description, signature.parameters, strict)
-        if "effect" in promises:  # then its order is declared too, and no hint is needed
+        if "effect" in promises:  # then its order is declared, and no hint is needed
             promises.setdefault("overlap", False)
         return Tool(spec, function, signature, **promises)
 
@@ -186,8 +186,8 @@ def tool(
 
 @checked(error=InvalidTool)
 def client_tool(name: str, description: str, parameters: Mapping[str, Json], *, strict: bool | None = None) -> Tool:
-    """A tool that runs elsewhere (in the user's browser, say): its call ends the run with stop reason `waiting`, and
-    `agent.resume` goes on with its result."""
+    """A tool that runs elsewhere (for example in the user's browser): its call ends the run with stop reason `waiting`,
+    and `agent.resume` continues with its result."""
     return Tool(
         ToolSpec(name, description, parameters, strict), None, Signature.of_schema(name, description, parameters)
     )

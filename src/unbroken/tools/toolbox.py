@@ -1,5 +1,5 @@
-"""A set of tools by name, made of whatever holds tools: functions, objects, classes, modules, files, servers, other
-toolboxes. It only collects; what a tool is stands in `tool`, how it runs in `caller`.
+"""A set of tools by name, collected from functions, objects, classes, modules, files, servers and other toolboxes.
+`tool` defines a tool, `caller` runs it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Python file with such, a `ToolServer` that is open, a `Toolbox`, or a list of th
 
 
 class ToolServer(ABC):
-    """Tools that live elsewhere and have to be fetched first (an MCP server). It is open while somebody is inside its
-    `async with`: several may be, each for itself, and the last to leave closes it."""
+    """Tools that have to be fetched from elsewhere first (an MCP server). It is open inside its `async with`; several
+    may enter it, and the last to leave closes it."""
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -45,7 +45,7 @@ class ToolServer(ABC):
     @property
     @abstractmethod
     def tools(self) -> tuple[Tool, ...]:
-        """They may change while it is open; `InvalidTool` if it is not."""
+        """They may change while it is open; raises `InvalidTool` if it is not."""
 
 
 class Toolbox:
@@ -62,7 +62,7 @@ class Toolbox:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Toolbox:
-        """The tools of a Python file, which is run for it."""
+        """The tools of a Python file, which is executed."""
         return cls(_run_file(Path(path)))
 
     @property
@@ -76,7 +76,7 @@ class Toolbox:
         return self._specs
 
     def get(self, name: str) -> Tool | None:
-        """The tool of just this name, or None; `close_to` says which may have been meant."""
+        """The tool with exactly this name, or None; `close_to` suggests similar names."""
         return self._tools.get(name)
 
     def close_to(self, name: str) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Toolbox:
 
     def _add(self, new: Tool) -> None:
         old = self._tools.setdefault(new.name, new)
-        # The same tool by two ways (two toolboxes that share one) is no clash.
+        # The same tool twice (two toolboxes that share one) is not a clash.
         if old is not new and (old.function is None or old.function is not new.function or old.spec != new.spec):
             raise InvalidTool(
                 f"two tools are called `{new.name}`: {origin_of(old)} and {origin_of(new)}; "
@@ -161,8 +161,8 @@ def _unbound(method: Any) -> InvalidTool:
 
 
 def _tools_of_module(module: ModuleType) -> list[Tool]:
-    """Its `@tool`s (those that `__all__` names, if it has one), also the imported ones. What is not marked is no tool:
-    nobody wants to find out what a model does with the rest of a module."""
+    """Its `@tool`s (those that `__all__` names, if it has one), also the imported ones. Unmarked functions are not
+    tools, so that a model cannot call the rest of a module."""
     known = vars(module)
     listed: list[str] | None = known.get("__all__")
     values = [known[name] for name in (known if listed is None else listed) if name in known]
@@ -192,7 +192,8 @@ def _tools_of_class(kind: type[object]) -> list[Tool]:
 
 
 def _tools_of_object(holder: object) -> list[Tool]:
-    """The `@tool` methods in the order of their definition, bound to the object; else the object itself, called."""
+    """The `@tool` methods in the order of their definition, bound to the object; otherwise the object itself, if it is
+    callable."""
     names: dict[str, Any] = {}
     for owner in reversed(type(holder).__mro__):
         names |= vars(owner)
@@ -202,7 +203,7 @@ def _tools_of_object(holder: object) -> list[Tool]:
         owner = type(holder) if isinstance(value, classmethod) else holder
         inner = cast("Any", value).__func__ if isinstance(value, classmethod | staticmethod) else value
         if isinstance(inner, Tool):
-            # A tool that takes no object (a static method, a function kept in the class) is none to bind.
+            # A tool without `self` (a static method, a function stored in the class) is not bound.
             found.append(inner.__get__(owner) if inner.signature.takes_self else inner)
     if found:
         return found
@@ -216,7 +217,7 @@ def _run_file(path: Path) -> ModuleType:
         problem = "is no file" if path.suffix == ".py" else "is no Python file"
         raise InvalidTool(f"{path} {problem}; give the path of a .py file that has functions marked with @tool")
     path = path.resolve()
-    # Private, so that it hides no module of the same name; kept, because types in it are looked up by their module.
+    # A private name, so that it hides no module of the same name; kept, because its types are looked up by module.
     name = f"_unbroken_tools_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -224,7 +225,7 @@ def _run_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(name)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))  # it may import its neighbours, as when it is run itself
+    sys.path.insert(0, str(path.parent))  # it may import files beside it, as when it is run directly
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -254,25 +255,25 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-# Values that are made while they are gone through: generators, cursors, files, `map`. They are gone through once,
-# where the tool runs, and become lists. What fails on the way is the tool's failure.
+# Lazy values: generators, cursors, files, `map`. They are iterated once, where the tool runs, and become lists. An
+# error on the way is the tool's failure.
 
 
 ITEMS = 10_000
-"""Items of a lazy value that are taken: it may be endless, and more than this would be cut out of the result."""
+"""Maximum items of a lazy value: it may be endless, and more would be cut from the result anyway."""
 
 REPORTED = 200
-"""Characters of an item in a progress report."""
+"""Maximum characters of an item in a progress report."""
 
 NO_MORE = f"[... only the first {ITEMS:,} were asked for ...]"
 
 
 class IterationFailed(Exception):
-    """Going through a lazy value failed; the cause is what it raised."""
+    """Iterating a lazy value failed; the cause is what it raised."""
 
 
 def drain(values: Iterator[Any], stopped: Callable[[], bool] | None = None) -> list[Any]:
-    """All of its items, or the first `ITEMS` and a remark. `stopped`: nobody waits for them any more."""
+    """All of its items, or the first `ITEMS` and a remark. `stopped` returns whether they are no longer needed."""
     items: list[Any] = []
     try:
         for value in values:
@@ -285,7 +286,8 @@ def drain(values: Iterator[Any], stopped: Callable[[], bool] | None = None) -> l
     except Exception as error:
         raise IterationFailed from error
     finally:
-        # What stays open because it was not gone through to its end, or always does. A cursor may belong to others.
+        # Closes what is still open, because it was not iterated to its end or never closes itself. A cursor may belong
+        # to others.
         if isinstance(values, Generator | io.IOBase):
             with suppress(Exception):
                 cast("Generator[Any, Any, Any]", values).close()
@@ -293,7 +295,7 @@ def drain(values: Iterator[Any], stopped: Callable[[], bool] | None = None) -> l
 
 
 async def collect(values: AsyncIterator[Any], report: Callable[[str], None]) -> list[Any]:
-    """The same, of an asynchronous one; each item is reported as it comes."""
+    """The same for an asynchronous one; each item is reported as it arrives."""
     items: list[Any] = []
     try:
         async for value in values:
@@ -309,7 +311,7 @@ async def collect(values: AsyncIterator[Any], report: Callable[[str], None]) -> 
 
 
 def _in_short(value: Any) -> str:
-    """Without foreign code: this runs on the event loop."""
+    """Without running user code, because this runs on the event loop."""
     if type(value) is str:
         text = value
     elif value is None or type(value) in (bool, int, float, list, dict):

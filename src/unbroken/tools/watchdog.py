@@ -1,5 +1,5 @@
-"""Which calls do not end though they were told to, or were due long ago. One deadline watches over all calls of a
-batch; what is done about them is the batch's."""
+"""Detects calls that do not end after their cancellation or time-out. One timer serves all calls of a batch; the batch
+decides what to do about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unbroken.clock import SLACK, Deadline, deadline
 from unbroken.tools.entry import Entry
 
 GRACE = 5.0
-"""Seconds that a call has to end after it was cancelled: some tools tidy up, some never listen."""
+"""Seconds that a call has to end after it was cancelled: some tools clean up, some ignore it."""
 
 
 class Watch:
@@ -25,14 +25,14 @@ class Watch:
         self._next: Deadline | None = None
 
     def expect(self, entry: Entry, seconds: float, usual: bool = True) -> None:
-        """The call has to end within so many seconds."""
+        """The call has to end within this many seconds."""
         entry.overdue = self._loop.time() + seconds
         if self._next is None or entry.overdue < self._next.due:
             self.end()
             self._next = deadline(self._loop, seconds, self._ring, usual)
 
     def overdue(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those of the calls that are; the others are watched on."""
+        """The calls that are overdue; the others stay watched."""
         self._next = None
         now = self._loop.time()
         late: list[Entry] = []
