@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from unbroken.testing.scenario import Stray
 
 
-# `unbroken faults run`: the fault matrix, against our own agent or against a program of yours.
-#
-# What is run and how it is judged stands in `testing.matrix` and `testing.target`; here are the options, a line that
-# says how far it is, and the table.
+# `unbroken faults run`: the fault matrix, against our own agent or against a program of yours. `testing.matrix` and
+# `testing.target` run and judge it; here are the options, the progress line, and the table.
 
 
 WRONG = 1
@@ -61,11 +59,11 @@ def run_command(
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that --target has for one fault.")] = 30.0,
 ) -> None:
-    """Break responses in every way that is known, on every wire, streamed and not, and see what becomes of the run.
+    """Break responses in every known way, on every wire, streamed and not, and see what happens to the run.
 
     A --target gets an address and a key in its environment (OPENAI_BASE_URL and the like, UNBROKEN_MODEL,
-    UNBROKEN_PROMPT); docs/faults.md says what is expected of it. It is to ask on openai-chat, unless --wire says
-    otherwise. First it is run with nothing broken; if it asks without streaming, faults of streams are left out.
+    UNBROKEN_PROMPT); docs/faults.md describes what is expected of it. It must use openai-chat, unless --wire names
+    another. First it is run with nothing broken; if it asks without streaming, faults of streams are left out.
 
     Exit codes: 0 all ended as expected; 1 something did not; 2 wrong use; 130 interrupted.
     """
@@ -232,10 +230,10 @@ _LONGEST = 300
 def list_command(
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
-    """The faults: what each does, where, and what a good client makes of it.
+    """The faults: what each does, where, and what a good client does with it.
 
-    The outcome is what comes of one such response among good ones: answered; told (the model gets an error result and
-    goes on); or a typed error.
+    The outcome is for one such response among good ones: answered; told (the model gets an error result and continues);
+    or a typed error.
     """
     if json:
         typer.echo(dumps([_as_json(fault) for fault in testing.FAULTS.values()], ensure_ascii=False, indent=2))

@@ -38,7 +38,7 @@ QUOTED = 200
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a block came to."""
+    """The result of a block."""
 
     value: Json
     messages: tuple[Message, ...]
@@ -64,8 +64,7 @@ async def ask_explore(
 async def ask_judge(
     text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
 ) -> Asked:
-    """One request in which the model may choose one tool: what that gives is the block's value. Nothing is asked after
-    it."""
+    """One request in which the model may choose one tool: its result is the block's value. No request follows."""
     tools = choose_tools(environment.toolbox, settings.tools)
     asking = _Asking(settings, said, block, environment)
     chosen = Toolbox(*(environment.keep(tool) for tool in tools))
@@ -97,7 +96,7 @@ class _Asking:
             value = output.read(result.text)
         except DoesNotFit as problem:
             self._history = result.messages
-            # Only the answer is to be put right: nothing is called for it.
+            # Only the answer is to be corrected: no tools are called for it.
             choice = "none" if len(tools) else None
             policy = {"choice": choice, "on_all_failed": "continue"}
             result = await self.run(correction(problem, output), tools, output, policy)
@@ -129,7 +128,8 @@ class _Asking:
             several = flags.is_enabled(flags.ENABLE_PARALLEL_TOOL_CALLS)
         rounds = settings.max_rounds
         usual: dict[str, Any] = {
-            # With one call at a time a single slip would be all: there the model is told, and may do better.
+            # With one call at a time a single failure would end it: the model reads the error instead, and may do
+            # better.
             "on_all_failed": "continue" if settings.mode == "prompt" else "stop",
             "choice": settings.tool_choice,
             "share_all": True,
@@ -140,7 +140,7 @@ class _Asking:
             "limits": Limits() if rounds is None else Limits(rounds=rounds),
             "several_calls": several and settings.mode != "prompt",
             "on_approval": environment.on_approval,
-            "guidance": False,  # a program says itself what its model is told
+            "guidance": False,  # a program writes its own system prompt
             "record": environment.recorder,
             "policy": Policy(**{**usual, **policy}),
             "middleware": [RunOnce(tools)] if settings.enable_skill_deduplicator else [],
@@ -174,14 +174,14 @@ class _Asking:
         if isinstance(event, ToolCallsDetected) and self._block.kind == "explore":
             names = ", ".join(event.names)
             LOG.debug("explore[%s] detected %d tool calls: [%s]", self._block.name, event.count, names)
-        elif isinstance(event, RunFailed):  # there is no result that could say what it spent
+        elif isinstance(event, RunFailed):  # there is no result that has what it spent
             self._environment.usage += Usage(**event.usage)
             self._environment.requests += event.requests
         self._environment.tell(InBlock(self._block, event))
 
 
 class RunOnce(Middleware):
-    """A call of the same tool with the same arguments gets the first result, unless the tool says otherwise."""
+    """A call of the same tool with the same arguments gets the first result, unless the tool has `dedupe=False`."""
 
     def __init__(self, tools: Toolbox) -> None:
         self._tools = tools
@@ -213,18 +213,18 @@ ASK: dict[str, Callable[[str, Settings, Sequence[Message], BlockRun, Environment
 }
 
 
-# `@tool(…)`: a tool that the program itself calls. It runs as a model's call would (arguments are checked, its
-# time-out counts, who approves is asked), but its value stays a value, and its failure ends the program.
+# `@tool(…)`: a tool that the program itself calls. It runs as a model's call would (arguments are checked, its time-out
+# counts, the approver is asked), but its value stays a value, and its failure ends the program.
 
 
 async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, environment: Environment) -> Json:
-    """The value that the tool gives."""
+    """The value that the tool returns."""
     tool = environment.toolbox.get(name)
-    assert tool is not None  # whoever calls has looked
+    assert tool is not None  # the caller has checked
     if tool.function is None:
         raise ToolCallFailed(f"tool `{name}` runs at a client, and a program has none; call it in an /explore/")
     toolbox = Toolbox(environment.keep(tool))
-    # A tool may change what it is given, and must not change a variable by it.
+    # A tool may change its arguments, but must not change a variable by that.
     call = ToolCall(f"call_{block.number}", name, _fitted(tool, deepcopy(arguments)))
     prepared = await _approved(prepare(call, toolbox), toolbox, environment)
     if prepared.refusal:
@@ -264,7 +264,7 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
 
 
 def _fitted(tool: Tool, arguments: dict[str, Json]) -> dict[str, Json]:
-    """Where a tool wants a text, the value of a block stands for its answer."""
+    """If a tool takes a text, the value of a block is replaced by its answer."""
     wanted: Mapping[str, Json] = tool.spec.parameters.get("properties") or {}
     return {
         name: in_text(value) if isinstance(value, Answer) and wanted.get(name, {}).get("type") == "string" else value

@@ -49,12 +49,12 @@ def check_program(
     has_model: bool = True,
     models: Collection[str] | None = None,
 ) -> list[Problem]:
-    """All problems of a program and of the programs that it calls, in their order. Without `tools` nothing is said of
-    tools, without `types` nothing of types."""
-    found: dict[Problem, None] = {}  # each once: a program may be looked at again with fewer variables
+    """All problems of a program and of the programs that it calls, in order. Without `tools` tools are not checked,
+    without `types` types are not."""
+    found: dict[Problem, None] = {}  # each once: a program may be checked again with fewer variables
     library, checked = library or Library(), dict[str, set[str]]()
     waiting = [(program, set(variables))]
-    for one, given in waiting:  # it grows while they are gone through
+    for one, given in waiting:  # it grows during the loop
         checker = _Checker(one, tools, types, library, checked, waiting, has_model, models, called=one is not program)
         found |= dict.fromkeys(checker.check(given))
     return [*found]
@@ -92,11 +92,11 @@ class _Checker:
     types: Mapping[str, Any] | None
     library: Library
     checked: dict[str, set[str]]
-    """Programs that are looked at, with the variables that they are given."""
+    """Programs that were checked, with the variables that they get."""
     waiting: list[tuple[Program, set[str]]]
-    """Programs that are called, and are looked at next."""
+    """Programs that are called, and are checked next."""
     has_model: bool
-    """Is there one for blocks that name none?"""
+    """Is there a default model?"""
     models: Collection[str] | None
     """The names that blocks may use for others."""
     called: bool
@@ -139,7 +139,7 @@ class _Checker:
             case For():
                 self._expression(statement.items, known)
                 self._refuse_constant_items(statement)
-                # What one time through sets is there the next time.
+                # What one iteration sets is available in the next.
                 known.own |= {statement.variable, *(target.name for target in targets(statement.body))}
                 self._statements(statement.body, known)
             case Parallel():
@@ -277,7 +277,7 @@ class _Checker:
             )
 
     def _bind(self, call: CallStatement, tool: Tool) -> None:
-        """What is written out can be held against the tool's types now."""
+        """Literal values can be checked against the tool's types now."""
         if any("$" in part.text for each in call.arguments for part in parts(each.value) if isinstance(part, Quoted)):
             return
         try:
@@ -311,12 +311,12 @@ class _Checker:
         name = program.source.name
         before = self.checked.get(name)
         if before is not None and before <= given:
-            return  # with no more than this it was looked at already; programs may call each other
+            return  # it was already checked with these variables; programs may call each other
         self.checked[name] = given if before is None else before & given
         self.waiting.append((program, self.checked[name]))
 
     def _value(self, value: Expression, known: _Names) -> None:
-        """In the arguments of blocks and tools what is not set stands for itself."""
+        """In the arguments of blocks and tools an unset variable stays as written."""
         for variable in each_once(variables(value)):
             if variable.name not in known:
                 self._say(

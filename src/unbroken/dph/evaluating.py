@@ -43,7 +43,7 @@ from unbroken.trajectory.recorder import Recorder
 
 
 class CannotEvaluate(Exception):
-    """With the place of the part that cannot be."""
+    """An evaluation error, with the place of the invalid part."""
 
     def __init__(self, at: int, message: str) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class CannotEvaluate(Exception):
 
 
 def evaluate(expression: Expression, variables: Mapping[str, Json], *, as_written: bool = False) -> Json:
-    """Its value. A variable that is not set cannot be evaluated; `as_written` lets it stand for its own text, as it
-    does in the arguments of blocks and tools."""
+    """Its value. A variable that is not set cannot be evaluated; with `as_written` it stays as its own text, as in the
+    arguments of blocks and tools."""
     match expression:
         case Constant():
             return expression.value
@@ -103,7 +103,7 @@ def _unary(expression: Unary, variables: Mapping[str, Json]) -> Json:
 
 
 def _binary(expression: Binary, variables: Mapping[str, Json]) -> Json:
-    # A long sum leans to the left, one operator in the other: it is gone through without a call for each.
+    # A long sum is nested to the left: it is evaluated without recursion.
     spine: list[Binary] = []
     node: Expression = expression
     while isinstance(node, Binary):
@@ -133,14 +133,14 @@ def _apply(expression: Applied, variables: Mapping[str, Json]) -> Json:
 
 
 def _spent(variables: Mapping[str, Json], value: Json, deep: bool = False) -> Json:
-    """The value; where a program runs, it is counted what it costs to go through it."""
+    """The value; in a running program its size is counted as work."""
     if isinstance(variables, Scope):
         variables.spend(value, deep)
     return value
 
 
 def _operate(node: Binary, left: Json, right: Json, variables: Mapping[str, Json]) -> Json:
-    # Beside a text the value of a block stands for its answer, as it does in a text.
+    # Compared or joined with a text, the value of a block is its answer.
     if isinstance(left, str) and isinstance(right, Answer):
         right = in_text(right)
     elif isinstance(left, Answer) and (isinstance(right, str) or node.operator in ("in", "not in")):

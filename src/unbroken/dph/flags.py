@@ -1,4 +1,4 @@
-"""Switches of the language. There is one: whether several calls of one message are taken, or only the first."""
+"""Feature flags of the language. There is one: whether several calls of one message are used, or only the first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unbroken.errors import UserError
 ENABLE_PARALLEL_TOOL_CALLS = "enable_parallel_tool_calls"
 
 PREFIXES = ("UNBROKEN_", "DOLPHIN_")
-"""Of the environment variables; the first that is set counts."""
+"""Prefixes of the environment variables; the first that is set is used."""
 
 _DEFAULTS = {ENABLE_PARALLEL_TOOL_CALLS: True}
 _SET: dict[str, bool] = {}
@@ -17,7 +17,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def is_enabled(flag: str) -> bool:
-    """What was said in this program counts first, then the environment, then the default."""
+    """What was set in this process comes first, then the environment, then the default."""
     name = _known(flag)
     if name in _SET:
         return _SET[name]
@@ -41,7 +41,7 @@ def disable(flag: str) -> None:
 
 
 def reset(flag: str | None = None) -> None:
-    """Forget what was said in this program, of one flag or of all."""
+    """Reset what was set in this process, for one flag or for all."""
     for name in [_known(flag)] if flag is not None else list(_SET):
         _SET.pop(name, None)
 

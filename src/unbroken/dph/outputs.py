@@ -24,7 +24,7 @@ _BULLET = re.compile(r"^\s*(?:[-*+•]|\(?\d+[.)、])\s+")
 
 
 class DoesNotFit(ValueError):
-    """In words, for the model."""
+    """The description for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def output_of(form: str, types: Mapping[str, Any]) -> Output:
 
 
 def correction(problem: DoesNotFit, output: Output) -> str:
-    """What is said to a model whose answer did not fit."""
+    """The message to a model whose answer did not fit."""
     return f"That does not fit: {problem}. {output.instruction}"
 
 
@@ -92,7 +92,7 @@ def _jsonl(text: str) -> list[Json]:
 
 
 def _list_str(text: str) -> list[str]:
-    """A JSON array; else a list with bullets or numbers, as models that are asked for a list often write it."""
+    """A JSON array; else a list with bullets or numbers, as models often write it."""
     inside = _unfenced(text)
     if inside.startswith("["):
         value = _json(inside)
@@ -108,31 +108,31 @@ def _list_str(text: str) -> list[str]:
 
 
 def _unfenced(text: str) -> str:
-    """What stands in the one code fence of an answer, if there is one; models put JSON into one unasked."""
+    """The content of the only code fence of an answer, if there is one; models often put JSON into a fence."""
     fences = _FENCED.findall(text)
     return (fences[0] if len(fences) == 1 else text).strip()
 
 
-# What a program says while it runs: which block began and ended, and every event of a block's own run with the block
-# it belongs to.
+# The events of a program: which block began and ended, and every event of a block's own run with the block it belongs
+# to.
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """One block while it runs. In a loop each time is another one; `number` tells them apart."""
+    """One block while it runs. In a loop each iteration is another one; `number` distinguishes them."""
 
     number: int
     """From 1, in the order in which they began."""
     kind: str
     """`prompt`, `explore`, `judge`, `call` (of a tool) or `program` (another file)."""
     name: str
-    """The variable that its value goes to."""
+    """The variable that gets its value."""
     file: str
     line: int
     called: str = ""
     """The tool or program that is called."""
     parent: int = 0
-    """The number of the block that called the program in which it stands; 0 in the first program."""
+    """The number of the block that called this block's program; 0 in the first program."""
 
     @classmethod
     def at(cls, number: int, kind: str, name: str, place: Position, called: str = "", parent: int = 0) -> BlockRun:

@@ -1,5 +1,5 @@
-"""`run_program`: a program, its model, its tools and its variables, from the check before it begins to what it came to.
-How it goes through its statements is `running`."""
+"""`run_program`: a program, its model, its tools and its variables, from the check to the result. `running` executes
+the statements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ProgramResult:
 
 class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
     """A program that runs: `result = await run_program(…)`, or `async for event in run_program(…)`, after which
-    `result` is there. Whoever stops reading ends it."""
+    `result` is there. If you stop reading, it ends."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
         super().__init__(perform)
         self._scope = scope
         self.warnings = warnings
-        """What the check found before it began, and is no mistake."""
+        """The warnings of the check before it began."""
 
     @property
     def variables(self) -> dict[str, Json]:
@@ -151,7 +151,7 @@ def run_program_sync(
 
 
 def _values(variables: Mapping[str, Any]) -> dict[str, Json]:
-    """As values of the language, apart from those of whoever gave them."""
+    """Copies of the variables as values of the language."""
     found: dict[str, Json] = {}
     for name, value in variables.items():
         try:

@@ -1,5 +1,5 @@
-"""Goes through the statements of a program, one after another, and hands each block to whoever can do it. A program
-that stops says where. What it runs in is `environment`, how it is begun `program`."""
+"""Executes the statements of a program, one after another. The error of a program that stops has the place. `program`
+starts it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from unbroken.errors import UnbrokenError
 from unbroken.messages import Json
 
 AT_A_TIME = 200
-"""Statements that only reckon, before others get their turn."""
+"""How many statements without a model or a tool run before other tasks get a turn."""
 CALLS_DEEP = 32
 """How deep programs may call each other: more is a recursion without end."""
 AT_ONCE = 1_000
@@ -66,7 +66,7 @@ class Runner:
         return value
 
     async def _let_others(self, scope: Scope) -> None:
-        """Others on the loop get their turn, and an interrupt is heard, also while a program only reckons."""
+        """Lets other tasks run, and an interrupt be noticed, even while a program only calculates."""
         environment = self._environment
         environment.steps += 1 + scope.begin_statement()
         if environment.steps > AT_A_TIME:
@@ -161,7 +161,7 @@ class Runner:
             own = Scope({**{name: [] for name in lists_of(program)}, **arguments})
             try:
                 value = await inside.run(program.statements, own)
-            except RecursionError:  # blocks stand in each other too, and Python has its own limit
+            except RecursionError:  # blocks may be nested too, and Python has its own limit
                 raise self._too_deep(call) from None
             finally:
                 environment.programs -= 1
@@ -178,8 +178,8 @@ class Runner:
         return TooDeep(places[0], message, self._calls)
 
     async def _parallel(self, statement: Parallel, scope: Scope) -> Json:
-        """All children at the same time, each with its own copy of the variables. One that fails leaves the others
-        alone: what they set counts, then its error is raised."""
+        """All children at the same time, each with its own copy of the variables. If one fails the others continue:
+        what they set is kept, then its error is raised."""
         children = [scope.fork() for _ in statement.body]
         failed: list[ProgramFailed] = []
         values: list[Json] = [None] * len(children)
@@ -196,7 +196,7 @@ class Runner:
             async with asyncio.TaskGroup() as group:
                 for number in range(len(children)):
                     group.create_task(run(number))
-        except* TooDeep as errors:  # a recursion without end: the others would go on with it
+        except* TooDeep as errors:  # an endless recursion: the others would continue it
             raise errors.exceptions[0] from None
         for child in children:
             try:
@@ -231,7 +231,7 @@ class Runner:
 
 
 class TooDeep(ProgramFailed):
-    """A recursion without end: while it is on its way up, nothing beside it goes on."""
+    """An endless recursion: while it propagates, nothing beside it continues."""
 
 
 def _together(failed: Sequence[ProgramFailed]) -> ProgramFailed:
@@ -246,7 +246,7 @@ def _together(failed: Sequence[ProgramFailed]) -> ProgramFailed:
 
 
 class _Running:
-    """Tells that a block began, and how it ended, whatever ends it."""
+    """Emits the events for the start and the end of a block, whatever ends it."""
 
     def __init__(self, environment: Environment, block: BlockRun) -> None:
         self.block = block
