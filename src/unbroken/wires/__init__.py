@@ -15,7 +15,7 @@ DEFAULT_WIRE = openai_chat.WIRE.name
 
 
 def find_wire(name: str) -> Wire:
-    """The wire of that name; the error names those that there are."""
+    """The wire of that name; the error lists the known names."""
     try:
         return WIRES[name]
     except KeyError:

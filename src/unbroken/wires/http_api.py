@@ -52,7 +52,7 @@ class HttpApi:
     error_name: ClassVar[str] = "OpenAIError"
     """What a description of the API calls that shape."""
     roles: ClassVar[str] = ""
-    """Who may speak in a message, in words."""
+    """The roles of a message, as text."""
     messages_field: ClassVar[str] = "messages"
     fields: ClassVar[Mapping[str, tuple[type, ...]]] = {
         "stream": (bool,),

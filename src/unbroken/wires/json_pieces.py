@@ -95,7 +95,7 @@ class _Reader:
             self._open.append(_Open(at, kind == 123))
             return
         if kind == 73 or kind == 78:
-            raise Damaged(f"at byte {at}: NaN and Infinity are no numbers there")
+            raise Damaged(f"at byte {at}: NaN and Infinity are not JSON numbers")
         if not self._open:
             raise Damaged(f"a bracket or a comma at byte {at} belongs to nothing")
         inner = self._open[-1]
@@ -143,7 +143,7 @@ class _Reader:
         inner.unread, inner.marks = until + 1, 0
 
     def _place(self, value: Json, start: int, end: int) -> None:
-        """Puts a value into what it stands in."""
+        """Puts a value into its container."""
         if not self._open:
             if self._root:
                 raise Damaged(f"something follows the end, at byte {start}")
@@ -177,7 +177,7 @@ class _Reader:
 
     def _check_blank(self, begin: int, end: int) -> None:
         if self._data[begin:end].strip(_BLANKS):
-            raise Damaged(f"something stands between two values, before byte {end}")
+            raise Damaged(f"there is something between two values, before byte {end}")
 
 
 _BLANKS = b" \t\r\n"

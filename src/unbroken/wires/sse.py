@@ -1,7 +1,7 @@
 """Bytes in, JSON texts out, whatever the split: the framing that all wires share.
 
-Server-sent events, one JSON object a line, one JSON array, one whole JSON body: which of them it is shows in the first
-byte, so nobody has to say. Knows nothing of what is inside an event (that is parsed by `jsontext`).
+Server-sent events, one JSON object a line, one JSON array, one complete JSON body: the first byte shows which of them
+it is. Knows nothing of what is inside an event (that is parsed by `jsontext`).
 
 Strategy: a line is the unit. In server-sent events a `data:` line is kept until the blank line that ends its event;
 in JSON framing the end of each top-level object is found by one pass over the brackets (`JsonSplitter`), because
@@ -100,7 +100,7 @@ class Framer:
 
     @property
     def clean(self) -> bool:
-        """Every event was given when it ended, and nothing stands behind the last."""
+        """Every event was returned when it ended, and nothing follows the last."""
         return self._splitter is None and not (self._tail or self._data)
 
     @property
@@ -124,7 +124,7 @@ class Framer:
         return head
 
     def _unify_line_ends(self, chunk: bytes) -> bytes:
-        # A raw CR cannot stand inside JSON text but as white space, so this never touches a value.
+        # A raw CR can only be white space in JSON text, so this never changes a value.
         if not chunk:
             return chunk
         after_cr, self._after_cr = self._after_cr, chunk[-1:] == b"\r"
@@ -200,7 +200,7 @@ _WORD = re.compile(rb"[\w\s.:;!?*-]*")
 
 
 def is_word(data: bytes) -> bool:
-    """Plain words, as servers send them to keep a connection alive: nothing of an event can stand in them."""
+    """Plain words, as servers send them to keep a connection alive: they cannot be part of an event."""
     return _WORD.fullmatch(data) is not None
 
 
@@ -290,7 +290,7 @@ class JsonSplitter:
                 self._escaped = True
                 return found.end(), False
             self._in_string = False
-            # No string goes on over a line end: this object was cut there, and what follows is another.
+            # No string continues over a line end: this object was cut there, and what follows is another.
             return found.end(), found.group() == b"\n"
         found = _MARKS.search(chunk, at)
         if found is None:

@@ -1,6 +1,7 @@
 """Values of an unsure type, read without raising, and the rules for the ids of calls.
 
-Each function gives the value if it is what its name says, else the empty one of that kind. They never raise.
+Each function returns the value if it has the type in its name, otherwise the empty value of that type. They never
+raise.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def as_flag(value: Json) -> bool | None:
 
 
 def as_int(value: Json) -> int:
-    """A count of something: 0 where it is no number that could be one."""
+    """A count: 0 if the value is not a valid count."""
     return int(value) if isinstance(value, int | float) and value == value and abs(value) < 2**63 else 0
 
 

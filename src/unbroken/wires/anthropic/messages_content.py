@@ -110,7 +110,7 @@ def _decode_media(block: Object) -> Media | None:
 
 
 def decode_texts(content: Json) -> tuple[Text, ...]:
-    """System text. A block of another kind there is better as its JSON than lost."""
+    """System text. A block of another kind becomes its JSON text, so that it is not lost."""
     texts: list[Text] = []
     for block in blocks_of(content):
         part = decode_part(block)
@@ -132,7 +132,7 @@ UNSIGNED = "unbroken-not-signed"
 
 
 def is_signed(block: Object) -> bool:
-    """Can this block go back to the provider? Thinking that nobody, or nobody but us, has signed cannot."""
+    """Can this block go back to the provider? Thinking without a signature, or with only ours, cannot."""
     return block.get("type") != "thinking" or block.get("signature") not in ("", UNSIGNED)
 
 
@@ -205,9 +205,9 @@ def _spelled(effort: Effort | None) -> Object:
 
 
 def turn_thinking_off(body: Object, request: Request) -> tuple[Object, str]:
-    """Anthropic refuses to think on in a turn that did not begin with thinking."""
+    """Anthropic refuses thinking in a turn that did not begin with thinking."""
     if request.reasoning not in (None, "none") and "thinking" not in body and _calls_are_open(body):
-        return body, "thinking is off"  # the wire's encoder has seen to it
+        return body, "thinking is off"  # the wire's encoder has done it
     if as_dict(body.get("thinking")).get("type") not in ("enabled", "adaptive") or not _began_without(
         dicts(body.get("messages"))
     ):

@@ -271,8 +271,8 @@ class MessagesDecoder:
             if block.kind != "tool_use":
                 self._stop(block)
             elif cut and position == len(values) - 1:
-                # The limit fell into this call. What a body shows as its input was mended by the server: no end is
-                # told, so it never counts as complete.
+                # The limit fell into this call. The input in a body was repaired by the server: no end is reported, so
+                # it never counts as complete.
                 self._arguments(block.key, dump_arguments(value.get("input")) or "")
             else:
                 block.ended = True

@@ -164,13 +164,13 @@ class MessagesEncoder:
         passed = self._relayed
         ending = self.begin() + self._end_block()
         calls = bool(passed.calls) or any(block.get("type") == "tool_use" for block in self._content)
-        # Nothing takes back a call that the client has seen half of: the response ends as one that was cut.
+        # Half a call that the client has seen cannot be taken back: the response ends as if it was cut.
         self._stop_reason = _stop_reason("length" if self._torn and told == "done" else told, calls)
         if passed.done:
             return b""
         if not passed.finished:
             last: Object = {"stop_reason": self._stop_reason, "stop_sequence": None}
-            # The input was counted at the beginning, which has passed: nothing is known here that would be truer.
+            # The input was counted at the beginning, which was sent already; there is no better number here.
             usage = {"output_tokens": passed.output_tokens} if passed.started else _encode_usage(Usage())
             usage = usage if self._usage is None else _encode_usage(self._usage)
             ending += _event({"type": "message_delta", "delta": last, "usage": usage})

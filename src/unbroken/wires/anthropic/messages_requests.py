@@ -248,7 +248,7 @@ def _encode_result(result: ToolResult) -> Object:
 
 
 def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], automatic: bool) -> None:
-    """Never more marks than the API allows: of too many the last ones stand, for they cover what is before them."""
+    """Never more marks than the API allows: the last ones are kept, because they cover what is before them."""
     blocks = [*tools, *system]
     for turn in turns:
         for block in turn["content"]:
@@ -261,7 +261,7 @@ def _set_marks(tools: list[Object], system: list[Object], turns: list[Object], a
     if not automatic:
         return
     room = _MAX_MARKS - len(marked)
-    # A mark for an hour must not stand behind one for five minutes.
+    # A mark for an hour must not follow one for five minutes.
     early: CacheMark = "1h" if any(cache_mark(block) == "1h" for block in marked) else "5m"
     last: list[Object] = turns[-1]["content"] if turns else []
     places: list[tuple[list[Object], CacheMark]] = [(last, "5m"), (system, early), (tools, early)]

@@ -63,7 +63,7 @@ class _Streamed:
         self.id = id
         self.name = name
         self.nameless = False
-        """It has gone on without its name: then a name is that of another call."""
+        """It has continued without its name, so a name belongs to another call."""
         self.arguments: PartialArguments | None = PartialArguments()
         self.part = {**part, "functionCall": {"name": name, "args": self.arguments.value}}
         if id:

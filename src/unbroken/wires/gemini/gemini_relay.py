@@ -29,7 +29,7 @@ class RelayedGemini(RelayedStream):
         self._calls: list[Object] = []
 
     def find(self, call: ToolCall) -> Object | None:
-        """The call as the client has begun to hear of it. Most have no id: then by name and place."""
+        """The call that the client has begun to receive. Most have no id: then by name and place."""
         for place, one in enumerate(self._calls):
             id = as_text(one.get("id"))
             if id == call.id if id else (one.get("name"), place) == (call.name, call.index):

@@ -49,7 +49,7 @@ _FAILURES = {
     "function_call_filter",  # Gemini behind its OpenAI face: it wrote a call that it could not read itself
     "malformed_function_call",
 }
-"""Reasons that are no end of an answer: the server gave up. An error object beside them has more and comes first."""
+"""Finish reasons that mean the server gave up. An error object beside them has more details and comes first."""
 
 _RUN_BY_PROVIDER = ("web_search", "web_browser", "retrieval", "code_interpreter", "drawing_tool")
 """Types of calls that MiniMax and Zhipu make and answer themselves."""
@@ -448,7 +448,8 @@ class _Pieces:
 
 
 class _Extras:
-    """What stands beside a call and has to go back with it: Gemini's thought signature, behind its OpenAI face."""
+    """Fields beside a call that have to go back with it: Gemini's thought signature in its OpenAI-compatible
+    interface."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, Object | None] = {}
@@ -471,7 +472,7 @@ class _Extras:
 
 
 def _other_function(call: Object) -> tuple[str, Object]:
-    """A call that has no `function`: a custom one, or one whose fields stand one level too high."""
+    """A call without `function`: a custom one, or one whose fields are one level too high."""
     if call.get("type") == "custom" or "custom" in call:
         custom = as_dict(call.get("custom"))
         return "custom", {"name": custom.get("name"), "arguments": custom.get("input")}

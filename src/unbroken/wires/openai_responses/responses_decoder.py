@@ -470,6 +470,6 @@ def read_error(event: Object) -> Json:
 
 
 def stray_error(event: Object) -> Json:
-    """An error that is no event: OpenAI's object, the flat one of vLLM, FastAPI's `detail`."""
+    """An error that is not an event: OpenAI's object, the flat one of vLLM, FastAPI's `detail`."""
     flat = event.get("object") == "error" or ("message" in event and ("code" in event or "type" in event))
     return event.get("error") or (event if flat else event.get("detail"))
