@@ -56,7 +56,7 @@ def print_error(error: UnbrokenError, setup: Setup) -> int:
         traceback.print_exception(error, file=sys.stderr)
     message = in_options(str(error))
     if setup.api_key_env and isinstance(error, Unauthorized):
-        message = re.sub(r"(?<=check )[A-Z0-9_]+(?=, and)", setup.api_key_env, message)
+        message = re.sub(r"(?<=check )[A-Z0-9_]+(?= and its permissions)", setup.api_key_env, message)
     print_line(message)
     return code_of(error)
 
