@@ -84,9 +84,12 @@ TABLES: Mapping[str, Sequence[str]] = {
 ARRAYS = ("models", "clients")
 
 
+NO_OPTIONS = ServeOptions()
+
+
 def read_config(
     path: str | Path,
-    options: ServeOptions = ServeOptions(),  # noqa: B008 - frozen
+    options: ServeOptions = NO_OPTIONS,
     look: Look | None = None,
 ) -> GatewaySettings:
     """The settings of a file. Options override the file; if they name a model, only that one is served. All mistakes
@@ -97,7 +100,7 @@ def read_config(
 
 
 def settings_from_options(
-    options: ServeOptions = ServeOptions(),  # noqa: B008 - frozen
+    options: ServeOptions = NO_OPTIONS,
     look: Look | None = None,
 ) -> GatewaySettings:
     """The settings of a gateway without a file. Without a model it serves the demo model, with its store in memory if
