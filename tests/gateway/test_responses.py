@@ -388,7 +388,7 @@ def test_what_is_passed_through_is_counted_and_so_are_its_failures(caplog: pytes
         ]
 
     run(story)
-    assert "a model failed alias=gone key=-: provider `openai-chat` cannot be asked" in caplog.text
+    assert "a model failed alias=gone key=-: provider `openai-chat` cannot be reached" in caplog.text
 
 
 @STREAMED
