@@ -326,6 +326,19 @@ def test_a_player_who_keeps_ids_goes_on_after_others_lost_theirs_with_the_store(
     run(story)
 
 
+def test_a_player_who_speaks_instead_of_answering_learns_that_the_rest_was_lost_with_the_store() -> None:
+    async def story() -> None:
+        store = Flushed()
+        gateway = Inside({"m": Dice().model}, store, clients=SERIAL)
+        player = Client(gateway, "gemini", headers=ONE_BY_ONE)
+        await player.ask(User.of("Roll."))
+        store.flush()
+        reply = await player.ask(User.of("Stop that, and roll another."))
+        assert reply.headers["x-unbroken-turn"].startswith("lost; ")
+
+    run(story)
+
+
 def test_an_hour_after_the_store_was_emptied_words_alone_are_enough_again() -> None:
     async def story() -> None:
         store, clock = Flushed(), Clock()

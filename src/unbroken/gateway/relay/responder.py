@@ -154,7 +154,7 @@ class Responder:
                 self._stats.hold(turn.key, len(turn.message.calls) - decision.position - 1)
                 await self._release_call(exchange, decision)
             case AskModel():
-                missing = missing_turn(request.messages, folds, turns, found, serial=serial) if returns else None
+                missing = missing_turn(request.messages, folds, turns, found, serial=serial, ends_in_result=returns)
                 if missing is not None:
                     decision = replace(decision, lost=(*decision.lost, missing))
                 await self._turn_store.close(decision.closed, holds)

@@ -32,7 +32,7 @@ from operator import is_not
 from typing import Literal, TypeAlias, cast
 
 from unbroken.gateway.settings import OnToolError
-from unbroken.gateway.turns.call_ids import agrees, is_named, may_be_rewritten
+from unbroken.gateway.turns.call_ids import agrees, is_named, is_ours, may_be_rewritten
 from unbroken.gateway.turns.turn import Hold, Turn, is_retold, same_call, words
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult
 
@@ -223,15 +223,29 @@ def decide(
 
 
 def missing_turn(
-    messages: Sequence[Message], folds: Sequence[Fold], turns: Mapping[int, Turn], found: Found, *, serial: bool
+    messages: Sequence[Message],
+    folds: Sequence[Fold],
+    turns: Mapping[int, Turn],
+    found: Found,
+    *,
+    serial: bool,
+    ends_in_result: bool,
 ) -> Lost | None:
-    """Why no further calls are released if the turn of the returned results was not found."""
+    """Why no further calls are released if the turn of the last calls was not found. If the client does not return a
+    result (its user spoke instead), only a turn counts that the gateway surely made or may have forgotten."""
     last = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], Assistant)), -1)
     if last < 0 or any(fold.start <= last < fold.end for fold in folds):
         return None
     if not serial and last not in found.unnamed:
         return None
+    if not ends_in_result and (last in turns or not _may_be_held(messages[last], found.doubts.get(last))):
+        return None
     return Lost("edited" if last in turns else found.doubts.get(last, "unknown"))
+
+
+def _may_be_held(message: Message, doubt: Reason | None) -> bool:
+    calls = message.calls if isinstance(message, Assistant) else ()
+    return bool(calls) and (doubt is not None or any(is_ours(call.id) for call in calls))
 
 
 def _reason(
