@@ -171,10 +171,18 @@ class _Run:
     def finish(self) -> None:
         """Undisturbed, to the end."""
         for number in range(2 * ROUNDS):
+            if self._is_empty():
+                self._path.unlink()
             self._child(f"end/{number}").wait(LONGEST)
-            if self._path.exists() and getattr(read_recording(self._path).ending, "stop_reason", WAITS) != WAITS:
+            if not self._path.exists() or self._is_empty():
+                continue
+            if getattr(read_recording(self._path).ending, "stop_reason", WAITS) != WAITS:
                 break
         self._history.close()
+
+    def _is_empty(self) -> bool:
+        """Its process ended before the first line, so nothing has run. Nobody else has the file now."""
+        return self._path.exists() and not self._path.stat().st_size
 
     def _child(self, name: str, go: str = "") -> Child:
         return Child(play, str(self._folder), str(self._path), f"{self._seed}/{name}", go)
