@@ -267,8 +267,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return super().call_at(_Instant(round(when, 9), sys.maxsize), callback)
 
     def wake_first(self, future: asyncio.Future[None]) -> None:
-        """Whoever waits for it continues as soon as the current callback returns, before all that is ready already but
-        the first steps of new tasks."""
+        """The task that waits for it continues as soon as the current callback returns, before everything that is ready
+        except the first steps of new tasks."""
         future.set_result(None)
         self._put_last_first(enters=False)
 

@@ -93,7 +93,7 @@ class AttemptFailed:
 
 @dataclass(slots=True)
 class Restarted:
-    """What was passed on so far is void: the answer comes once more, whole, from its beginning. Calls with these ids
+    """What was passed on so far is void: the complete answer follows, from its beginning. Calls with these ids
     will not be finished by it; one with the same name and arguments may come again."""
 
     dropped: tuple[str, ...]

@@ -68,7 +68,7 @@ async def conclude(run: Run, stop: StopReason) -> Ending:
 
 
 async def give_final_answer(run: Run, stop: StopReason) -> Ending:
-    """No more calls are allowed. A call made anyway is refused, and the model is asked for text once more."""
+    """No more calls are allowed. A call made anyway is refused, and one more request asks the model for text."""
     said = ""
     run.stop = stop
     try:
@@ -250,7 +250,7 @@ def _leave_valid(run: Run, batch: Batch, observer: RoundReporter, listener: List
 
 
 def _is_answer(run: Run, turn: Turn) -> bool:
-    """Adds an answer without calls to the history; returns false if the model has to be asked once more."""
+    """Adds an answer without calls to the history; returns false if another request is needed."""
     message, output = turn.message, run.plan.output
     if turn.verdict.meaning == "paused" and run.pauses < PAUSES:
         run.pauses += 1

@@ -216,7 +216,7 @@ class Run:
         return state
 
     def recall(self, state: Mapping[str, Any]) -> None:
-        """Restores the state from before the last request, which is made once more."""
+        """Restores the state from before the last request, which is sent again."""
         account = self.account
         account.rounds, account.calls = state.get("rounds", 0), state.get("calls", 0)
         account.requests = max(state.get("requests", 1) - 1, 0)

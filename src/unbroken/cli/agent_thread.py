@@ -170,7 +170,7 @@ class AgentThread:
     @contextmanager
     def _noticed_at_a_prompt(self) -> Generator[None]:
         """`input` waits for keys alone: an interrupt that arrives after the prompt is shown and just before the wait is
-        not handled until a key is pressed. So it is sent once more if nothing has handled it."""
+        not handled until a key is pressed. So it is sent again if nothing has handled it."""
         if not hasattr(signal, "pthread_kill"):  # Windows
             yield
             return

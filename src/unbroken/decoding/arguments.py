@@ -118,7 +118,7 @@ class Parsed:
 
 
 def parse_arguments(raw: str) -> Parsed:
-    """Read a text that is not blank. A JSON string that holds a JSON object is read once more, and noted."""
+    """Read a text that is not blank. A JSON string that holds a JSON object is parsed again, and noted."""
     if not _shallow(raw):
         return Parsed(None, f"the arguments are nested deeper than {MAX_DEPTH} levels")
     try:
@@ -208,7 +208,7 @@ class Pending:
         self._scanner: Scanner | None = None
         self.half = ""
         self.announced_again = ""
-        """Its name once more, alone, after the close."""
+        """Its name came again, alone, after its arguments were complete."""
         self.withdrawn = False
         self.waits = False
         """Its wire marks where calls end, and has not marked it yet."""

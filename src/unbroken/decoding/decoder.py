@@ -112,7 +112,7 @@ class Decoder:
 
     def feed(self, chunk: bytes) -> list[Delta]:
         """Takes the next bytes, cut anywhere, and returns their deltas. Beyond a limit `TooLarge` or `TooDeep`, also if
-        it is fed once more; `UserError` after `end`."""
+        it is fed again; `UserError` after `end`."""
         if self._ended is not None:
             raise UserError("feed was called after end: use a new Decoder for each response")
         if self._failure is not None:

@@ -225,8 +225,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Json]] = {
 }
 
 
-# What a program runs in: the model that is asked, the tools that there are, who is told. The same for a program and
-# for those that it calls; variables are not in it (`scope`).
+# The environment of a program: its models, tools and listeners. Programs that it calls share it; variables are kept
+# elsewhere (`scope`).
 
 
 NO_MODEL = "no model is named, and this block asks one; give one to the program (--model), or say model= here"

@@ -1,5 +1,6 @@
 """The forms in which a block's answer can be asked for: `output="json"`, `"jsonl"`, `"list_str"`, `"obj/Type"`. Each
-says to the model what is wanted, and reads what came. Nothing is repaired: what does not fit is asked for once more.
+describes the format to the model and reads the answer. Nothing is repaired: an answer that does not fit is requested
+once again.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _content(value: Any) -> Any:
 
 def _with_value(value: Any) -> Any:
     content: Any = _content(value)
-    if isinstance(content, Iterator):  # it can be gone through once, and a model is told of it too
+    if isinstance(content, Iterator):  # it can be read only once, and the model gets it too
         content = drain(cast("Iterator[Any]", content))
     parts: Sequence[object] = cast("Sequence[object]", content) if isinstance(content, list | tuple) else [content]
     if any(isinstance(part, ToolResult | Text | Media) for part in parts):

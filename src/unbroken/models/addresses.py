@@ -203,5 +203,5 @@ def check_key(key: object, provider: str) -> str:
         )
     key = key.strip()
     if not key.isascii() or not key.isprintable():
-        raise Unauthorized(f"the key of provider `{provider}` holds characters that no key has: copy it once more")
+        raise Unauthorized(f"the key of provider `{provider}` holds characters that no key has: copy it again")
     return key

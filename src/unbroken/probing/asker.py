@@ -171,7 +171,7 @@ class Asker:
         quirks: Quirks | None = None,
         extra: Mapping[str, Json] | None = None,
     ) -> Reply:
-        """One answer. If it is empty because its tokens were used up, it is requested once more with a higher limit;
+        """One answer. If it is empty because its tokens were used up, it is requested again with a higher limit;
         `tokens` 0 sets no limit. If it has a problem, that is a refusal: otherwise `Failing` is raised."""
         request = Request(
             (User.of(asked),) if isinstance(asked, str) else asked,

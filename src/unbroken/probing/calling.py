@@ -339,7 +339,7 @@ async def ask_final(asker: Asker) -> Finding:
     if reply.problem:
         return broken(reply.problem)
     if reply.calls:
-        return bent("it calls all the same: Unbroken answers that it was not executed, and asks once more")
+        return bent("it calls all the same: Unbroken answers that it was not executed, and requests an answer again")
     return unclear("accepted; the answer is empty")
 
 

@@ -267,7 +267,7 @@ _ROWS = {
     6: ("No ids, or ids twice", "The run gives ids of its own, unique in the history."),
     7: (
         "Arguments in another shape",
-        "Nothing means `{}` where the stream ended well; JSON within JSON is read once more.",
+        "Nothing means `{}` where the stream ended well; JSON within JSON is parsed again.",
     ),
     8: (
         "Arguments that are cut",

@@ -146,7 +146,7 @@ def _tell(request: Request) -> Answer:
 
 
 def _judge(server: FaultyServer, exit: _Exit, again: bool = False) -> Outcome:
-    """`again`: the model calls once more, because it was told that a call cannot run."""
+    """`again`: the model calls again after the answer that a call cannot run."""
     if exit.code is None:
         return "hung"
     if not server.requests:

@@ -5,7 +5,7 @@ must have a result.
 - Everything else is compact JSON, or where JSON has no word for it, its `str`. Media inside of it are replaced by their
   number and follow after it.
 - None and blank text become words: a model that is shown nothing tends to call again, and some wires refuse it.
-- A lazy value (a generator, a file, `map`) is gone through here, so this belongs where the tool runs. If that raises,
+- A lazy value (a generator, a file, `map`) is consumed here, so this belongs where the tool runs. If that raises,
   the tool has failed: `IterationFailed`, the one exception to the first sentence.
 """
 

@@ -1,4 +1,4 @@
-"""Replays a recording in place of the model, the tools and the approver, so that a run happens once more.
+"""Replays a recording in place of the model, the tools and the approver, so that a run is repeated.
 
 Strategy. Everything that went into the run (deltas, results, approvals, what tools reported) is a queue of inputs in
 recorded order. Each is delivered to the task that asks for it when its time has come, when all before it were

@@ -345,7 +345,7 @@ class ChatDecoder:
     def _server_call(self, call: Object, function: Object) -> None:
         id, name = as_text(call.get("id")), as_text(function.get("name"))
         if id in self._server_ids:
-            return  # Zhipu sends the same call once more with its output
+            return  # Zhipu repeats the same call with its output
         if id:
             self._server_ids.add(id)
         arguments = call_from_text(id, name, function.get("arguments"), 0).arguments
