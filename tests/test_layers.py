@@ -22,10 +22,9 @@ LAYERS = [
     {"wires", "tools"},
     {"run_view"},
     {"transcript", "events"},
-    {"deltas"},
     {"validation"},
     {"errors"},
-    {"verdicts"},
+    {"deltas"},
     {"messages", "clock"},
     {"frozen"},
 ]

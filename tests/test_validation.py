@@ -162,7 +162,7 @@ EXEMPT = {
     **dict.fromkeys(["InvalidProgram", "ProgramFailed", "program_event_to_json", "ProgramRun"], "made by the library"),
 }
 DATA_MODULES = (
-    *("unbroken.messages", "unbroken.deltas", "unbroken.events", "unbroken.verdicts", "unbroken.transcript"),
+    *("unbroken.messages", "unbroken.deltas", "unbroken.events", "unbroken.deltas", "unbroken.transcript"),
     *("unbroken.agent.result", "unbroken.agent.run", "unbroken.agent.streaming", "unbroken.decoding"),
     *("unbroken.trajectory", "unbroken.tools.results", "unbroken.tools.context", "unbroken.wires", "unbroken.dph"),
     *("unbroken.tools.tool", "unbroken.tools.approval"),

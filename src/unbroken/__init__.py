@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unbroken.agent import Agent, Conversation, Image, Limits, Policy, Prices, Result
     from unbroken.agent.streaming import collect
     from unbroken.decoding import Decoder, Response, decode
-    from unbroken.deltas import CallReady, Ended, TextDelta
+    from unbroken.deltas import CallReady, Ended, TextDelta, Verdict
     from unbroken.errors import ChainBroken, ProviderError, UnbrokenError, UserError
     from unbroken.events import (
         CallFinished,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from unbroken.trajectory.otel import OpenTelemetry
     from unbroken.trajectory.recorder import Recorder
     from unbroken.transcript import Transcript, repair
-    from unbroken.verdicts import Verdict
     from unbroken.wires.writer import ResponseWriter
 
 __version__ = "0.1.0"
@@ -91,6 +90,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "CallReady",
         "Ended",
         "TextDelta",
+        "Verdict",
     ),
     "unbroken.errors": (
         "ChainBroken",
@@ -153,7 +153,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Transcript",
         "repair",
     ),
-    "unbroken.verdicts": ("Verdict",),
     "unbroken.wires.writer": ("ResponseWriter",),
 }
 """The module of each name. It is imported at first use, so a program that only decodes loads no HTTP client."""

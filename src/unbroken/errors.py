@@ -37,8 +37,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unbroken.deltas import Verdict
     from unbroken.messages import Message
-    from unbroken.verdicts import Verdict
 
 
 class UnbrokenError(Exception):

@@ -16,7 +16,7 @@ from unbroken import Agent, ScriptedModel
 from unbroken.cli.stats_tables import bar, latency_bars, rounds_bars
 from unbroken.errors import UserError
 from unbroken.testing import run_virtual
-from unbroken.trajectory.histograms import Histogram
+from unbroken.trajectory.facts import Histogram
 from unbroken.trajectory.recorder import Recorder
 
 

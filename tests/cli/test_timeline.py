@@ -11,7 +11,7 @@ from rich.console import Console
 from unbroken import Agent, Schedule, ScriptedModel, tool
 from unbroken.cli.timeline import COARSE, Timeline, Watch, legend
 from unbroken.testing import Call, Cut, run_virtual
-from unbroken.viewer.lanes import CallLane
+from unbroken.viewer.entries import CallLane
 
 
 @tool(effect="read")

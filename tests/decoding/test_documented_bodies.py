@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken.decoding import Decoder
-from unbroken.decoding.guess import look_at
+from unbroken.decoding.decoder import look_at
 from unbroken.deltas import Ended, UsageReported
 from unbroken.messages import Request, Sampling, User
 from unbroken.wires import find_wire

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -151,13 +152,21 @@ def headings(page: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
 
 
-def test_the_page_of_the_architecture_names_every_file_and_every_layer() -> None:
+def test_the_page_of_the_modules_is_generated_from_their_docstrings() -> None:
+    generated = runpy.run_path(str(ROOT / "docs" / "modules_page.py"))["make_page"]()
+    page = (ROOT / "docs" / "modules.md").read_text("utf-8")
+    assert page == generated, "run: python docs/modules_page.py > docs/modules.md"
+
+
+def test_the_page_of_the_architecture_shows_every_layer_and_only_files_that_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    files = [path for path in (ROOT / "src" / "unbroken").rglob("*.py") if not path.name.startswith("__")]
-    in_code = " ".join(re.findall(r"`([^`\n]+)`", page))
-    assert [path.name for path in files if not re.search(rf"\b{path.stem}\b", in_code)] == []
-    table = page.split("```text\n")[1].split("```")[0].replace("* planned", "").replace("*", "")
+    table = page.split("```text\n")[1].split("```")[0]
     assert [set(row.split()) for row in table.splitlines()] == LAYERS
+    paths = [
+        f"/{path.relative_to(ROOT)}" for folder in ("src", "tests", "bench") for path in (ROOT / folder).rglob("*")
+    ]
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", page)
+    assert [name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in paths)] == []
 
 
 # The gateway

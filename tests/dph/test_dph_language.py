@@ -16,9 +16,8 @@ from unbroken.dph import InvalidProgram, Problem, Source, check_program, flags, 
 from unbroken.dph.arguments import fill
 from unbroken.dph.evaluating import CannotEvaluate, evaluate
 from unbroken.dph.functions import FUNCTIONS
-from unbroken.dph.scope import Scope
 from unbroken.dph.syntax import Assignment, Block, CallStatement, If, Word
-from unbroken.dph.values import Answer
+from unbroken.dph.values import Answer, Scope
 from unbroken.tools.toolbox import Toolbox
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"

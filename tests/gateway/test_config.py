@@ -19,7 +19,7 @@ from unbroken.gateway.config.mistakes import Where, lines_of
 from unbroken.gateway.config.reading import PLACES
 from unbroken.gateway.setting_types import ConnectOptions
 from unbroken.gateway.settings import ClientProfile, GatewaySettings, UpstreamSettings
-from unbroken.gateway.stores.opening import store_url
+from unbroken.gateway.stores import store_url
 from unbroken.models.connect import Settings
 
 WHOLE = """

@@ -27,14 +27,13 @@ from gateway_client import (
     upstream_settings,
 )
 
-from unbroken.deltas import Ended, TextDelta
+from unbroken.deltas import Ended, TextDelta, Verdict
 from unbroken.gateway.settings import ClientProfile
 from unbroken.gateway.stores import open_store
-from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.gateway.stores.store import MemoryStore
 from unbroken.messages import Assistant, Message, Request, System, ToolCall, ToolMessage, User
 from unbroken.models.scripted import ScriptedModel
 from unbroken.testing import Call, Raw, ScriptedServer, Step, Think
-from unbroken.verdicts import Verdict
 from unbroken.wires import WIRES
 from unbroken.wires.writer import ResponseWriter
 

@@ -22,7 +22,7 @@ from gateway_upstreams import Asked, Told, Upstream, telling
 
 from unbroken.gateway.app import Gateway
 from unbroken.gateway.keys import GatewayKey, create_key, revoke_key
-from unbroken.gateway.passthrough.references import read_rule
+from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")

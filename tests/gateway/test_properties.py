@@ -16,7 +16,7 @@ from strategies import costly
 from strategies_gateway import ACTIONS_DRAWN, HOLD, PLANS, Action, Habits, Plan, Talk, habits
 
 from unbroken.gateway.settings import ClientProfile
-from unbroken.gateway.stores.memory import MemoryStore
+from unbroken.gateway.stores.store import MemoryStore
 from unbroken.testing import ScriptedModel, ScriptedServer
 
 SERIAL = (ClientProfile("one at a time", user_agent="serial"),)

@@ -10,12 +10,11 @@ import aiohttp
 import pytest
 from gateway_client import Client, run, serving, settings_for
 
-from unbroken.deltas import CallReady, Delta, Ended, TextDelta
+from unbroken.deltas import CallReady, Delta, Ended, TextDelta, Verdict
 from unbroken.errors import Unavailable, UserError
 from unbroken.gateway.settings import UpstreamSettings
-from unbroken.gateway.upstreams.python_model import PythonModel
+from unbroken.gateway.upstreams.upstream import PythonModel
 from unbroken.messages import Assistant, Request, ToolCall, User
-from unbroken.verdicts import Verdict
 
 CALLS = tuple(
     ToolCall(f"call_{at}", "get_weather", {"city": city}, f'{{"city": "{city}"}}', at)
@@ -82,7 +81,7 @@ MODULE = """
 from unbroken.deltas import CallReady, Ended, TextDelta
 from unbroken.messages import Assistant, ToolCall
 from unbroken.models.scripted import ScriptedModel
-from unbroken.verdicts import Verdict
+from unbroken.deltas import Verdict
 
 CALLS = tuple(
     ToolCall(f"call_{at}", "get_weather", {"city": city}, '{"city": "%s"}' % city, at)

@@ -24,7 +24,7 @@ from gateway_client import (
 from gateway_upstreams import Asked, Told, events, telling
 
 from unbroken.gateway.keys import GatewayKey, create_key
-from unbroken.gateway.passthrough.references import read_rule
+from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import UpstreamSettings
 from unbroken.messages import Assistant, Message, System, Text, ToolCall, ToolMessage, ToolResult, User
 from unbroken.testing import ScriptedServer

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from gateway_client import QUESTION, RETRY, THREE_CALLS, Client, Inside, Reply, run, stage
 
-from unbroken.gateway.http.client_request import read_attempt
+from unbroken.gateway.http.routes import read_attempt
 from unbroken.gateway.settings import ClientProfile
 from unbroken.gateway.stores import open_store
 from unbroken.messages import Request, User

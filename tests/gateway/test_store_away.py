@@ -19,8 +19,7 @@ from gateway_client import upstream_settings as upstream_at
 
 from unbroken.gateway.settings import ClientProfile
 from unbroken.gateway.stores import StoreUnavailable
-from unbroken.gateway.stores.memory import MemoryStore
-from unbroken.gateway.stores.store import NOTHING
+from unbroken.gateway.stores.store import NOTHING, MemoryStore
 from unbroken.messages import Assistant, Request, ToolMessage, User
 from unbroken.models.scripted import ScriptedModel
 from unbroken.testing import Call, ScriptedServer, Step

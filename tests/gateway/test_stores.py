@@ -32,9 +32,8 @@ from unbroken.clock import VirtualClock
 from unbroken.errors import UserError
 from unbroken.gateway.stores import EntryTooLarge, Store, StoreStats, StoreUnavailable, open_store
 from unbroken.gateway.stores.handoff import Handoff
-from unbroken.gateway.stores.memory import MemoryStore
 from unbroken.gateway.stores.sqlite import APPLICATION
-from unbroken.gateway.stores.store import FORMAT, PAUSE, CircuitBreakerStore
+from unbroken.gateway.stores.store import FORMAT, PAUSE, CircuitBreakerStore, MemoryStore
 
 HOUR = 3600.0
 

@@ -30,10 +30,9 @@ from model_servers import (
     verdict,
 )
 
-from unbroken.deltas import CallReady, Ended, TextDelta, UsageReported
+from unbroken.deltas import CallReady, Ended, TextDelta, UsageReported, Verdict
 from unbroken.messages import Assistant, Usage
 from unbroken.models.connect import connect
-from unbroken.verdicts import Verdict
 from unbroken.wires.writer import ResponseWriter
 
 # The four wires

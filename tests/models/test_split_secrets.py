@@ -16,8 +16,7 @@ from test_raw_log import exchanges, play
 
 from unbroken.decoding import Decoder
 from unbroken.deltas import CallReady, TextDelta
-from unbroken.models.masking import Masker, Passage
-from unbroken.models.split_secrets import SplitSecrets
+from unbroken.models.masking import Masker, Passage, SplitSecrets
 
 OTHER_KEY = 'ab/"c\u00e9-0123456789'
 

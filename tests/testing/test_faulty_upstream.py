@@ -31,7 +31,7 @@ from unbroken import (
     tool,
 )
 from unbroken.decoding.prose.dialects import DIALECTS
-from unbroken.deltas import Ended
+from unbroken.deltas import Ended, Verdict
 from unbroken.errors import ContextTooLong, ProviderError
 from unbroken.messages import ToolSpec
 from unbroken.models.error_responses import Asked, read_failure
@@ -43,7 +43,6 @@ from unbroken.testing.faulty import ANNOUNCED, TOOLS
 from unbroken.testing.matrix import open_model
 from unbroken.testing.plugin import FaultyUpstream
 from unbroken.testing.rewrites import LEAKS
-from unbroken.verdicts import Verdict
 from unbroken.wires import WIRES, find_wire
 
 ASKED = Request((User.of("What is the weather?"),), tools=TOOLS, model="demo")

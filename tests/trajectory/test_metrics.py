@@ -44,8 +44,7 @@ from unbroken.events import (
 from unbroken.messages import Assistant, Request
 from unbroken.models.scripted import Answer, Break, Call, Fail, Pause, Say, Uses
 from unbroken.testing import run_virtual
-from unbroken.trajectory.facts import MOST_FAILED
-from unbroken.trajectory.histograms import Histogram
+from unbroken.trajectory.facts import MOST_FAILED, Histogram
 from unbroken.trajectory.metrics import MOST_TOOLS, NUMBERS, OTHER_TOOLS, Metrics
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording

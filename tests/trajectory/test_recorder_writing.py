@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from unbroken import Agent, CallContext, ProviderError, Schedule, ScriptedModel, Tool, tool
-from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta
+from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, Verdict
 from unbroken.events import CallFinished, Event, RunFinished, TextAdded, event_to_json
 from unbroken.messages import Request, ToolCall, Usage
 from unbroken.middleware import Ask, Middleware, RunStart
@@ -28,7 +28,6 @@ from unbroken.trajectory.jsonl_writer import JsonlWriter
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
 from unbroken.trajectory.redaction import Redactor
-from unbroken.verdicts import Verdict
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

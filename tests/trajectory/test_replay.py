@@ -42,10 +42,9 @@ from unbroken.models.scripted import Answer, Break, Call, Cut, Pause, Say, Step,
 from unbroken.testing import run_virtual
 from unbroken.tools.approval import Approval
 from unbroken.tools.todo import todo_write
-from unbroken.trajectory.divergence import ReplayDiverged
 from unbroken.trajectory.recorder import Recorder
 from unbroken.trajectory.recording import read_recording
-from unbroken.trajectory.replay import RecordingEnded, replay
+from unbroken.trajectory.replay import RecordingEnded, ReplayDiverged, replay
 
 
 @tool(effect="read")

@@ -21,8 +21,7 @@ from unbroken import Schedule
 from unbroken.errors import UserError
 from unbroken.testing import Answer, Call, run_virtual
 from unbroken.trajectory.recording import read_recording
-from unbroken.viewer.entries import Clipper
-from unbroken.viewer.lanes import CallLane
+from unbroken.viewer.entries import CallLane, Clipper
 from unbroken.viewer.listing import Shelf, recordings_below
 from unbroken.viewer.picture import Picture, Totals, draw, picture_json
 

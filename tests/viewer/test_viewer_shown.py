@@ -20,8 +20,7 @@ from unbroken.trajectory.recording import read_recording
 from unbroken.viewer.listing import Shelf
 from unbroken.viewer.picture import draw
 from unbroken.viewer.server import whole_page
-from unbroken.viewer.terminal import list_lines, picture_lines
-from unbroken.viewer.waterfall import COARSE, RUNNING, WAITING, WRITING, Ruler
+from unbroken.viewer.terminal import COARSE, RUNNING, WAITING, WRITING, Ruler, list_lines, picture_lines
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028\u2029 <img src=x onerror=alert(1)> \x1b[31m\x07 \" ' &amp;"
 

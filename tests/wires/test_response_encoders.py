@@ -24,8 +24,7 @@ from unbroken import (
     Verdict,
     decode,
 )
-from unbroken.deltas import CallOpened, Delta, ReasoningDelta, UsageReported
-from unbroken.verdicts import VerdictKind
+from unbroken.deltas import CallOpened, Delta, ReasoningDelta, UsageReported, VerdictKind
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.raw_history import MANY
 from unbroken.wires.writer import ResponseWriter

@@ -37,10 +37,10 @@ from unbroken.deltas import (
     ReasoningDelta,
     Restarted,
     UsageReported,
+    VerdictKind,
 )
 from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Media, Message, OneTool, ToolSpec
-from unbroken.verdicts import VerdictKind
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.writer import ResponseWriter

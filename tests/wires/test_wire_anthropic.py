@@ -24,8 +24,7 @@ from unbroken import (
     Verdict,
     decode,
 )
-from unbroken.deltas import CallArguments, CallSpoiled, Delta, ReasoningDelta, ServerCallSeen, UsageReported
-from unbroken.verdicts import Meaning
+from unbroken.deltas import CallArguments, CallSpoiled, Delta, Meaning, ReasoningDelta, ServerCallSeen, UsageReported
 from unbroken.wires.anthropic import WIRE, MessagesEncoder
 from unbroken.wires.anthropic.messages_content import UNSIGNED
 

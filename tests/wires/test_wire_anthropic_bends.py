@@ -10,7 +10,7 @@ from streams import calls_of, feed
 from test_wire_anthropic import START, STOP, Event, begin, delta, end, finish, piece, read, sse, streamed, text, use
 
 from unbroken import Decoder, Ended, TextDelta, Verdict
-from unbroken.verdicts import VerdictKind
+from unbroken.deltas import VerdictKind
 from unbroken.wires.anthropic import WIRE, MessagesEncoder
 
 CALL: Event = {"type": "tool_use", "id": "toolu_f", "name": "lookup", "input": {"id": "c"}}

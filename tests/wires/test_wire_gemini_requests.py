@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streams import calls_of
 
 from unbroken import Assistant, CallReady, Response, TextDelta, decode
-from unbroken.deltas import Delta, Ended, ReasoningDelta, UsageReported
+from unbroken.deltas import Delta, Ended, Meaning, ReasoningDelta, UsageReported, Verdict
 from unbroken.messages import (
     Choice,
     Effort,
@@ -33,7 +33,6 @@ from unbroken.messages import (
     Usage,
     User,
 )
-from unbroken.verdicts import Meaning, Verdict
 from unbroken.wires.gemini import WIRE, GeminiEncoder
 from unbroken.wires.gemini.gemini_requests import json_schema
 

@@ -18,10 +18,9 @@ PACKAGES = ("openai_chat", "openai_responses", "anthropic", "gemini")
 NAMED_IN = {
     "wires/__init__.py": "the registry",
     "models/providers.py": "provider profiles are data, and a profile names its wires",
-    "models/providers_page.py": "writes docs/providers.md, which explains the setting `wire`",
     "models/connect.py": "the docstring of `connect` explains what `base_url` assumes",
     "trajectory/otel/names.py": "the provider gemini, which is called as its wire",
-    "agent/given_history.py": "an error shows how raw messages are read",
+    "agent/run_lifecycle.py": "an error shows how raw messages are read",
     "cli/faults.py": "the help of a command names the default",
     "testing/matrix.py": "writes docs/faults.md, which names the default",
 }

@@ -10,18 +10,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
-from unbroken.agent.background_loop import BACKGROUND
-from unbroken.agent.given_history import read_history
 from unbroken.agent.limits import Account, Limits
-from unbroken.agent.options import NOTHING, Answers, DepsT, OnError, Options, Policy, ResumeOptions, Trim
+from unbroken.agent.options import NOTHING, Answers, DepsT, OnError, Options, Plan, Policy, ResumeOptions, Trim
 from unbroken.agent.output import ANSWER, OutputType
-from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import Language, Prompt, guidance_text, language_of, to_user
-from unbroken.agent.replaying import replay_run
 from unbroken.agent.result import OutputT, Result
-from unbroken.agent.resuming import Saved, prepare_resume
-from unbroken.agent.run_lifecycle import Performance
-from unbroken.agent.streaming import RunStream
+from unbroken.agent.resuming import Saved, prepare_resume, replay_run
+from unbroken.agent.run_lifecycle import Performance, read_history
+from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.agent.toolset import OrderHint, Tools, ToolSet
 from unbroken.clock import Clock
 from unbroken.errors import UserError

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from unbroken.agent.agent import Agent
-from unbroken.agent.background_loop import BACKGROUND
 from unbroken.agent.options import Answers, DepsT, ResumeOptions, Trim, TurnOptions
 from unbroken.agent.prompts import Prompt, to_user
 from unbroken.agent.result import OutputT, Result
 from unbroken.agent.run_lifecycle import Performance
-from unbroken.agent.streaming import RunStream
+from unbroken.agent.streaming import BACKGROUND, RunStream
 from unbroken.errors import CannotEncode, UserError
 from unbroken.events import Sink
 from unbroken.messages import Json, Message, ToolCall

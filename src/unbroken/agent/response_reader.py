@@ -12,7 +12,7 @@ from unbroken.agent.emitter import RoundReporter
 from unbroken.agent.limits import StopReason
 from unbroken.agent.prompts import TIME_IS_UP
 from unbroken.agent.run import Run
-from unbroken.decoding.shown import Shown
+from unbroken.decoding.assembler import Shown
 from unbroken.deltas import (
     AttemptFailed,
     CallOpened,
@@ -26,6 +26,7 @@ from unbroken.deltas import (
     Restarted,
     TextDelta,
     UsageReported,
+    Verdict,
 )
 from unbroken.errors import ChainBroken, ProviderError, UnbrokenError
 from unbroken.events import CallsIgnored, LimitReached, ReasoningAdded, ReasoningReplaced, TextAdded, TextReplaced
@@ -34,7 +35,6 @@ from unbroken.models.model import close, refuse_single
 from unbroken.tools.caller import Prepared, in_words, prepare
 from unbroken.tools.execution import Batch
 from unbroken.tools.toolbox import Toolbox
-from unbroken.verdicts import Verdict
 
 BROKE_OFF = "the answer broke off"
 ONLY_ONE = "only one call at a time was asked for"

@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 
 from unbroken.agent.limits import StopReason
 from unbroken.agent.run import CallRecord
+from unbroken.deltas import Verdict
 from unbroken.errors import UserError
 from unbroken.events import Event, RunFinished
 from unbroken.frozen import quick
@@ -18,7 +19,6 @@ from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, T
 from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.trajectory.metrics import Metrics
 from unbroken.transcript import Transcript, from_json, to_json
-from unbroken.verdicts import Verdict
 
 OutputT = TypeVar("OutputT", default=None)
 """The type of a structured answer."""

@@ -1,19 +1,24 @@
-"""Resumes a run: one that waits, from its saved result or its recording; one whose process died, from its recording."""
+"""Resumes and replays runs. A run that waits resumes from its saved result or its recording, one whose process died
+from its recording. A replay gets the recorded prompt, and the recording provides the rest."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from unbroken.agent.limits import Account, limits_of
-from unbroken.agent.options import Answers, ResumeOptions
+from unbroken.agent.options import Answers, Options, ResumeOptions
 from unbroken.agent.output import ANSWER
 from unbroken.agent.result import Result
 from unbroken.agent.run import CallRecord
 from unbroken.agent.run_lifecycle import Performance
+from unbroken.clock import Deadlock
+from unbroken.deltas import Verdict
 from unbroken.errors import UserError
 from unbroken.events import CallFinished, CallWritten, RunFinished
 from unbroken.messages import Assistant, Json, Message, ToolCall, ToolMessage, ToolResult, Usage, User
@@ -26,13 +31,14 @@ from unbroken.trajectory.facts import COUNTED_IN_RUN
 from unbroken.trajectory.lines import Line, read_approval, read_usage, read_verdict
 from unbroken.trajectory.recorder import Recorder, already_resumed, refuse_taken
 from unbroken.trajectory.recording import Recording, read_recording
+from unbroken.trajectory.replay import Playback, PlayedClock, PlayedTools, RecordingEnded, ReplayDiverged, replay
 from unbroken.transcript import Transcript, from_json
 from unbroken.transcript.saved import read_result
 from unbroken.validation import check_options
-from unbroken.verdicts import Verdict
 
 if TYPE_CHECKING:
     from unbroken.agent.agent import Agent
+
 
 Saved: TypeAlias = Result[Any] | Mapping[str, Any] | str | bytes | os.PathLike[str] | Recording
 """A result, what `to_json` made of it, or a recording."""
@@ -348,3 +354,91 @@ def _question(recording: Recording) -> User | None:
         return None
     message = from_json([saved])[0]
     return message if isinstance(message, User) else None
+
+
+T = TypeVar("T")
+
+
+def replay_run(
+    agent: Agent[Any, Any],
+    recording: str | os.PathLike[str] | Recording,
+    clock: PlayedClock,
+    tools: PlayedTools,
+    speed: float,
+    options: ResumeOptions,
+    output: Any,
+) -> Result[Any]:
+    """The agent gets the same prompt, and the recording provides the rest."""
+    check_options("agent.replay", ResumeOptions, options, also=("clock", "tools", "speed", "output"))
+    recorded = recording if isinstance(recording, Recording) else read_recording(recording)
+    with reading(recorded):
+        playback = replay(recorded, clock=clock, tools=tools, speed=speed)
+        messages, question, limits = playback.messages, playback.question, limits_of(recorded)
+
+    def prepare() -> Performance:
+        given: Options = {
+            "limits": limits,
+            **options,
+            "history": messages,
+            "run_id": playback.run,
+            "open_calls": "execute",
+        }
+        performance = agent.prepare(None if question is None else question.parts, given, output)
+        # The recording takes the recorder's place. The replay itself is recorded only if its `sinks` do so.
+        replayed = replace_recorder(agent.middleware, playback)
+        performance.middleware = (*agent.sinks, *as_middleware(options.get("sinks", ())), *replayed)
+        performance.earlier = playback
+        return performance
+
+    return _play(playback, prepare)
+
+
+def _play(playback: Playback, prepare: Callable[[], Performance]) -> Result[Any]:
+    """`prepare` makes the run for the playback. It runs on its own loop, which has the recording's time; if a loop is
+    running already, in a thread."""
+
+    async def play() -> Result[Any]:
+        result = await prepare()()
+        if (stopped := playback.diverged or playback.ended) is not None:
+            raise stopped
+        if playback.left:
+            raise ReplayDiverged(
+                f"the run diverges from its recording: it ended with {playback.left} recorded inputs left"
+            )
+        return result
+
+    def run() -> Result[Any]:
+        with asyncio.Runner(loop_factory=playback.loop) as runner:
+            try:
+                return runner.run(play())
+            except Deadlock:  # lines of the recording are missing
+                path = playback.recording.path
+                raise RecordingEnded(f"{path} does not show how the run continued: lines are missing in it") from None
+
+    return _in_thread(run) if _in_a_loop() else run()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _in_thread(work: Callable[[], T]) -> T:
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the calling thread
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="unbroken-replay")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from unbroken.agent.emitter import Emitter, RoundReporter
 from unbroken.agent.limits import Account, Repetition, StopReason
-from unbroken.agent.options import Trim
+from unbroken.agent.options import Plan, Trim
 from unbroken.agent.output import ANSWER
-from unbroken.agent.plan import Plan
 from unbroken.agent.prompts import ANSWER_NOW, CONTINUE, TIME_IS_UP, language_of
+from unbroken.deltas import Verdict
 from unbroken.errors import UserError
 from unbroken.events import LimitReached, RequestRetried
 from unbroken.frozen import quick
@@ -39,7 +39,6 @@ from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.lines import read_usage
 from unbroken.transcript import Transcript, repair
 from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
-from unbroken.verdicts import Verdict
 
 LOG = logging.getLogger("unbroken.chain")
 

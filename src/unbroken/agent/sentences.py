@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from typing import Final
 
 from unbroken.agent.streaming import closing
-from unbroken.decoding.shown import Shown
+from unbroken.decoding.assembler import Shown
 from unbroken.events import (
     Event,
     RequestRetried,

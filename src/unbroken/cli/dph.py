@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from unbroken.agent.background_loop import BACKGROUND
+from unbroken.agent.streaming import BACKGROUND
 from unbroken.agent.toolset import ToolSet
 from unbroken.cli import options
 from unbroken.cli.dph_progress import JsonShow, PlainShow, Show, TerminalShow, spent
@@ -25,8 +25,7 @@ from unbroken.dph.checking import check_program
 from unbroken.dph.evaluating import types_beside
 from unbroken.dph.parsing import read_source
 from unbroken.dph.problems import TOLD
-from unbroken.dph.scope import ToolCallFailed
-from unbroken.dph.values import read_json
+from unbroken.dph.values import ToolCallFailed, read_json
 from unbroken.errors import AnswerInvalid, MissingKey, UnbrokenError, UnknownProvider, UserError
 from unbroken.messages import Json
 from unbroken.models.connect import connect

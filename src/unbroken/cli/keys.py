@@ -17,7 +17,7 @@ from unbroken.cli.main import is_terminal
 from unbroken.errors import UserError
 from unbroken.gateway.config import FILE, read_config
 from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
-from unbroken.gateway.passthrough.references import read_rule
+from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
 
 app = typer.Typer(help="The keys that clients show to the gateway (`unbroken serve`).", no_args_is_help=True)

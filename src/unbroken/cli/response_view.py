@@ -30,12 +30,12 @@ from unbroken.deltas import (
     ReasoningDelta,
     ServerCallSeen,
     TextDelta,
+    Verdict,
 )
 from unbroken.errors import InvalidRequest, NotAResponse, ProviderError, StreamError, TimedOut, Unreachable, UserError
 from unbroken.messages import Assistant, Json, Request, ToolCall
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.raw_log import Exchange, read_exchanges
-from unbroken.verdicts import Verdict
 from unbroken.wires import WIRES, find_wire
 
 SHOWN = 400

@@ -25,9 +25,8 @@ from unbroken.events import RunFailed, RunFinished
 from unbroken.messages import Media, Text, ToolResult
 from unbroken.models.providers import find_provider
 from unbroken.tools.approval import Allow, Deny, Edit
-from unbroken.trajectory.divergence import ReplayDiverged
 from unbroken.trajectory.recording import Recording, read_recording
-from unbroken.trajectory.replay import RecordingEnded
+from unbroken.trajectory.replay import RecordingEnded, ReplayDiverged
 
 
 @options.takes(*options.ALL)

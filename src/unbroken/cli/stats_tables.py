@@ -18,7 +18,7 @@ from rich.text import Text
 
 from unbroken.cli.terminal_text import one_line
 from unbroken.trajectory.alerts import Fired
-from unbroken.trajectory.histograms import Histogram
+from unbroken.trajectory.facts import Histogram
 from unbroken.trajectory.metrics import Metrics, ToolMetrics
 
 _BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)

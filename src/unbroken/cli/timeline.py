@@ -20,9 +20,8 @@ from unbroken.messages import Request
 from unbroken.middleware import Ask, Middleware
 from unbroken.models.model import closing
 from unbroken.run_view import CallView, RunView, TurnView
-from unbroken.viewer.entries import Clipper
-from unbroken.viewer.lanes import Attempt, CallLane, Turn, state_of
-from unbroken.viewer.waterfall import EARLY, FAILED, MODEL, RUNNING, WAITING, WRITING, Glyphs, Waterfall, legend_lines
+from unbroken.viewer.entries import Attempt, CallLane, Clipper, Turn, state_of
+from unbroken.viewer.terminal import EARLY, FAILED, MODEL, RUNNING, WAITING, WRITING, Glyphs, Waterfall, legend_lines
 
 FINE = Glyphs("─", "▒", "·", "█", "█", "█", "┊", "╳", "▸")
 COARSE = Glyphs("-", "~", ".", "#", "#", "#", " ", "x", ">")

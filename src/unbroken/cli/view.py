@@ -22,8 +22,7 @@ from unbroken.trajectory.recording import is_recording
 from unbroken.viewer.listing import Shelf, recordings_below
 from unbroken.viewer.picture import picture_json
 from unbroken.viewer.server import whole_page
-from unbroken.viewer.terminal import list_lines, picture_lines
-from unbroken.viewer.waterfall import COARSE, FINE
+from unbroken.viewer.terminal import COARSE, FINE, list_lines, picture_lines
 
 _NAMED = 5
 """So many folders are named where recordings could be."""

@@ -1,19 +1,20 @@
 """Puts the pieces of one response together: the receiver that a wire's decoder talks to, and the deltas that come out.
 
 Text, reasoning, usage and the end live here; calls have a file of their own (`calls`), and calls that leaked into the
-text are found by `prose`. Whether the response is complete is decided in `verdict`.
+text are found by `prose`. Whether the response is complete is decided in `verdict`. `Shown` compares the text of a
+retry with the text that was already shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from math import inf
 
 from unbroken.decoding.calls import Calls
 from unbroken.decoding.prose import Prose, ProseCall
-from unbroken.deltas import Delta, ReasoningDelta, ServerCallSeen, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning, ReasoningDelta, ServerCallSeen, TextDelta, UsageReported
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import join_surrogates
 
 
@@ -156,3 +157,35 @@ class Assembler:
 
 def _as_it_was(item: str | ProseCall) -> str:
     return item if isinstance(item, str) else item.text
+
+
+@dataclass(frozen=True, slots=True)
+class StillToSay:
+    """`text` follows what was shown, unless `replaced`: then `text` is the complete answer and what was shown is
+    void."""
+
+    text: str
+    replaced: bool = False
+
+
+class Shown:
+    def __init__(self, text: str = "") -> None:
+        self._pieces: list[str] = [text] if text else []
+
+    def feed(self, text: str) -> None:
+        """This was shown, after all the rest."""
+        self._pieces.append(text)
+
+    @property
+    def text(self) -> str:
+        """All that was shown so far."""
+        return "".join(self._pieces)
+
+    def compare(self, answer: str) -> StillToSay:
+        """What is left to show of the complete second `answer`."""
+        shown = self.text
+        if answer.startswith(shown):
+            return StillToSay(answer[len(shown) :])
+        if shown.startswith(answer):
+            return StillToSay("")
+        return StillToSay(answer, replaced=True)

@@ -19,10 +19,9 @@ from operator import attrgetter
 from typing import cast
 
 from unbroken.decoding.arguments import Parsed, Pending, Scanner, parse_arguments, parse_object
-from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta
+from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Verdict
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
-from unbroken.verdicts import Verdict
 from unbroken.wires.jsontext import dump_arguments, join_surrogates
 from unbroken.wires.values import MINTED
 

@@ -1,12 +1,12 @@
 """Bytes of one response in, deltas out: framing, wire, prose recovery and assembly behind one small interface.
 
 Pure: no I/O, no clock, nothing global. `decode` is the same for a complete body. The bytes show whether a response is
-streamed, so there is one path.
+streamed, so there is one path. `guess_wire` is for files of unknown origin, never for a request of our own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import cast
@@ -16,15 +16,15 @@ import orjson
 from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
 from unbroken.decoding.verdict import How, Witnesses, judge, says_enough
-from unbroken.deltas import Delta, Ended
+from unbroken.deltas import Delta, Ended, Verdict
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
 from unbroken.validation import checked
-from unbroken.verdicts import Verdict
-from unbroken.wires import DEFAULT_WIRE, find_wire
-from unbroken.wires.jsontext import Damaged, loads_exact
+from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
+from unbroken.wires.jsontext import Damaged, loads, loads_exact, shallow
 from unbroken.wires.sse import MAX_BODY, MAX_EVENT, Framer, is_word
-from unbroken.wires.values import MISSHAPEN
+from unbroken.wires.values import MISSHAPEN, Object
+from unbroken.wires.wire import Plain, Wire
 
 _orjson_loads = orjson.loads
 _Refused = orjson.JSONDecodeError
@@ -303,3 +303,59 @@ def decode(
     if response.verdict.kind == "foreign":
         raise NotAResponse(f"decoding as {wire} failed: {response.verdict.reason}")
     return response
+
+
+EVENTS_LOOKED_AT = 50
+HEAD = 4096
+
+
+def guess_wire(body: bytes) -> str | None:
+    """The name of the wire, or None when no event looks like any of them."""
+    for event in _events(body):
+        # The first wire comes last: most servers imitate it, so its errors are the least specific.
+        for wire in reversed(WIRES.values()):
+            if wire.recognises(event):
+                return wire.name
+    return _guess_from_head(body[:HEAD])
+
+
+def _guess_from_head(head: bytes) -> str | None:
+    """A body that was cut in its first event has no event at all, but its beginning may show what it was."""
+    places = [(head.find(mark), wire.name) for wire in WIRES.values() for mark in wire.marks]
+    found = [(at, name) for at, name in places if at >= 0]
+    return min(found)[1] if found else None
+
+
+def _events(body: bytes) -> Iterator[Object]:
+    framer = Framer(max_body=len(body) + 1)
+    for data in [*framer.feed(body), *framer.end()][:EVENTS_LOOKED_AT]:
+        try:
+            value: Json = loads(data)
+        except Damaged:
+            continue
+        for item in cast("list[Json]", value) if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                yield cast("Object", item)
+
+
+# A shortcut for non-streaming bodies that are exactly as their wire documents; the decoder reads all others.
+#
+# For a body with two calls it takes 26 us, the decoder 143; a request through the gateway takes 270 to 460 in all.
+
+
+def look_at(wire: Wire, body: bytes, max_tokens: object = None) -> Plain | None:
+    """What is in it, if nothing in it is in doubt (except whether its ids are new to a history). `max_tokens`: how many
+    tokens it was allowed."""
+    if wire.plain is None or body[:1] != b"{" or not shallow(body):
+        return None
+    try:
+        plain = wire.plain(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return None
+    if plain is None or len({call["id"] for call in plain.calls}) < len(plain.calls):
+        return None
+    if max_tokens is not None and (
+        not isinstance(max_tokens, int) or plain.usage is None or plain.usage.output_tokens >= max_tokens
+    ):
+        return None  # some servers report that they were done although the limit cut them
+    return plain

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias, cast
 import orjson
 
 from unbroken.decoding.calls import CUT, UNFINISHED
+from unbroken.deltas import Meaning, Verdict, VerdictKind
 from unbroken.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken.messages import Json, ToolCall
-from unbroken.verdicts import Meaning, Verdict, VerdictKind
 from unbroken.wires.jsontext import dump_arguments
 from unbroken.wires.values import as_dict, as_list
 

@@ -12,9 +12,8 @@ from unbroken.dph.outputs import (
     program_event_to_json,
 )
 from unbroken.dph.parsing import parse_program, read_source
-from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
+from unbroken.dph.problems import InvalidProgram, Position, Problem, ProgramFailed, Source
 from unbroken.dph.program import ProgramResult, ProgramRun, load_program, run_program, run_program_sync
-from unbroken.dph.source import Position, Source
 from unbroken.dph.syntax import Program
 
 __all__ = [

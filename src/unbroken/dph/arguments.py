@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from unbroken.dph.syntax import NAME
+from unbroken.dph.syntax import NAME, VARIABLE
 from unbroken.dph.values import LARGEST, Missing, in_text, kind_of, step_into
 from unbroken.messages import Json
 
@@ -122,7 +122,6 @@ def unfit(name: str, value: Json) -> str:
 # known stays as it is written, because a text may speak of `$HOME` or of `$5`.
 
 
-_VARIABLE = re.compile(r"\$(" + NAME + r")((?:\." + NAME + r"|\[-?\d{1,9}\]|\[\"[^\"\n]*\"\]|\['[^'\n]*'\])*)")
 _STEP = re.compile(r"\.(" + NAME + r")|\[(-?\d{1,9})\]|\[\"([^\"\n]*)\"\]|\['([^'\n]*)'\]")
 
 
@@ -135,19 +134,13 @@ def fill(text: str, variables: Mapping[str, Json]) -> str:
         return text
     parts: list[str] = []
     at = size = 0
-    for found in _VARIABLE.finditer(text):
+    for found in VARIABLE.finditer(text):
         parts += (text[at : found.start()], _filled(found, variables))
         at = found.end()
         size += len(parts[-1])
         if size > LARGEST:
             raise TooLong("the text gets too long with its variables")
     return "".join([*parts, text[at:]])
-
-
-def names_in(text: str) -> Iterator[tuple[int, str, str]]:
-    """Each variable of a text: where it stands, its name, and all that is written."""
-    for found in _VARIABLE.finditer(text):
-        yield found.start(), found[1], found.group()
 
 
 def _filled(found: re.Match[str], variables: Mapping[str, Json]) -> str:

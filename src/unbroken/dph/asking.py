@@ -17,9 +17,8 @@ from unbroken.dph import flags
 from unbroken.dph.arguments import Settings
 from unbroken.dph.evaluating import Environment, choose_tools, no_such_choice
 from unbroken.dph.outputs import BlockRun, DoesNotFit, InBlock, Output, correction, output_of
-from unbroken.dph.scope import ToolCallFailed, kept_value
 from unbroken.dph.text_calls import TextCalls
-from unbroken.dph.values import Answer, in_text
+from unbroken.dph.values import Answer, ToolCallFailed, in_text, kept_value
 from unbroken.errors import AnswerInvalid, UserError
 from unbroken.events import CallFinished, CallStarted, CallWritten, Event, RunFailed, ToolCallsDetected
 from unbroken.messages import Assistant, Json, Message, System, ToolCall, ToolResult, Usage, User

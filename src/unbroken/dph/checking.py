@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, assert_never
 
-from unbroken.dph.arguments import TYPED, names_in, unfit, unknown
+from unbroken.dph.arguments import TYPED, unfit, unknown
 from unbroken.dph.evaluating import NO_MODEL, CannotEvaluate, evaluate, no_such_choice, no_such_model, no_such_tool
-from unbroken.dph.files import Library
 from unbroken.dph.lexing import lines_outside_fences, swallowed
 from unbroken.dph.problems import InvalidProgram, Problem
+from unbroken.dph.running import Library
 from unbroken.dph.syntax import (
     Argument,
     Assignment,
@@ -28,9 +28,15 @@ from unbroken.dph.syntax import (
     Quoted,
     Statement,
     Word,
+    each_once,
+    lists_of,
+    names_in,
+    names_used,
+    parts,
+    targets,
+    variables,
 )
 from unbroken.dph.values import kind_of
-from unbroken.dph.walking import each_once, lists_of, names_used, parts, targets, variables
 from unbroken.errors import UserError
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.tool import Tool

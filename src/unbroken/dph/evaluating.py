@@ -15,8 +15,7 @@ from unbroken.clock import Clock
 from unbroken.dph.arguments import fill
 from unbroken.dph.functions import apply
 from unbroken.dph.outputs import BlockRun, ProgramSink
-from unbroken.dph.scope import Scope, keeping
-from unbroken.dph.source import Position
+from unbroken.dph.problems import Position
 from unbroken.dph.syntax import (
     Applied,
     Binary,
@@ -29,7 +28,19 @@ from unbroken.dph.syntax import (
     Variable,
     Word,
 )
-from unbroken.dph.values import Answer, Missing, bounded, in_text, is_number, kind_of, refuse_beyond, same, step_into
+from unbroken.dph.values import (
+    Answer,
+    Missing,
+    Scope,
+    bounded,
+    in_text,
+    is_number,
+    keeping,
+    kind_of,
+    refuse_beyond,
+    same,
+    step_into,
+)
 from unbroken.errors import UserError
 from unbroken.messages import Json, Usage
 from unbroken.models.connect import connect

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from unbroken.dph.functions import FUNCTIONS
-from unbroken.dph.problems import InvalidProgram, Problem
-from unbroken.dph.source import Source
+from unbroken.dph.problems import InvalidProgram, Problem, Source
 from unbroken.dph.syntax import NAME
 
 DESCRIPTION = "@DESC"

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from unbroken.dph.arguments import TYPED
-from unbroken.dph.source import Position
+from unbroken.dph.problems import Position
 from unbroken.dph.values import read_json
 from unbroken.errors import UserError
 from unbroken.events import Event, event_to_json

@@ -10,8 +10,7 @@ from typing import Literal
 
 from unbroken.dph.expressions import Expressions
 from unbroken.dph.lexing import BLOCKS, Cursor
-from unbroken.dph.problems import InvalidProgram, Problem
-from unbroken.dph.source import Source
+from unbroken.dph.problems import InvalidProgram, Problem, Source
 from unbroken.dph.syntax import (
     NAME,
     Assignment,

@@ -9,21 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from unbroken.agent.background_loop import BACKGROUND
-from unbroken.agent.streaming import Streamed
+from unbroken.agent.streaming import BACKGROUND, Streamed
 from unbroken.agent.toolset import ToolSet
 from unbroken.clock import Clock, current_clock
 from unbroken.dph.checking import check_program
 from unbroken.dph.evaluating import Environment, types_beside
-from unbroken.dph.files import ENDING, Library
 from unbroken.dph.outputs import ProgramEvent, ProgramSink
 from unbroken.dph.parsing import parse_program, read_source
-from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed
-from unbroken.dph.running import Runner, TooDeep
-from unbroken.dph.scope import Scope, value_of
-from unbroken.dph.source import Source
-from unbroken.dph.syntax import Program
-from unbroken.dph.walking import lists_of
+from unbroken.dph.problems import InvalidProgram, Problem, ProgramFailed, Source
+from unbroken.dph.running import ENDING, Library, Runner, TooDeep
+from unbroken.dph.syntax import Program, lists_of
+from unbroken.dph.values import Scope, value_of
 from unbroken.errors import UserError
 from unbroken.messages import Json, Usage
 from unbroken.models.connect import connect

@@ -1,21 +1,23 @@
-"""Executes the statements of a program, one after another. The error of a program that stops has the place. `program`
-starts it."""
+"""Executes the statements of a program, one after another. `program` starts it.
+
+An error that stops a program names the place in its text. Programs can call each other: `@name(…)` runs the file
+`name.dph` beside the caller. Each file is read once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never, cast
 
 from unbroken.dph.arguments import Settings, TooLong, fill, unfit, unknown
 from unbroken.dph.asking import ASK, call_tool
 from unbroken.dph.evaluating import CannotEvaluate, Environment, evaluate, no_such_tool
-from unbroken.dph.files import Library
 from unbroken.dph.outputs import BlockFinished, BlockRun, BlockStarted
-from unbroken.dph.problems import ProgramFailed
-from unbroken.dph.scope import Scope
-from unbroken.dph.source import Position
+from unbroken.dph.parsing import parse_program, read_source
+from unbroken.dph.problems import Position, ProgramFailed, Source
 from unbroken.dph.syntax import (
     Assignment,
     Block,
@@ -26,11 +28,30 @@ from unbroken.dph.syntax import (
     Parallel,
     Program,
     Statement,
+    lists_of,
 )
-from unbroken.dph.values import kind_of
-from unbroken.dph.walking import lists_of
+from unbroken.dph.values import Scope, kind_of
 from unbroken.errors import UnbrokenError
 from unbroken.messages import Json
+
+ENDING = ".dph"
+
+
+@dataclass(slots=True)
+class Library:
+    _read: dict[Path, Program] = field(default_factory=dict[Path, Program])
+
+    def find(self, name: str, caller: Source) -> Program | None:
+        """The program of that name, or none. One that is there and cannot be read raises."""
+        if caller.path is None:
+            return None
+        path = caller.path.parent / f"{name}{ENDING}"
+        if path not in self._read:
+            if not path.is_file():
+                return None
+            self._read[path] = parse_program(read_source(path))
+        return self._read[path]
+
 
 AT_A_TIME = 200
 """How many statements without a model or a tool run before other tasks get a turn."""

@@ -25,10 +25,10 @@ from unbroken.deltas import (
     PartialResponse,
     Restarted,
     TextDelta,
+    Verdict,
 )
 from unbroken.messages import Assistant, Json, Message, OneTool, Request, System, ToolCall, ToolMessage, ToolSpec, User
 from unbroken.models.model import Model, closing
-from unbroken.verdicts import Verdict
 
 MARK = "=>#"
 _OPENING = re.compile(r"=>#[ \t]*([\w./-]+)[ \t]*([:：])")

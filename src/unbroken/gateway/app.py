@@ -36,11 +36,22 @@ from unbroken.gateway.http.asgi import (
     read_headers,
 )
 from unbroken.gateway.http.asgi import read_body as receive_body
-from unbroken.gateway.http.client_request import Attempt, ClientRequest, find_profile, read_attempt
 from unbroken.gateway.http.client_response import ClientResponse, Failure, failure_from, whole_seconds, without_address
-from unbroken.gateway.http.routes import FORWARDED_HEADERS, Route, error_wire, find_route, model_of, read_body
+from unbroken.gateway.http.routes import (
+    FORWARDED_HEADERS,
+    Attempt,
+    ClientRequest,
+    Route,
+    error_wire,
+    find_profile,
+    find_route,
+    model_of,
+    read_attempt,
+    read_body,
+)
 from unbroken.gateway.keys import GatewayKey, KeyRing
-from unbroken.gateway.passthrough.forwarding import (
+from unbroken.gateway.relay.exchange import Outcome
+from unbroken.gateway.relay.passthrough import (
     Permit,
     choose,
     count_tokens,
@@ -49,7 +60,7 @@ from unbroken.gateway.passthrough.forwarding import (
     pass_through,
     permit,
 )
-from unbroken.gateway.passthrough.references import (
+from unbroken.gateway.relay.references import (
     Claiming,
     ProviderIds,
     Reference,
@@ -58,11 +69,9 @@ from unbroken.gateway.passthrough.references import (
     provider_references,
     read_rule,
 )
-from unbroken.gateway.relay.exchange import Outcome
 from unbroken.gateway.relay.responder import Responder
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.stores import Store, StoreUnavailable, open_store
-from unbroken.gateway.stores.opening import store_url
+from unbroken.gateway.stores import Store, StoreUnavailable, open_store, store_url
 from unbroken.gateway.stores.store import CircuitBreakerStore
 from unbroken.gateway.turns.turn_store import TurnStore
 from unbroken.gateway.upstreams.upstream import Upstream, open_upstreams

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from unbroken.clock import Clock, RealClock
 from unbroken.errors import UserError
-from unbroken.gateway.passthrough.references import PassRule, read_rule
+from unbroken.gateway.relay.references import PassRule, read_rule
 
 LOG = logging.getLogger("unbroken.gateway")
 

@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from unbroken.errors import UserError
-from unbroken.gateway.passthrough.references import read_rule
+from unbroken.gateway.relay.references import read_rule
 from unbroken.messages import Effort
 from unbroken.models.addresses import read_base
 from unbroken.models.providers import find_provider

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
-from unbroken.gateway.passthrough.references import MODEL_PATHS
+from unbroken.gateway.relay.references import MODEL_PATHS
 
 if TYPE_CHECKING:  # `config` evaluates the annotations; a gateway that runs does not load pydantic
     from unbroken.gateway import setting_types as values

@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 import orjson
 
 from unbroken.decoding.verdict import Complaint, complaint_of, error_text, signs_of
+from unbroken.deltas import Verdict
 from unbroken.errors import (
     ContextTooLong,
     ModelNotFound,
@@ -24,7 +25,6 @@ from unbroken.errors import (
 )
 from unbroken.messages import Json
 from unbroken.models.secrets import mask, mask_json
-from unbroken.verdicts import Verdict
 from unbroken.wires.values import as_dict, as_text, dicts
 
 LONGEST = 300

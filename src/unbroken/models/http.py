@@ -31,6 +31,7 @@ from unbroken.models.addresses import Endpoint, Key, Timeouts, check_key, find_p
 from unbroken.models.connect import Settings, with_settings
 from unbroken.models.connections import (
     Exchange,
+    Patience,
     Sent,
     cause_of,
     current,
@@ -40,7 +41,6 @@ from unbroken.models.connections import (
     unreachable,
 )
 from unbroken.models.error_responses import Asked, read_failure
-from unbroken.models.exchange_timeout import Patience
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
 from unbroken.models.quirks import fit_body, fit_request, fit_spelled, go_on
 from unbroken.models.raw_log import Logged, RawLog

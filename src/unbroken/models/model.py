@@ -8,10 +8,9 @@ from contextvars import ContextVar
 from math import inf
 from typing import NoReturn, Protocol, TypeVar, cast
 
-from unbroken.deltas import Delta
+from unbroken.deltas import Delta, Verdict
 from unbroken.errors import TooLarge, UserError
 from unbroken.messages import Request
-from unbroken.verdicts import Verdict
 
 
 class Model(Protocol):

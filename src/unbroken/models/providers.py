@@ -1,7 +1,7 @@
 """The provider profiles: wire, address, key, quirks, and the source of that knowledge.
 
 A vendor is data, here and nowhere else; the user's own profiles (`provider_files`) come before these.
-`docs/providers.md` is generated from them (`python -m unbroken.models.providers_page`).
+`docs/providers.md` is generated from them (`python docs/providers_page.py`).
 """
 
 from __future__ import annotations

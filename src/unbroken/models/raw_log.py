@@ -28,8 +28,7 @@ from unbroken.clock import current_clock
 from unbroken.decoding.verdict import How
 from unbroken.errors import TimedOut, UnbrokenError, Unreachable, UserError
 from unbroken.messages import Json
-from unbroken.models.masking import Masker, Passage
-from unbroken.models.split_secrets import SplitSecrets
+from unbroken.models.masking import Masker, Passage, SplitSecrets
 from unbroken.wires.jsontext import dumps
 
 LOG = logging.getLogger("unbroken.models")

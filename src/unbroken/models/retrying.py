@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Generic, Self, TypeGuard, TypeVar, cast
 
 from unbroken.decoding.verdict import judge_failure
-from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, UsageReported
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, Restarted, UsageReported, Verdict
 from unbroken.errors import (
     ChainBroken,
     ContextTooLong,
@@ -31,7 +31,6 @@ from unbroken.messages import Assistant, Message, Request
 from unbroken.models.model import Model, close, refuse_single
 from unbroken.transcript import shorten
 from unbroken.validation import checked
-from unbroken.verdicts import Verdict
 
 ATTEMPTS = 3
 SECONDS = 300.0

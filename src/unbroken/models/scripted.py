@@ -16,11 +16,10 @@ from itertools import pairwise
 from typing import TypeAlias, assert_never
 
 from unbroken.decoding import Decoder
-from unbroken.deltas import Delta, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import UserError
 from unbroken.messages import Assistant, Json, Request, Usage
 from unbroken.validation import checked
-from unbroken.verdicts import Meaning
 from unbroken.wires import DEFAULT_WIRE, find_wire
 from unbroken.wires.jsontext import dumps
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from unbroken.deltas import Ended, PartialResponse, UsageReported
+from unbroken.deltas import Ended, PartialResponse, UsageReported, Verdict
 from unbroken.errors import (
     ContextTooLong,
     ProviderError,
@@ -41,7 +41,6 @@ from unbroken.messages import (
 from unbroken.models.http import HTTPModel
 from unbroken.models.quirks import Quirks
 from unbroken.probing.findings import PONG
-from unbroken.verdicts import Verdict
 
 TOKENS = 400
 """The token limit for short answers: some models reason before the first word."""

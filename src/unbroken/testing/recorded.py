@@ -21,11 +21,11 @@ from unbroken.messages import Request
 from unbroken.middleware import RunStart
 from unbroken.models.connect import connect
 from unbroken.models.model import Model
-from unbroken.trajectory.divergence import ReplayDiverged, compare_requests
 from unbroken.trajectory.lines import read_delta, read_error
 from unbroken.trajectory.recorded_inputs import Exchange, read_inputs
 from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import read_recording
+from unbroken.trajectory.replay import ReplayDiverged, compare_requests
 
 Recordable: TypeAlias = str | Model | Callable[[], Model]
 """A model, its name, or a function that makes it: used only if there is something to record."""

@@ -27,10 +27,8 @@ from unbroken.messages import ToolCall, ToolResult
 from unbroken.tools.approval import Allow, Approval, Deny, Edit, OnApproval, Wait, ask, unknown
 from unbroken.tools.caller import Caller, Prepared, failure, in_words, note, quote, ran_and_failed, timed_out
 from unbroken.tools.context import CallContext
-from unbroken.tools.entry import Entry
-from unbroken.tools.orphans import NO_ORPHANS, Orphans
-from unbroken.tools.schedule import Front, Schedule, Way, find_twins
-from unbroken.tools.watchdog import GRACE, Watch
+from unbroken.tools.entry import GRACE, Entry, Watch
+from unbroken.tools.schedule import NO_ORPHANS, Front, Orphans, Schedule, Way, find_twins
 
 LEFT_BEHIND: set[asyncio.Task[Any]] = set()
 """Calls that did not end after their cancellation."""

@@ -28,10 +28,10 @@ from unbroken.tools.caller import Caller, Prepared, failure, fingerprint
 from unbroken.tools.context import CallContext
 from unbroken.tools.results import RESULT_LIMIT
 from unbroken.tools.toolbox import Toolbox
-from unbroken.trajectory.divergence import compare_requests
 from unbroken.trajectory.line_checks import is_state
 from unbroken.trajectory.lines import Line, encode, read_approval, read_delta, read_usage
 from unbroken.trajectory.recording import RecordedRequest, Recording
+from unbroken.trajectory.replay import compare_requests
 from unbroken.transcript import from_json
 from unbroken.transcript.saved import read_result
 

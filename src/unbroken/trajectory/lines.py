@@ -47,6 +47,7 @@ from unbroken.deltas import (
     ServerCallSeen,
     TextDelta,
     UsageReported,
+    Verdict,
 )
 from unbroken.errors import ProviderError, UnbrokenError, UserError
 from unbroken.events import CallProgress, TodoUpdated, ToolLate
@@ -55,7 +56,6 @@ from unbroken.tools.approval import Allow, Approval, Deny, Edit, Wait
 from unbroken.tools.tool import Tool
 from unbroken.transcript import from_json, to_json
 from unbroken.transcript.saved import read_call, write_call
-from unbroken.verdicts import Verdict
 
 SCHEMA = 2
 LARGEST = 1e12

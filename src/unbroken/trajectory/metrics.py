@@ -17,8 +17,19 @@ from typing import TYPE_CHECKING, Any, Self
 from unbroken.errors import UserError
 from unbroken.events import Event
 from unbroken.messages import Json
-from unbroken.trajectory.facts import COST, COUNTED, MOST_FAILED, TOKENS, Fact, Facts, Pricing, Spent, remember
-from unbroken.trajectory.histograms import NANOSECONDS, Histogram
+from unbroken.trajectory.facts import (
+    COST,
+    COUNTED,
+    MOST_FAILED,
+    NANOSECONDS,
+    TOKENS,
+    Fact,
+    Facts,
+    Histogram,
+    Pricing,
+    Spent,
+    remember,
+)
 from unbroken.validation import checked
 
 MOST_TOOLS = 100

@@ -13,8 +13,7 @@ from typing import Any
 from unbroken.errors import UserError
 from unbroken.events import Event
 from unbroken.middleware import Middleware
-from unbroken.trajectory.facts import COST, Fact, Facts, Pricing
-from unbroken.trajectory.histograms import NANOSECONDS
+from unbroken.trajectory.facts import COST, NANOSECONDS, Fact, Facts, Pricing
 from unbroken.validation import checked
 
 MOST_TOOLS = 100

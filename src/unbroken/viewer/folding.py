@@ -29,8 +29,25 @@ from unbroken.events import (
 )
 from unbroken.run_view import CallView, RunView
 from unbroken.trajectory.lines import Line
-from unbroken.viewer.entries import LONGEST_FIELD, Clipper, as_list, count, flag, inner, number, objects, text, words
-from unbroken.viewer.lanes import Attempt, CallLane, Mark, Piece, State, Turn, state_of
+from unbroken.viewer.entries import (
+    LONGEST_FIELD,
+    Attempt,
+    CallLane,
+    Clipper,
+    Mark,
+    Piece,
+    State,
+    Turn,
+    as_list,
+    count,
+    flag,
+    inner,
+    number,
+    objects,
+    state_of,
+    text,
+    words,
+)
 
 QUIET = 0.5
 """Seconds without a delta after which an answer is drawn with a gap."""

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from unbroken.deltas import Delta
+from unbroken.deltas import Delta, Meaning
 from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.http_api import HttpApi
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.raw_history import RawHistory, Relay

@@ -12,9 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from unbroken.decoding.prose.forms import (
+from unbroken.decoding.prose.reader import (
     QUOTE,
+    Found,
+    Mismatch,
     Names,
+    Reader,
+    Steps,
     add_pair,
     call_object,
     call_objects,
@@ -23,7 +27,6 @@ from unbroken.decoding.prose.forms import (
     untyped,
     write_arguments,
 )
-from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from unbroken.gateway.http.admission import KeyLimits
 from unbroken.gateway.http.asgi import Refused, Response
 from unbroken.gateway.keys import GatewayKey
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.stores import Store, StoreUnavailable
-from unbroken.gateway.stores.opening import store_url
+from unbroken.gateway.stores import Store, StoreUnavailable, store_url
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.wires.jsontext import dumps
 

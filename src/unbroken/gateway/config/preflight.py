@@ -13,7 +13,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.config.mistakes import Mistakes
 from unbroken.gateway.keys import KeyRing
 from unbroken.gateway.settings import GatewaySettings
-from unbroken.gateway.stores.opening import check_store, store_url
+from unbroken.gateway.stores import check_store, store_url
 from unbroken.gateway.upstreams.upstream import Upstream, try_upstreams
 
 

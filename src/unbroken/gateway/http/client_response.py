@@ -21,7 +21,7 @@ from unbroken.errors import (
     UserError,
 )
 from unbroken.gateway.http.asgi import EVENTS, JSON, Refused, Response, send_on_main_loop
-from unbroken.gateway.passthrough.references import Claiming
+from unbroken.gateway.relay.references import Claiming
 from unbroken.gateway.stores import EntryTooLarge, StoreUnavailable
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from unbroken.decoding.shown import Shown
+from unbroken.decoding.assembler import Shown
 from unbroken.deltas import (
     AttemptFailed,
     CallArguments,
@@ -34,11 +34,11 @@ from unbroken.deltas import (
     Restarted,
     TextDelta,
     UsageReported,
+    Verdict,
 )
 from unbroken.gateway.settings import OnDiverge
 from unbroken.gateway.turns.turn import same_call
 from unbroken.messages import Assistant, ToolCall, Usage
-from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps, loads, loads_faithful
 from unbroken.wires.values import as_dict

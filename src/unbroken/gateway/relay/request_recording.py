@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from unbroken.clock import current_clock
-from unbroken.decoding.shown import Shown
+from unbroken.decoding.assembler import Shown
 from unbroken.deltas import (
     AttemptFailed,
     CallReady,
@@ -34,6 +34,7 @@ from unbroken.deltas import (
     Restarted,
     TextDelta,
     UsageReported,
+    Verdict,
 )
 from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import (
@@ -52,14 +53,13 @@ from unbroken.events import (
     TextReplaced,
     ToolCallsDetected,
 )
-from unbroken.gateway.http.client_request import ClientRequest
+from unbroken.gateway.http.routes import ClientRequest
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.messages import Assistant, Json, Message, Request, System, ToolCall, ToolMessage, Usage
 from unbroken.middleware import Ask, RunStart
 from unbroken.models.model import Model, closing
 from unbroken.trajectory.recorder import Recorder, RunRecorder
 from unbroken.trajectory.recording import SUFFIX
-from unbroken.verdicts import Verdict
 
 log = logging.getLogger("unbroken.gateway")
 

@@ -15,15 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from unbroken.decoding.calls import too_many_calls
-from unbroken.decoding.guess import look_at
-from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.decoding.decoder import look_at
+from unbroken.deltas import AttemptFailed, CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported, Verdict
 from unbroken.errors import ChainBroken, InvalidRequest, StreamError, UnbrokenError
 from unbroken.gateway.admin.stats import Stats
 from unbroken.gateway.http.asgi import Refused, off_loop
-from unbroken.gateway.http.client_request import ClientRequest, ends_in_result
 from unbroken.gateway.http.routes import (
+    ClientRequest,
     check_body,
     check_ids,
+    ends_in_result,
     most_tokens,
     new_id,
     read_request,
@@ -31,14 +32,17 @@ from unbroken.gateway.http.routes import (
 from unbroken.gateway.relay.client_stream import ClientStream
 from unbroken.gateway.relay.exchange import (
     Exchange,
+    Fetched,
     Outcome,
     Outlet,
+    can_forward,
     describe_edits,
+    fetch,
     lost_reasoning,
     name_of,
     prepare_request,
+    send,
 )
-from unbroken.gateway.relay.fast_path import Fetched, can_forward, fetch, send
 from unbroken.gateway.settings import GatewaySettings
 from unbroken.gateway.turns.call_ids import is_ours
 from unbroken.gateway.turns.retries import Answered, InFlight, SavedAnswer
@@ -58,7 +62,6 @@ from unbroken.messages import Assistant, Message, Request, ToolCall, Usage
 from unbroken.models.connections import Sent
 from unbroken.models.model import closing
 from unbroken.models.relay import RelayRequest
-from unbroken.verdicts import Verdict
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import loads
 from unbroken.wires.values import as_dict, as_text

@@ -1,6 +1,117 @@
-"""Stores that keep a model's answer until the client has received all of it: in memory, in a file, on a server."""
+"""Stores that keep a model's answer until the client has received all of it: in memory, in a file, on a server.
 
-from unbroken.gateway.stores.opening import open_store
-from unbroken.gateway.stores.store import EntryTooLarge, Store, StoreStats, StoreUnavailable
+`open_store` opens the one at an address. `redis` is an extra, which is loaded only if an address needs it.
+"""
 
-__all__ = ["EntryTooLarge", "Store", "StoreStats", "StoreUnavailable", "open_store"]
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from unbroken.errors import UserError
+from unbroken.gateway.stores.sqlite import SQLiteStore
+from unbroken.gateway.stores.store import (
+    EntryTooLarge,
+    MemoryStore,
+    Store,
+    StoreStats,
+    StoreUnavailable,
+    wall_time,
+)
+
+__all__ = ["EntryTooLarge", "MemoryStore", "Store", "StoreStats", "StoreUnavailable", "open_store", "store_url"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive
+_SQLITE = b"SQLite format 3\0"
+_KNOWN = "`memory:`, `sqlite:PATH` or `redis://HOST:PORT/DB`"
+
+
+def open_store(
+    url: str, *, max_bytes: int = 1 << 30, max_entry: int = 8 << 20, now: Callable[[], float] = wall_time
+) -> Store:
+    """`memory:`, `sqlite:PATH` (or just a path), `redis://`, `rediss://`, `valkey://`, `valkeys://`.
+
+    Beyond `max_bytes` the oldest entries are removed; Redis has its own limit (`maxmemory`). `max_entry` is the maximum
+    size of one value. Raises `UserError` if the address is not valid or its file cannot be used. A server is contacted
+    at the first use, or with `ping`.
+    """
+    scheme, rest = _split(url)
+    # One entry must not evict all others.
+    own_limit = min(max_entry, max_bytes // 2)
+    match scheme:
+        case "memory" if rest in ("", "//"):
+            return MemoryStore(max_bytes=max_bytes, max_entry=own_limit, now=now)
+        case "sqlite":
+            return SQLiteStore(_path(rest), max_bytes=max_bytes, max_entry=own_limit, now=now)
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            return _open_redis(f"{scheme.replace('valkey', 'redis')}:{rest}", max_entry)
+        case _:  # the rest of it may hold a password
+            raise UserError(f"store `{scheme}:` is of an unknown kind: give {_KNOWN}")
+
+
+def store_url(setting: str) -> str:
+    """The store's address: the setting itself, or the value of the variable that it names."""
+    if not setting.startswith("env:"):
+        return setting
+    name = setting.removeprefix("env:")
+    if url := os.environ.get(name, "").strip():
+        return url
+    raise UserError(f"the store's address is missing: variable {name} is not set; export it, or name another store")
+
+
+def check_store(url: str) -> None:
+    """Checks a store without opening it; raises `UserError` if it cannot be used. A server is not contacted."""
+    scheme, rest = _split(url)
+    if scheme != "sqlite":
+        open_store(url)  # does not contact the server yet
+        return
+    path = Path(_path(rest))
+    where = f"store `sqlite:{rest}` cannot be used"
+    if path.is_dir():
+        raise UserError(f"{where}: it is a folder; name a file")
+    if not path.parent.is_dir():
+        raise UserError(f"{where}: there is no folder {path.parent}; make it first")
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{where}: {error.strerror or error}") from None
+    if head and head != _SQLITE:
+        raise UserError(f"{where}: it is a file of another kind; name another, or move it away")
+
+
+def _split(url: str) -> tuple[str, str]:
+    if not url.strip():
+        raise UserError(f"the store has no address: give {_KNOWN}")
+    if url == "memory":
+        return "memory", ""
+    if (match := _SCHEME.fullmatch(url)) is None:
+        return "sqlite", url
+    return match[1].lower(), match[2]
+
+
+def _path(rest: str) -> str:
+    if rest.startswith("//"):
+        if not rest.startswith("///"):
+            raise UserError(f"store `sqlite:{rest}` names a machine: give `sqlite:PATH` or `sqlite:///PATH`")
+        rest = "/" + rest.lstrip("/")
+    if rest in ("", "/", ":memory:"):
+        raise UserError(f"store `sqlite:{rest}` names no file: give `sqlite:PATH`, or `memory:` for none")
+    return os.path.abspath(os.path.expanduser(rest))
+
+
+def _open_redis(url: str, max_entry: int) -> Store:
+    try:
+        from unbroken.gateway.stores.redis import RedisStore  # noqa: PLC0415 - an optional extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "redis":
+            raise
+        raise UserError(
+            "a store on Redis or Valkey needs one more package: pip install 'unbroken[redis]'"
+            " (in a checkout: pip install '.[redis]')"
+        ) from None
+    return RedisStore(url, max_entry=max_entry)

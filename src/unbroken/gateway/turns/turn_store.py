@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import cast
 
 from unbroken.errors import UserError
-from unbroken.gateway.stores.memory import MemoryStore
-from unbroken.gateway.stores.store import NOTHING, EntryTooLarge, Store, StoreUnavailable
+from unbroken.gateway.stores.store import NOTHING, EntryTooLarge, MemoryStore, Store, StoreUnavailable
 from unbroken.gateway.turns.call_ids import agrees, is_ours, is_random
 from unbroken.gateway.turns.emptied import MARK, EmptiedStore
 from unbroken.gateway.turns.retries import SavedAnswer

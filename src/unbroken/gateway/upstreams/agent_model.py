@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from unbroken.agent import Agent
-from unbroken.deltas import Delta, Ended, ReasoningDelta, Restarted, TextDelta, UsageReported
+from unbroken.deltas import Delta, Ended, ReasoningDelta, Restarted, TextDelta, UsageReported, Verdict
 from unbroken.events import ReasoningAdded, RunFinished, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, Request, System, Usage
-from unbroken.verdicts import Verdict
 
 
 class AgentModel:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic.messages_content import blocks_of
 from unbroken.wires.anthropic.messages_requests import plain
 from unbroken.wires.jsontext import dump_arguments, exact

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.anthropic.messages_content import UNSIGNED
 from unbroken.wires.anthropic.messages_relay import RelayedBlock, RelayedMessages
 from unbroken.wires.anthropic.messages_requests import encode_call

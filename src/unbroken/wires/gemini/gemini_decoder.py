@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.gemini.gemini_parts import TEXT_KEYS, PartialArguments, Parts, camel, camel_part, plain
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.values import Object, as_dict, as_int, as_text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.gemini.gemini_contents import encode_arguments
 from unbroken.wires.gemini.gemini_parts import Parts
 from unbroken.wires.gemini.gemini_relay import RelayedGemini

@@ -9,8 +9,8 @@ from typing import cast
 
 from orjson import JSONDecodeError, dumps, loads
 
+from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import exact
 from unbroken.wires.openai_chat.chat_messages import ID_RULE, OPAQUE_TEXTS
 from unbroken.wires.parts import call_from_text

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import Json, ToolCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.http_api import openai_error, status_of
 from unbroken.wires.jsontext import dumps, strict
 from unbroken.wires.openai_chat.chat_decoder import read_usage

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.openai_responses.responses_items import (
     as_input,

@@ -6,9 +6,8 @@ one. Tools that a provider ran itself and encrypted content are not made up here
 
 from __future__ import annotations
 
-from unbroken.deltas import CallReady, Delta, Ended, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.messages import ToolCall, Usage
-from unbroken.verdicts import Meaning
 from unbroken.wires.http_api import openai_error, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.responses_messages import encode_call

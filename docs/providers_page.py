@@ -1,4 +1,4 @@
-"""Writes docs/providers.md: `python -m unbroken.models.providers_page > docs/providers.md`."""
+"""Writes docs/providers.md: `python docs/providers_page.py > docs/providers.md`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unbroken.wires import WIRES
 _HEAD = """\
 # Providers
 
-<!-- Made from src/unbroken/models/providers.py: `python -m unbroken.models.providers_page > docs/providers.md` -->
+<!-- Made from src/unbroken/models/providers.py: `python docs/providers_page.py > docs/providers.md` -->
 
 A model is named `provider:model`; the model's own name may hold colons and slashes.
 

@@ -2,31 +2,35 @@
 
 Nothing is forwarded without a rule (`pass_rules`). The body is parsed to find the model and serialised again, so that
 the provider reads exactly what was checked here. The provider is that of the alias in the body; if the body need not
-name one, that of the first alias that the key may use. Token counts are forwarded too, or estimated.
+name one, that of the first alias that the key may use. The address is the provider's own: only the path after its base
+URL may be chosen. Nothing is retried. Token counts are forwarded too, or estimated.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from io import BytesIO
 from sys import maxsize
 from urllib.parse import parse_qsl, urlencode
 
-from aiohttp import ClientResponse
+from aiohttp import ClientError, ClientResponse, ClientTimeout
+from yarl import URL
 
-from unbroken.errors import InvalidRequest, StreamError
+from unbroken.errors import InvalidRequest, StreamError, TimedOut, Unreachable
 from unbroken.gateway.http.asgi import Refused, Response, Scope
-from unbroken.gateway.http.client_request import ClientRequest
 from unbroken.gateway.http.routes import (
     FORWARDED_HEADERS,
+    ClientRequest,
     check_body,
     read_body,
     read_request,
 )
 from unbroken.gateway.keys import GatewayKey
-from unbroken.gateway.passthrough.references import (
+from unbroken.gateway.relay.references import (
     PassRule,
     Reference,
     find_rule,
@@ -40,9 +44,9 @@ from unbroken.gateway.passthrough.references import (
 )
 from unbroken.gateway.upstreams.upstream import Upstream
 from unbroken.messages import Json, Request
-from unbroken.models.forwarding import relayed
 from unbroken.models.http import HTTPModel
 from unbroken.models.model import RESPONSE_LIMIT, ResponseLimit
+from unbroken.models.sessions import open_session
 from unbroken.transcript.shorten import CHARACTERS_PER_TOKEN, characters
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
@@ -51,6 +55,45 @@ from unbroken.wires.values import Object, as_dict, as_text
 
 # Bodies of `multipart/form-data` are parsed strictly and written again: the provider gets what was checked here, not
 # what another parser might find in the client's bytes.
+
+
+def base_of(model: HTTPModel) -> URL:
+    """The base URL that the paths of its wire are added to."""
+    endpoint = model.endpoint
+    path = find_wire(endpoint.wire).http.path.partition("{")[0]
+    whole = endpoint.whole_url.with_query(None)
+    return whole.with_path(whole.path[: whole.path.rindex(path)] or "/", encoded=False)
+
+
+@asynccontextmanager
+async def relayed(
+    model: HTTPModel, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+) -> AsyncGenerator[ClientResponse]:
+    """The provider's response, its body not read yet. Redirects are not followed: the key would go there too."""
+    base = base_of(model)
+    url = base.with_path(base.path.rstrip("/") + path)
+    if query:
+        url = URL(f"{url}?{query}", encoded=True)
+    session = await open_session()
+    timeouts = model.timeouts
+    limits = ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.first_byte)
+    name = model.endpoint.provider
+    try:
+        async with session.request(
+            method,
+            url,
+            data=BytesIO(body) if body else None,
+            headers={**await model.headers(), **headers},
+            allow_redirects=False,
+            timeout=limits,
+            proxy=model.proxy,  # otherwise the provider would receive the credentials for the proxy
+            proxy_headers=model.proxy_headers,
+        ) as response:
+            yield response
+    except TimeoutError:
+        raise TimedOut(f"provider `{name}` did not answer {method} {path} in time") from None
+    except (ClientError, OSError) as error:
+        raise Unreachable(f"provider `{name}` cannot be reached for {method} {path}: {type(error).__name__}") from None
 
 
 MOST_PARTS = 1000
