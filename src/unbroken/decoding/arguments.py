@@ -114,6 +114,8 @@ class Parsed:
     problem: str = ""
     invalid: bool = False
     """It is not JSON at all, like a text that was cut."""
+    unfinished: bool = False
+    """It would be complete if more had arrived."""
     notes: tuple[str, ...] = ()
 
 

@@ -15,7 +15,7 @@ import orjson
 
 from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
-from unbroken.decoding.verdict import How, Witnesses, judge, says_enough
+from unbroken.decoding.verdict import How, Witnesses, judge
 from unbroken.deltas import Delta, Ended, Verdict
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
@@ -232,12 +232,7 @@ class Decoder:
         a.flush()
         calls = tuple(a.calls.in_order())
         text, reasoning = a.text_so_far, a.reasoning_so_far
-        framer, finish = self._framer, a.finish_reason
-        sound = a.terminal and self._reader.recognised and not (a.failure is not None or a.damaged or framer.noise)
-        if sound and says_enough(text, calls, finish):
-            verdict = Verdict("whole", "", finish, a.meaning, framer.bytes_seen, len(text))
-        else:
-            verdict = judge(self._witnesses(text, len(reasoning), calls, cause, how))
+        verdict = judge(self._witnesses(text, len(reasoning), calls, cause, how))
         value = self._reader.native()
         if a.calls.recovered_any and self.wire.native_has_text:
             value = None
@@ -264,7 +259,8 @@ class Decoder:
             other=a.said_otherwise,
             calls=len(calls),
             server_calls=len(a.server_calls),
-            broken_calls=tuple(call for call in calls if call.problem),
+            broken_calls=tuple([call for call in calls if call.problem]),
+            unfinished=a.calls.unfinished,
             output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
             max_tokens=self._max_tokens,
         )

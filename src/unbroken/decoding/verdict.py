@@ -8,14 +8,12 @@ retry may help; the caller decides about retries.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeAlias, cast
 
 import orjson
 
-from unbroken.decoding.calls import CUT, UNFINISHED
 from unbroken.deltas import Meaning, Verdict, VerdictKind
 from unbroken.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken.messages import Json, ToolCall
@@ -280,6 +278,8 @@ class Witnesses:
     calls: int
     server_calls: int
     broken_calls: tuple[ToolCall, ...]
+    unfinished: bool
+    """One of them would be complete if more had arrived."""
     output_tokens: int
     max_tokens: int | None
 
@@ -288,14 +288,6 @@ LONGEST = 500
 """Characters of a provider's own text."""
 _HTML = re.compile(r"\s*<[!/a-zA-Z]")
 _SAY_CALLS = ("tool_calls", "function_call", "tool_use")
-
-
-def says_enough(text: str, calls: Sequence[ToolCall], finish: str | None) -> bool:
-    """Is a response complete that ended as it should and could be read completely? A fast path to the same verdict, for
-    nearly all responses."""
-    if calls:
-        return not any(call.problem for call in calls)
-    return bool(text) and not text.isspace() and finish not in _SAY_CALLS
 
 
 def judge(seen: Witnesses) -> Verdict:
@@ -331,8 +323,7 @@ def _again(kind: VerdictKind, meaning: Meaning, seen: Witnesses) -> bool:
     if kind == "cut_call":
         # The limit would cut it again; and complete but wrong arguments are the model's mistake, which it reads as an
         # error.
-        cut = any(call.problem.startswith(UNFINISHED) for call in seen.broken_calls) or not seen.broken_calls
-        return cut and meaning != "length"
+        return (seen.unfinished or not seen.broken_calls) and meaning != "length"
     return kind not in ("late", "too_long")
 
 
@@ -363,7 +354,7 @@ def _kind(seen: Witnesses) -> tuple[VerdictKind, str]:
             return "cut_call", f"the token limit cut the call: {names} (finish reason {seen.finish!r})"
         problem = seen.broken_calls[0].problem
         said = f"the finish reason is {seen.finish!r}, but"
-        if problem.startswith(CUT):
+        if seen.unfinished:
             return "cut_call", f"{said} the arguments are not complete: {names}"
         return "cut_call", f"{said} not every call can run: {names}: {problem}"
     if seen.finish in _SAY_CALLS and not (seen.calls or seen.server_calls):
