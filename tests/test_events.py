@@ -79,9 +79,9 @@ def test_what_a_newer_version_adds_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("saved", "told"),
     [
-        ({}, "None is no kind of event"),
-        ({"event": "sneezed"}, "'sneezed' is no kind of event; there are: run_started"),
-        ({"event": ["text_finished"]}, "is no kind of event"),
+        ({}, "None is not a kind of event"),
+        ({"event": "sneezed"}, "'sneezed' is not a kind of event; the kinds are: run_started"),
+        ({"event": ["text_finished"]}, "is not a kind of event"),
         ({"event": "text_finished", "run": "r"}, "reading a text_finished event failed"),
     ],
     ids=["nothing", "unknown", "a list", "half"],

@@ -114,7 +114,7 @@ def test_a_deadlock_says_which_task_waits_and_where() -> None:
     with pytest.raises(Deadlock) as caught:
         run_virtual(main)
     message = str(caught.value)
-    assert message.startswith("at 2 s nothing will ever happen again")
+    assert message.startswith("at 2 s nothing can happen any more")
     assert "the patient one in" in message
     assert "wait_for_ever" in message
     assert __file__ in message

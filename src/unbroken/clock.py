@@ -1,7 +1,6 @@
 """Time: real and virtual clocks, many time limits on one timer, and an event loop on virtual time.
 
-Nothing else in the package reads the time. The virtual clock is what makes a run with time-outs and durations repeat
-to the byte.
+Nothing else in the package reads the time. With the virtual clock, a run with time-outs and durations repeats exactly.
 """
 
 from __future__ import annotations
@@ -24,41 +23,41 @@ from weakref import WeakKeyDictionary, ref
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since the epoch, for people and for records."""
+        """Seconds since the epoch, for display and records."""
         ...
 
     def elapsed(self) -> float:
-        """Seconds from an arbitrary start that never go back, for durations."""
+        """Seconds since an arbitrary start, for durations; they never decrease."""
         ...
 
 
 class RealClock:
     def now(self) -> float:
-        """Seconds since the epoch, by the clock of the system, which somebody may set."""
+        """Seconds since the epoch, by the system clock, which may be changed at any time."""
         return time.time()
 
     def elapsed(self) -> float:
-        """Seconds that never go back, whoever sets the clock."""
+        """Seconds that never decrease, even if the system clock is changed."""
         return time.monotonic()
 
 
 class VirtualClock:
-    """Starts at `start` and stands still until `advance`. It counts whole nanoseconds, so that 0.1 and 0.2 make 0.3."""
+    """Starts at `start` and only moves with `advance`. It counts in nanoseconds, so that 0.1 + 0.2 is 0.3."""
 
     def __init__(self, start: float = 0.0) -> None:
         self.start = start
         self._elapsed = 0.0
 
     def now(self) -> float:
-        """`start`, and the seconds since."""
+        """`start` plus the elapsed seconds."""
         return self.start + self._elapsed
 
     def elapsed(self) -> float:
-        """All that it was advanced, in seconds."""
+        """The sum of all advances, in seconds."""
         return self._elapsed
 
     def advance(self, seconds: float) -> None:
-        """So many seconds pass, at once. `ValueError` if they are less than 0."""
+        """Moves the clock forward. Raises `ValueError` for a negative number of seconds."""
         if seconds < 0:
             raise ValueError(f"time cannot go back: advance({seconds})")
         self._elapsed = round(self._elapsed + seconds, 9)
@@ -68,7 +67,7 @@ _REAL = RealClock()
 
 
 def current_clock() -> Clock:
-    """The clock of the running loop, if it brings one (a virtual loop has its own `clock`); else the real one."""
+    """The clock of the running loop, if it has one (a virtual loop has a `clock`), else the real clock."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -76,16 +75,15 @@ def current_clock() -> Clock:
     return getattr(loop, "clock", _REAL)
 
 
-# Time limits by the thousand: `asyncio.timeout`, where many wait equally long.
-#
-# Nearly every limit is set, and taken back unused a moment later; and nearly all are of a few lengths (30 s for a
-# tool, 10 s for a connection). A timer of the loop for each costs more than what it guards. So those of one length
-# stand in a line, in the order in which they are due, and one timer looks at the first of them. It is left to run
-# when the line is empty: the next one is glad of it.
+# A replacement for `asyncio.timeout` that stays cheap with thousands of limits. Nearly every limit is cancelled unused
+# a moment later, and nearly all have one of a few durations (30 s for a tool, 10 s for a connection). A loop timer for
+# each would cost more than the work that it guards. So all deadlines of one duration share a queue, in the order in
+# which they are due, and one timer watches the first of them. The timer is left running if the queue becomes empty, for
+# the next deadline.
 
 
 SLACK = 1e-6
-"""Seconds: a loop's timer may ring so much too early, and would do so for ever if it were set again."""
+"""Seconds by which a loop's timer may fire too early. Without this tolerance it would be set again and again."""
 
 
 class Deadline:
@@ -101,15 +99,15 @@ class Deadline:
         self.expire = None
 
 
-class _Line:
-    """The deadlines of one length on one loop, which it does not keep alive."""
+class _DeadlineQueue:
+    """The deadlines of one duration on one loop. It does not keep the loop alive."""
 
     __slots__ = ("_armed", "_seconds", "_waiting")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._armed = False
-        """A timer of the loop is set. (Not the timer itself: it would keep the loop.)"""
+        """Whether a timer of the loop is set. The timer itself is not stored: it would keep the loop alive."""
         self._waiting: deque[Deadline] = deque()
 
     def add(self, loop: asyncio.AbstractEventLoop, expire: Callable[[], None]) -> Deadline:
@@ -120,54 +118,55 @@ class _Line:
         waiting.append(deadline)
         if not self._armed:
             self._armed = True
-            loop.call_at(deadline.due, self._look, loop)
+            loop.call_at(deadline.due, self._expire_due, loop)
         return deadline
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _expire_due(self, loop: asyncio.AbstractEventLoop) -> None:
         self._armed = False
         waiting, now = self._waiting, loop.time()
         while waiting:
             first = waiting[0]
             if first.expire is not None and first.due - now > SLACK:
                 self._armed = True
-                loop.call_at(first.due, self._look, loop)
+                loop.call_at(first.due, self._expire_due, loop)
                 return
             waiting.popleft()
             if first.expire is not None:
                 first.expire()
 
 
-_LINES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, _Line]] = WeakKeyDictionary()
-_latest: tuple[Callable[[], asyncio.AbstractEventLoop | None], dict[float, _Line]] = (lambda: None), {}
-"""The loop that asked last, and its lines: nearly always the one that asks next."""
-_MOST = 64
-"""Lengths that have a line. A program that asks for ever other ones gets timers for the rest."""
+_QUEUES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, _DeadlineQueue]] = WeakKeyDictionary()
+_latest: tuple[Callable[[], asyncio.AbstractEventLoop | None], dict[float, _DeadlineQueue]] = (lambda: None), {}
+"""The loop of the last call, and its queues: the next call nearly always comes from the same loop."""
+_MOST_QUEUES = 64
+"""Durations that have a shared queue. If a program uses ever new durations, the others get separate timers."""
 
 
 def deadline(
     loop: asyncio.AbstractEventLoop, seconds: float, expire: Callable[[], None], usual: bool = True
 ) -> Deadline:
-    """`expire` is called after so many seconds. An unusual length, which nobody else will ask for, gets no line."""
+    """Calls `expire` after so many seconds. Pass `usual=False` for a duration that will not be used again: it then gets
+    a separate timer instead of a queue."""
     if not usual:
-        return _Line(seconds).add(loop, expire)
+        return _DeadlineQueue(seconds).add(loop, expire)
     global _latest
-    latest, lines = _latest
+    latest, queues = _latest
     if latest() is not loop:
-        lines = _LINES.get(loop)
-        if lines is None:
-            lines = _LINES[loop] = {}
-        _latest = ref(loop), lines
-    line = lines.get(seconds)
-    if line is None:
-        line = _Line(seconds)
-        if len(lines) < _MOST:
-            lines[seconds] = line
-    return line.add(loop, expire)
+        queues = _QUEUES.get(loop)
+        if queues is None:
+            queues = _QUEUES[loop] = {}
+        _latest = ref(loop), queues
+    queue = queues.get(seconds)
+    if queue is None:
+        queue = _DeadlineQueue(seconds)
+        if len(queues) < _MOST_QUEUES:
+            queues[seconds] = queue
+    return queue.add(loop, expire)
 
 
 class TimeLimit:
-    """`with TimeLimit(30): await …` raises `TimeoutError` when the time is over, as `asyncio.timeout` does. None waits
-    for ever; `begin` sets a limit later."""
+    """`with TimeLimit(30): await …` raises `TimeoutError` when the time is up, as `asyncio.timeout` does. None sets no
+    limit; `begin` can set one later."""
 
     __slots__ = ("_cancelling", "_deadline", "_seconds", "_task", "expired")
 
@@ -180,7 +179,7 @@ class TimeLimit:
     def __enter__(self) -> TimeLimit:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a time limit needs a task that it can end")
+            raise RuntimeError("TimeLimit must be used inside a task")
         self._task = task
         self._cancelling = task.cancelling()
         if self._seconds is not None:
@@ -197,7 +196,7 @@ class TimeLimit:
         task, self._task = self._task, None
         if self._deadline is not None:
             self._deadline.cancel()
-        # Cancelled by us, and by nobody else.
+        # Only if this time limit cancelled the task and nobody else did.
         if self.expired and task is not None and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
@@ -207,73 +206,73 @@ class TimeLimit:
             self._task.cancel()
 
 
-# An asyncio loop on virtual time: nothing waits. When no callback is ready, the clock jumps to the next timer.
-# `run(main)` is `asyncio.run(main)` in which `sleep(3600)` takes no time and each duration comes out exact: a test of
-# time-outs is quick and says the same each time. Work for a thread (`run_in_executor`, `asyncio.to_thread`) is done at
-# once, in the loop's own thread, for the same reason: it takes no virtual time. Sockets, processes and threads of one's
-# own still work, on real time: before each jump they are given a moment to speak, so a test that depends on them is not
-# exact.
+# An asyncio loop on virtual time, which never waits: when no callback is ready, the clock jumps to the next timer.
+# `run(main)` is `asyncio.run(main)` in which `sleep(3600)` takes no time and every duration is exact, so a test of
+# time-outs is fast and always has the same result. For the same reason, work for a thread (`run_in_executor`,
+# `asyncio.to_thread`) is done at once in the loop's own thread and takes no virtual time. Sockets, processes and
+# threads that you start yourself still work, in real time: the loop gives them a moment before each jump, so a test
+# that depends on them is not exact.
 
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _GRACE = 0.002
-"""Real seconds for real I/O and threads to come in before the clock jumps."""
-_PATIENCE = 5.0
-"""Real seconds to wait for threads when there is nothing else to wait for: they may be idle workers of a pool."""
+"""Real seconds in which real I/O and threads can complete before the clock jumps."""
+_THREAD_WAIT = 5.0
+"""Real seconds to wait for threads if nothing else is left to wait for. They may be idle workers of a pool."""
 
 _ASYNCIO = Path(asyncio.__file__).parent
 
 
 class Deadlock(RuntimeError):
-    """Every task waits, and nothing that could wake one of them will ever happen."""
+    """Every task is waiting, and nothing can ever wake one of them."""
 
 
 def run(main: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]], start: float = 0.0) -> T:
-    """Run to the end on virtual time; `start` is what `clock.now()` says at the beginning."""
+    """Runs `main` to its end on virtual time; `start` is the initial value of `clock.now()`."""
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(start)) as runner:
         return runner.run(main() if callable(main) else main)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`clock` is the time of this loop: `unbroken.clock.current_clock()` finds it here."""
+    """`clock` is the virtual clock of this loop; `unbroken.clock.current_clock()` returns it."""
 
     def __init__(self, start: float = 0.0) -> None:
         self.clock = VirtualClock(start)
         self.when_idle: Callable[[], bool] | None = None
-        """Asked when nothing is ready any more, before the clock jumps: has it made something ready?"""
+        """Called when nothing is ready any more, before the clock jumps; returns whether it made something ready."""
         self.enters_first = False
-        """A new task takes its first step before all that is ready already."""
+        """If set, a new task runs its first step before everything that is already ready."""
         self._entering: list[asyncio.Handle] = []
-        """First steps that were put before the rest."""
+        """The first steps that were moved to the front."""
         self._numbers = count()
         self._threads_before = set(threading.enumerate())
         super().__init__(_JumpingSelector(self))
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
-        """Virtual seconds since it was made."""
+        """Virtual seconds since the loop was created."""
         return self.clock.elapsed()
 
     def call_at(
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Of timers at the same nanosecond, the one that was set first comes first."""
+        """Timers for the same nanosecond fire in the order in which they were set."""
         return super().call_at(_Instant(round(when, 9), next(self._numbers)), callback, *args, context=context)
 
     def call_last_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """After all other timers of its nanosecond."""
+        """Calls it after all other timers of the same nanosecond."""
         return super().call_at(_Instant(round(when, 9), sys.maxsize), callback)
 
     def wake_first(self, future: asyncio.Future[None]) -> None:
-        """The task that waits for it continues as soon as the current callback returns, before everything that is ready
-        except the first steps of new tasks."""
+        """Resumes the task that waits for `future` as soon as the current callback returns: before everything that is
+        ready, except the first steps of new tasks."""
         future.set_result(None)
         self._put_last_first(enters=False)
 
     def call_first(self, callback: Callable[[], object]) -> None:
-        """At the same place."""
+        """Runs `callback` at the same point as `wake_first` resumes its task."""
         self.call_soon(callback)
         self._put_last_first(enters=False)
 
@@ -285,12 +284,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def entering(self) -> bool:
-        """A task that `enters_first` has not taken its first step."""
+        """Whether a new task still has to run its first step (see `enters_first`)."""
         ready: deque[asyncio.Handle] = cast("Any", self)._ready
         return bool(ready) and ready[0] in self._entering
 
     def _put_last_first(self, enters: bool) -> None:
-        """What was made ready last runs next, behind first steps that were put there before."""
+        """Moves the handle that became ready last to the front, behind the first steps that are there already."""
         ready: deque[asyncio.Handle] = cast("Any", self)._ready
         last = ready.pop()
         leading = list(takewhile(self._entering.__contains__, ready))
@@ -300,27 +299,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Done at once, in the loop's own thread, whatever the executor: it takes no virtual time."""
+        """Runs `func` at once in the loop's own thread, whatever the executor: it takes no virtual time."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - whatever the function raises is the future's
+        except Exception as error:  # noqa: BLE001 - the future must carry whatever the function raises
             future.set_exception(error)
         return future
 
     def has_threads(self) -> bool:
-        """Is there a thread that was not there when the loop was made? It may wake a task yet."""
+        """Whether there is a thread that did not exist when the loop was created. It may still wake a task."""
         return any(thread not in self._threads_before for thread in threading.enumerate())
 
     def deadlock(self) -> Deadlock:
-        """The error for when nothing can happen any more: which tasks wait, and at which line each."""
+        """The error for the case that nothing can happen any more: it lists the waiting tasks and the line of each."""
         tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
         waiting = "; ".join(f"{task.get_name()} in {_place(task)}" for task in tasks) or "no task"
-        return Deadlock(f"at {self.time():g} s nothing will ever happen again, and these wait: {waiting}")
+        return Deadlock(f"at {self.time():g} s nothing can happen any more, and these tasks are waiting: {waiting}")
 
 
 class _Instant(float):
-    """The time of a timer. Of two at the same nanosecond, the one that was set first comes first."""
+    """The time of a timer. Two timers for the same nanosecond are ordered by which was set first."""
 
     number: int
 
@@ -336,7 +335,7 @@ class _Instant(float):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Where a loop would wait, the clock jumps instead."""
+    """Lets the clock jump where a normal loop would wait."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -357,24 +356,24 @@ class _JumpingSelector(selectors.DefaultSelector):
         return events
 
     def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """There is no timer: only the world outside can wake the loop."""
+        """There is no timer: only real I/O or a thread can wake the loop."""
         if self._has_io():
             return super().select(None)
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _THREAD_WAIT
         while self._loop.has_threads() and time.monotonic() < end:
             if events := super().select(0.01):
                 return events
-        # A thread may have spoken just before it ended.
+        # A thread may have woken the loop just before it ended.
         if events := super().select(0):
             return events
         raise self._loop.deadlock()
 
     def _has_io(self) -> bool:
-        return len(self.get_map()) > 1  # one is the loop's own pipe, by which threads wake it
+        return len(self.get_map()) > 1  # one is the loop's own pipe, which threads use to wake it
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """The innermost line at which a task waits, asyncio's own left out."""
+    """The innermost line at which a task is waiting, not counting asyncio's own code."""
     awaited: Any = task.get_coro()
     frame: FrameType | None = None
     while (inner := getattr(awaited, "cr_frame", None)) is not None:

@@ -14,8 +14,9 @@ from unbroken.frozen import quick
 from unbroken.messages import Assistant, Json, ServerCall, ToolCall, Usage
 
 Meaning: TypeAlias = Literal["done", "length", "refused", "paused", "other"]
-"""What a finish reason means: the model was done (also: it calls tools), the token limit cut it, the provider refused
-to go on, it only paused and wants to be asked again with the same history, or we do not know."""
+"""What a finish reason means. done: the model finished, possibly with tool calls. length: the token limit cut it off.
+refused: the provider refused to continue. paused: send the same history again and the model continues. other:
+unknown."""
 
 
 VerdictKind: TypeAlias = Literal[
@@ -37,9 +38,9 @@ VerdictKind: TypeAlias = Literal[
     "unanswered",
     "refused",
 ]
-"""What became of a response; `Verdict` explains each."""
+"""What is wrong with a response, if anything; `Verdict` explains each value."""
 
-_PASSING: frozenset[VerdictKind] = frozenset(
+_TRANSIENT: frozenset[VerdictKind] = frozenset(
     {"unfinished", "lost", "silent", "damaged", "empty", "foreign", "limited", "unavailable", "unreachable"}
 )
 
@@ -47,14 +48,26 @@ _PASSING: frozenset[VerdictKind] = frozenset(
 @quick
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Is the response whole? Decided in one place (`decoding.verdict`), carried as data.
+    """Whether a response is complete, and if not, what is wrong with it. `decoding.verdict` decides; the rest of the
+    code only reads the fields.
 
-    `kind` is one of: whole; unfinished (the body ended without the terminal sign), lost (the connection was), silent
-    (nothing came for too long), late (its whole time was up), cut_call (an end, but a call is not whole), error (an
-    error object inside), damaged (an event that cannot be read), empty (nothing was said), foreign (not a response at
-    all), too_long (the context is), too_large (more bytes than whoever asked allows). Where there was no response:
-    limited (429), unavailable (5xx and the like), unreachable, unanswered (no byte in time), refused (whatever another
-    try will not change).
+    `kind` is one of these:
+
+    - whole: the response is complete
+    - unfinished: the body ended without the mark that ends a response
+    - lost: the connection was lost
+    - silent: nothing arrived for too long
+    - late: the time limit for the complete response passed
+    - cut_call: the response has an end, but one of its calls is incomplete
+    - error: the response contains an error object
+    - damaged: an event could not be read
+    - empty: the response ended properly, but contains nothing, or only reasoning
+    - foreign: the body is not a response of this wire
+    - too_long: the history exceeds the model's context
+    - too_large: the body is larger than the caller allows
+
+    If there was no response at all: limited (429), unavailable (5xx and similar), unreachable, unanswered (no byte in
+    time), refused (a retry will not help).
     """
 
     kind: VerdictKind
@@ -66,31 +79,33 @@ class Verdict:
     open_calls: tuple[str, ...] = ()
     error: Json = None
     again: bool = False
-    """It is broken, and another try may do."""
+    """The response is broken, and a retry may succeed."""
     turn: int = 0
     attempt: int = 1
-    """The number of the try at this turn, from 1."""
+    """The number of the attempt at this turn, from 1."""
     model: str = ""
-    """Who was asked, where that is known."""
+    """The model that was asked, if known."""
 
     @property
     def whole(self) -> bool:
-        """Nothing is wrong with it, though a token limit may have ended it: `meaning` says so."""
+        """The response is complete. A token limit may still have ended it: see `meaning`."""
         return self.kind == "whole"
 
     @property
     def failed(self) -> bool:
-        """There is no end to tell a client: what it has seen is not an answer. (A cut call has one, a cut one.)"""
+        """A client cannot be sent an end of the response: what it has received is not an answer. (`cut_call` does have
+        an end, and is sent as a response that was cut off.)"""
         return self.kind not in ("whole", "cut_call", "empty")
 
     @property
     def retryable(self) -> bool:
-        """May another try do? Of most kinds that goes without saying, also where a model of one's own made it."""
-        return self.again or self.kind in _PASSING
+        """Whether a retry may succeed. For most kinds that follows from the kind, even if a custom model does not set
+        `again`."""
+        return self.again or self.kind in _TRANSIENT
 
     @property
-    def told(self) -> Meaning:
-        """What the finish means to a client that was not given the calls that are not whole."""
+    def meaning_for_client(self) -> Meaning:
+        """What the finish reason means to a client that did not receive the incomplete calls."""
         if self.kind == "cut_call":
             return "length"
         return "done" if self.meaning == "other" else self.meaning
@@ -108,8 +123,8 @@ class ReasoningDelta:
 
 @dataclass(slots=True)
 class CallOpened:
-    """A call has begun. `index` is unique in the response and stands in all later deltas of the call; `id` is empty
-    while the provider has not given one."""
+    """A call has begun. `index` is unique in the response, and all later deltas of the call carry it; `id` is empty
+    until the provider has sent one."""
 
     index: int
     name: str
@@ -124,22 +139,23 @@ class CallArguments:
 
 @dataclass(slots=True)
 class CallReady:
-    """The arguments are complete and strictly parsed: the call may run now. (A custom call: its free text is whole.)"""
+    """The arguments are complete and strictly parsed: the call may run now. (For a custom call: its text is
+    complete.)"""
 
     call: ToolCall
 
 
 @dataclass(slots=True)
 class CallSpoiled:
-    """The call must not run, `call.problem` says why. If it was announced ready before, it must be cancelled."""
+    """The call must not run; `call.problem` explains why. If it was reported ready before, cancel it."""
 
     call: ToolCall
 
 
 @dataclass(slots=True)
 class CallWithdrawn:
-    """What had begun at this index is no call of its own: the provider ran it itself, or it came a second time, as
-    text and as a call. Cancel it if it runs."""
+    """What began at this index is not a call to run: the provider ran it itself, or it was sent twice, as text and as a
+    call. Cancel it if it is running."""
 
     index: int
 
@@ -156,8 +172,8 @@ class UsageReported:
 
 @dataclass(slots=True)
 class Ended:
-    """The last delta. `message` is everything for the history, with what only its wire knows; a `Model` that does not
-    come from a wire may leave it out, then it is what the deltas said."""
+    """The last delta. `message` is what goes into the history, including what only its wire knows. A `Model` without a
+    wire may leave it out; then the message is built from the deltas."""
 
     verdict: Verdict
     message: Assistant | None = None
@@ -165,32 +181,32 @@ class Ended:
 
 @dataclass(slots=True)
 class AttemptFailed:
-    """There was no whole response, and after `wait` seconds another is asked for. If some of the broken one was passed
-    on already, `Restarted` comes next."""
+    """There was no complete response; another is requested after `wait` seconds. If part of the broken one was already
+    passed on, `Restarted` comes next."""
 
     verdict: Verdict
     wait: float = 0.0
     elsewhere: bool = False
-    """Another model is asked next."""
+    """The next attempt goes to another model."""
 
 
 @dataclass(slots=True)
 class Restarted:
-    """What was passed on so far is void: the complete answer follows, from its beginning. Calls with these ids
-    will not be finished by it; one with the same name and arguments may come again."""
+    """Discard what was passed on so far: the complete answer follows from its beginning. Calls with the ids in
+    `dropped` will not be finished; the new answer may contain calls with the same names and arguments."""
 
     dropped: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Received:
-    """Bytes of the body as they came, whole events of them; only where the request asks for them. What was read
-    of them stands in the deltas just before."""
+    """Bytes of the body as they arrived, always complete events, if the request asks for them. The deltas that were
+    read from them come just before."""
 
     data: bytes
     wait: bool = False
-    """Not to be passed on before it is known how the response ends: a call is not whole yet, an error is in it, or the
-    terminal sign is."""
+    """Do not pass these bytes on before it is known how the response ends: they contain part of an incomplete call, an
+    error, or the end of the response."""
 
 
 Delta: TypeAlias = (
@@ -210,11 +226,11 @@ Delta: TypeAlias = (
 )
 
 
-# What the deltas of one response add up to so far. The one place where deltas are accumulated.
+# The one place where the deltas of a response are accumulated.
 
 
 class PartialResponse:
-    """Feed it deltas; `message` is the answer as far as it has arrived."""
+    """Feed it deltas; `message` is the answer as far as it has been received."""
 
     __slots__ = ("calls", "reasoning", "text")
 
@@ -222,7 +238,8 @@ class PartialResponse:
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.calls: dict[int, ToolCall] = {}
-        """By index. Only calls that are complete, and those that can no longer become so (`ToolCall.problem`)."""
+        """By index: the calls that are complete, and those that can no longer become complete (see
+        `ToolCall.problem`)."""
 
     def feed(self, delta: Delta) -> None:
         match delta:
@@ -240,7 +257,7 @@ class PartialResponse:
                 pass
 
     def restart(self) -> None:
-        """The response broke off, and another comes in its place, from the beginning."""
+        """Starts over: the response broke off, and another one replaces it from the beginning."""
         self.text, self.reasoning, self.calls = [], [], {}
 
     @property
@@ -252,7 +269,7 @@ class PartialResponse:
         return Assistant("".join(self.text), self._in_order(), "".join(self.reasoning))
 
     def matches(self, message: Assistant) -> bool:
-        """Does the message hold exactly what arrived?"""
+        """Whether the message contains exactly what was received."""
         if "".join(self.text) != message.text or "".join(self.reasoning) != message.reasoning:
             return False
         return self._in_order() == message.calls

@@ -1,35 +1,35 @@
-"""Every error that Unbroken raises; the type says whose fault it is.
+"""Every error that Unbroken raises. The type shows whose fault it is.
 
     UnbrokenError
-    ├── UserError                 the caller asked for something that cannot be
-    │   ├── UnknownWire           no wire of that name
-    │   ├── UnknownProvider       no provider of that name
-    │   ├── MissingKey            a provider wants a key and there is none
-    │   ├── CannotEncode          a request that its wire cannot carry
-    │   ├── InvalidRequest        a client's request that is not one of its wire
-    │   ├── InvalidStep           a message that would break the chain of calls
-    │   ├── InvalidTool           a function that cannot become a tool, two tools of one name, a file without tools
+    ├── UserError                 the caller asked for something that is not possible
+    │   ├── UnknownWire           there is no wire with that name
+    │   ├── UnknownProvider       there is no provider with that name
+    │   ├── MissingKey            the provider needs a key and none was given
+    │   ├── CannotEncode          the wire has no way to send this request
+    │   ├── InvalidRequest        a client sent a request that its wire does not allow
+    │   ├── InvalidStep           a message that would break the chain of calls and results
+    │   ├── InvalidTool           a function that cannot become a tool, two tools with one name, a file without tools
     │   └── RunTaken              somebody else resumed the run: it is active, has moved on, or has ended
     ├── ProviderError             the provider did not answer, or answered with an error
-    │   ├── Unauthorized          401, 403: the key is wrong, or may not do this
-    │   ├── ModelNotFound         404: no such model, or no such address
-    │   ├── RequestRefused        400, 422 and the like: this request will never do
-    │   │   └── ContextTooLong    the history is longer than the model can read
+    │   ├── Unauthorized          401, 403: the key is wrong, or lacks a permission
+    │   ├── ModelNotFound         404: the model or the address does not exist
+    │   ├── RequestRefused        400, 422 and similar: a retry of this request cannot succeed
+    │   │   └── ContextTooLong    the history is longer than the model's context
     │   ├── RateLimited           429
-    │   ├── Unavailable           5xx, 408, 409, 425, 529: another try may do
+    │   ├── Unavailable           5xx, 408, 409, 425, 529: a retry may succeed
     │   ├── Unreachable           no connection
-    │   └── TimedOut              no connection, no first byte or no end in time
-    ├── StreamError               what came from the provider cannot be read
-    │   ├── NotAResponse          an empty body, HTML, noise: nothing of the wire is in it
-    │   ├── TooLarge              an event or a body beyond its limit
-    │   ├── TooDeep               JSON nested beyond any honest depth
-    │   └── ChainBroken           the answer broke off, or stayed empty: `verdicts` say how
-    ├── RecordingFailed           a run must be recorded and cannot be: a disk is full, a folder is gone
-    └── AnswerInvalid             the model's answer does not fit the type that was asked for, also when told so
+    │   └── TimedOut              no connection, no first byte or no end of the response in time
+    ├── StreamError               the provider sent something unreadable
+    │   ├── NotAResponse          an empty body, HTML or noise instead of a response of the wire
+    │   ├── TooLarge              an event or a body beyond its size limit
+    │   ├── TooDeep               JSON nested deeper than any real response
+    │   └── ChainBroken           the response broke off or was empty; see `verdicts`
+    ├── RecordingFailed           the run must be recorded and cannot be: the disk is full, the folder is gone
+    └── AnswerInvalid             the model's answer does not match the requested type, even after a correction
 
-A response that is readable but broken (cut, without its end, with an error inside) is a `Verdict` beside whatever was
-received; the loop makes `ChainBroken` of it when it cannot go on. A tool's failure is a `ToolResult`. An error that
-ends a run carries the history up to there in `messages`: valid, ready to go on with.
+A response that is readable but broken (cut off, without an end, with an error inside) yields a `Verdict` next to what
+was received. If the agent loop cannot continue after it, it raises `ChainBroken`. A failing tool yields a `ToolResult`.
+An error that ends a run carries the history so far in `messages`: it is valid, and you can continue from it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 
 class UnbrokenError(Exception):
-    """The root: `except UnbrokenError` catches all of ours and nothing else."""
+    """The base class: `except UnbrokenError` catches every error of this library and nothing else."""
 
     messages: tuple[Message, ...] = ()
-    """If a run ended with this error: its history, every call answered."""
+    """If a run ended with this error: its history, in which every call has a result."""
     verdicts: tuple[Verdict, ...] = ()
-    """What each try came to, where a model was asked more than once, or its answer broke."""
+    """One verdict per attempt, if a model was asked more than once or its response broke."""
 
 
 class UserError(UnbrokenError):
@@ -91,7 +91,8 @@ class RunTaken(UserError):
 
 
 class ProviderError(UnbrokenError):
-    """`status` is the HTTP status (0 if there was no answer), `retry_after` the seconds that the provider asked for."""
+    """`status` is the HTTP status (0 if there was no response), `retry_after` the seconds that the provider asked to
+    wait."""
 
     def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -129,7 +130,7 @@ class Unreachable(ProviderError):
 
 class TimedOut(ProviderError):
     total: bool = False
-    """The time for all of it is up: there is none left for another try."""
+    """The time limit for the complete response has passed, so there is no time left for a retry."""
 
 
 class StreamError(UnbrokenError):

@@ -1,9 +1,9 @@
-"""What a run says while it goes: one small class per event, in the order in which things happen, JSON both ways.
+"""The events of a run: one small class each, in the order in which things happen, convertible to JSON and back.
 
-Every event has the run, the turn (the number of the request, from 0), its own number and the time. Events are not
-deltas (those are what a decoder says of one response) and hold nothing but JSON, so a sink may keep, send or print
-them as they are. Plain classes, not frozen: one is built for every few characters that a model says. And without
-slots: orjson writes what has a `__dict__` at a quarter of the cost.
+Every event has the run, the turn (the number of the request, from 0), a sequence number and the time. Do not confuse
+events with deltas, which a decoder yields for a single response. Events contain nothing but JSON values, so a sink can
+keep, send or print them as they are. The classes are not frozen, because one is built for every few characters that a
+model writes. They have no slots, because orjson serialises an object with a `__dict__` four times as fast.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RequestSent(Event):
     messages: int
     tools: int
     final: bool
-    """In a final request nothing can be called."""
+    """In a final request the model cannot call tools."""
 
 
 @dataclass
@@ -55,24 +55,24 @@ class ReasoningAdded(Event):
 
 @dataclass
 class RequestRetried(Event):
-    """There was no whole response: the same question is asked again after `wait` seconds."""
+    """There was no complete response: the same request is sent again after `wait` seconds."""
 
     attempt: int
-    """The number of the try that failed, from 1."""
+    """The number of the attempt that failed, from 1."""
     kind: str
     """What was wrong with it: the kind of its verdict."""
     reason: str
     wait: float = 0.0
     model: str = ""
-    """Who failed."""
+    """The model that failed."""
     elsewhere: bool = False
-    """Another model is asked next."""
+    """The next attempt goes to another model."""
 
 
 @dataclass
 class TextReplaced(Event):
-    """The stream broke, and the second answer says something else: this is the text of the turn so far, in place of all
-    that `TextAdded` gave of it. (Where the second answer goes on where the first stopped, only the rest is added.)"""
+    """The stream broke, and the retry produced different text: `text` replaces everything that `TextAdded` reported for
+    this turn so far. (If the retry repeats the first text and continues it, only the rest is added.)"""
 
     text: str
 
@@ -86,50 +86,50 @@ class ReasoningReplaced(Event):
 
 @dataclass
 class ToolCallsDetected(Event):
-    """The response has ended and these calls were in it, in call order."""
+    """The response is complete and contains these calls, in call order."""
 
     count: int
     names: list[str]
     calls: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
-    """Each with its number as `call`, `id`, `name` and `arguments`; those are null where they were cut."""
+    """Each has its number as `call`, its `id`, `name` and `arguments`; the arguments are null if they were cut off."""
 
 
 @dataclass
 class CallEvent(Event):
-    """Something in the life of one call: it is written, it starts, reports progress and finishes. A call of a response
-    that broke may be adopted by a call of the response that came instead; a call that is in no message is dropped."""
+    """A step in the life of one call: it is written, starts, reports progress and finishes. If its response breaks, a
+    call of the response that replaces it may adopt it; a call that ends up in no message is dropped."""
 
     call: int
-    """The number of the call, unique in its run. Ids are the provider's and may repeat."""
+    """The number of the call, unique in its run. Ids come from the provider and may repeat."""
     call_id: str
     name: str
 
 
 @dataclass
 class CallWritten(CallEvent):
-    """The model has written a call to its end. This is the first event of every call."""
+    """The model has finished writing a call. This is the first event of every call."""
 
     arguments: dict[str, Json] | None
-    """None if they were cut, or are not JSON: then the call never starts."""
+    """None if they were cut off or are not JSON: then the call never starts."""
 
 
 @dataclass
 class CallStarted(CallEvent):
     arguments: dict[str, Json]
     early: bool = False
-    """It started while the response was still being written."""
+    """The call started while the response was still being received."""
 
 
 @dataclass
 class CallProgress(CallEvent):
     message: str
     done: float | None = None
-    """From 0 to 1, where the tool knows."""
+    """From 0 to 1, if the tool knows."""
 
 
 @dataclass
 class CallFinished(CallEvent):
-    """A call has its result. `seconds` is how long its tool ran; a call that never ran took none."""
+    """A call has its result. `seconds` is how long its tool ran: 0 if the call never ran."""
 
     seconds: float
     error: bool
@@ -151,15 +151,15 @@ class CallAdopted(CallEvent):
 
 @dataclass
 class CallDropped(CallEvent):
-    """The call is in no message: its response broke off, say, and the one that came instead does not have it. If it had
-    started, `CallFinished` comes before this."""
+    """The call is in no message, for example because its response broke off and the response that replaced it does not
+    contain the call. If the call had started, its `CallFinished` comes first."""
 
     reason: str
 
 
 @dataclass
 class CallsIgnored(Event):
-    """Only one call at a time was asked for: these came beside it and are not in the history."""
+    """The request allowed only one call at a time: these were additional calls, which are not added to the history."""
 
     names: list[str]
 
@@ -168,7 +168,7 @@ class CallsIgnored(Event):
 class ApprovalAsked(CallEvent):
     arguments: dict[str, Json]
     uncertain: bool = False
-    """It had started when the run stopped, and may have taken effect: somebody has to say what to do."""
+    """The call had started when the run stopped, and may have taken effect: somebody must decide what to do."""
 
 
 @dataclass
@@ -186,7 +186,7 @@ class LimitReached(Event):
 
 @dataclass
 class ToolLate(CallEvent):
-    """A synchronous tool outlived its time-out. Its thread cannot be ended: `threads` such threads are running now."""
+    """A synchronous tool ran past its time-out. Its thread cannot be ended: `threads` such threads are running now."""
 
     seconds: float
     threads: int
@@ -194,7 +194,7 @@ class ToolLate(CallEvent):
 
 @dataclass
 class RecordingIncomplete(Event):
-    """What happens from here on is not recorded, because the file cannot be written."""
+    """From here on the run is not recorded, because the file cannot be written."""
 
     path: str
     reason: str
@@ -202,7 +202,8 @@ class RecordingIncomplete(Event):
 
 @dataclass
 class TextFinished(Event):
-    """The complete text of one turn. If calls follow, it is a thought and not the answer: then it is not final."""
+    """The complete text of one turn. `final` is false if calls follow: then the text is a thought and not the
+    answer."""
 
     text: str
     final: bool
@@ -213,7 +214,7 @@ class RoundFinished(Event):
     calls: int
     failed: int
     seconds: float
-    """From the first start of a call to the last result."""
+    """From the start of the first call to the last result."""
 
 
 @dataclass
@@ -226,18 +227,18 @@ class RunFinished(Event):
     usage: dict[str, Json]
     seconds: float
     pending: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
-    """The calls that the run waits for, each with `call`, `id`, `name` and `arguments`."""
+    """The calls that the run is waiting for, each with `call`, `id`, `name` and `arguments`."""
     complete: bool = True
-    """Every call of the history has its result."""
+    """Every call in the history has a result."""
     tool_calls: int = 0
-    """Calls in the history, and their results."""
+    """The number of calls in the history; `tool_returns` is the number of their results."""
     tool_returns: int = 0
     fallback_used: bool = False
-    """A response broke and was asked for again without streaming, or of another model."""
+    """A response broke and was requested again without streaming, or from another model."""
     attempts: int = 0
-    """Requests that were sent, with those that failed."""
+    """Requests that were sent, including those that failed."""
     verdicts: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
-    """What was wrong with each response that was not whole."""
+    """What was wrong with each incomplete response."""
     messages: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
     """The history, in its saved form."""
 
@@ -248,12 +249,12 @@ class RunFailed(Event):
     """The name of the error's type, or `CancelledError`."""
     message: str
     verdicts: list[dict[str, Json]] = field(default_factory=list[dict[str, Json]])
-    """What was wrong with each response that was not whole, if that is why it failed."""
+    """What was wrong with each incomplete response, if that is why the run failed."""
     usage: dict[str, Json] = field(default_factory=dict[str, Json])
-    """What was spent until then, as far as it is known."""
+    """Token usage until the failure, as far as it is known."""
     requests: int = 0
     attempts: int = 0
-    """Requests that were sent, with those that failed and were made again."""
+    """Requests that were sent, including those that failed and were retried."""
 
 
 KINDS: tuple[type[Event], ...] = (
@@ -285,15 +286,15 @@ KINDS: tuple[type[Event], ...] = (
 """Every kind of event."""
 
 NAMES: dict[type[Event], str] = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in KINDS}
-"""How each is called in JSON: `call_started`."""
+"""The name of each kind in JSON, such as `call_started`."""
 
 _KINDS_BY_NAME = {name: kind for kind, name in NAMES.items()}
 _FIELDS: dict[type[Event], tuple[str, ...]] = {kind: tuple(field.name for field in fields(kind)) for kind in KINDS}
 
 
 def event_to_json(event: Event) -> dict[str, Json]:
-    """As plain JSON values: the name of its kind as `event`, then its fields."""
-    # Not `asdict`: it copies what is JSON already, and fails where arguments are nested deep.
+    """Returns the event as plain JSON values: the name of its kind as `event`, then its fields."""
+    # Not `asdict`: it copies values that are JSON already, and fails on deeply nested arguments.
     kind = type(event)
     saved: dict[str, Json] = {"event": NAMES[kind]}
     for name in _FIELDS[kind]:
@@ -302,12 +303,13 @@ def event_to_json(event: Event) -> dict[str, Json]:
 
 
 def event_from_json(saved: dict[str, Json]) -> Event:
-    """The event again. Fields that this version does not know are left out: a newer one may have written them."""
+    """Reads an event from its JSON. Fields that this version does not know are ignored: a newer version may have
+    written them."""
     name = saved.get("event")
     kind = _KINDS_BY_NAME.get(name) if isinstance(name, str) else None
     if kind is None:
         raise UserError(
-            f"reading an event failed: {name!r} is no kind of event; there are: {', '.join(_KINDS_BY_NAME)}"
+            f"reading an event failed: {name!r} is not a kind of event; the kinds are: {', '.join(_KINDS_BY_NAME)}"
         )
     names = {field.name for field in fields(kind)}
     given: dict[str, Any] = {key: value for key, value in saved.items() if key in names}

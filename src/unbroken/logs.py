@@ -1,6 +1,6 @@
 """Log lines on standard error, for programs that serve or run agents: plain for people, or a JSON object each.
 
-The library itself never sets up logging. This is for processes: `unbroken serve` and each of its workers, the other
+The library itself never configures logging. This module is for programs: `unbroken serve` and its workers, the other
 commands, and applications such as those in `examples/`.
 """
 

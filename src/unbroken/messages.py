@@ -1,8 +1,8 @@
-"""What is said between a program, a model and its tools, in one spelling for all providers.
+"""Messages, tool calls, results and requests, in one form for all providers.
 
-Frozen data only: no JSON of any wire, no I/O, no rules about order (those live in `transcript`). Everything that every
-wire can carry has a field here; what only one wire knows (signatures, encrypted reasoning, block order) travels in
-`Assistant.native` and is given back verbatim by that wire's encoder.
+This module holds frozen data only: no provider's JSON, no I/O, no rules about message order (those are in
+`transcript`). Everything that all wires can carry has a field here. What only one wire knows (signatures, encrypted
+reasoning, block order) is kept in `Assistant.native`, and that wire's encoder sends it back verbatim.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias, get_args
 from unbroken.frozen import quick
 
 Json: TypeAlias = Any
-"""A JSON value as the standard parser gives it. The edge of the typed world: only wires look inside."""
+"""A JSON value as the standard library parses it. It is untyped on purpose: only wires look inside."""
 
 CacheMark: TypeAlias = Literal["", "5m", "1h"]
-"""Ask the provider to cache the prompt up to and including this part. Only Anthropic's wire has marks of its own."""
+"""Asks the provider to cache the prompt up to and including this part. Only Anthropic's wire has such marks."""
 
 Outcome: TypeAlias = Literal["done", "failed", "timed_out", "cancelled", "not_executed", "unknown"]
 """How a call ended. `cancelled` means that the run ended it, not the tool; `unknown` that its process died while the
@@ -25,22 +25,22 @@ tool ran, so that nobody knows whether it took effect."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-"""How much the model should reason: one setting, spelled by each wire in its own way."""
+"""How much the model should reason. This is one setting here; each wire translates it into its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A thing as its wire said it, to be given back verbatim by the same wire and by no other.
+    """A message, part, tool or result in the original form of its wire. Only that wire sends it back, verbatim.
 
-    `value` is JSON in the wire's request form. In an assistant message, `ids` are our ids of the calls in it, in the
-    order in which they stand there: the same as the provider's unless one had to be minted.
+    `value` is JSON in the wire's request form. In an assistant message, `ids` are our ids of its calls, in the same
+    order. They equal the provider's ids, except where the provider gave none and we generated one.
     """
 
     wire: str
     value: Json
     ids: tuple[str, ...] = ()
     source: str = ""
-    """Who said it, where several are asked in turn: signatures of one provider are refused by another."""
+    """The model that wrote it, if a run uses several models: a provider rejects signatures of another provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Text:
 class Media:
     """An image (or another file) given either as base64 `data` with its `mime` type, or as a `url`.
 
-    `native` is the part as a client's wire spelled it, where it says more than these fields; a part that only its own
-    wire understands (a file by its id) has nothing else.
+    `native` is the part in the form of the client's wire, if that contains more than these fields. A part that only its
+    own wire understands (a file id, for example) has no other field.
     """
 
     mime: str = ""
@@ -82,9 +82,9 @@ Part: TypeAlias = Text | Media
 class ToolCall:
     """One call that a model made.
 
-    `arguments` is a dict only when `raw` was received whole and parsed strictly; then `complete` is true and the call
-    may run. Otherwise it is None and `problem` says why, in words. A call of kind "custom" has free text for its input
-    (in `raw`): it is never `complete` in the sense above, and has no `problem` when it was received whole.
+    `arguments` is a dict only if `raw` was received completely and parsed strictly; then `complete` is true and the
+    call may run. Otherwise it is None, and `problem` explains why. A call of kind "custom" has free text as its input
+    (in `raw`): its `complete` is never true, and it has no `problem` if all of its text was received.
     """
 
     id: str
@@ -113,7 +113,7 @@ class ServerCall:
 @quick
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The one answer to one call. `error` is told to the model where its wire has a place for it."""
+    """The answer to one call. `error` is sent to the model if its wire has a field for it."""
 
     call_id: str
     content: tuple[Part, ...]
@@ -122,11 +122,12 @@ class ToolResult:
     duplicate_of: str = ""
     cache: CacheMark = ""
     native: Native | None = None
-    """The result as a client's wire spelled it, where it says more than these fields."""
+    """The result in the form of the client's wire, if that contains more than these fields."""
     data: Any = field(default=None, compare=False, repr=False)
-    """What the tool gave for the program beside what the model reads (`ToolOutput`). It is neither sent nor saved."""
+    """What the tool returned for your program, beside the content for the model (see `ToolOutput`). It is neither sent
+    to the model nor saved."""
     ended_as: Outcome | None = None
-    """How the call ended, where `error` alone does not tell: read `outcome`."""
+    """How the call ended, if `error` does not already imply it. Read `outcome` instead."""
 
     @classmethod
     def of(cls, call: ToolCall, *content: str | Part, error: bool = False) -> ToolResult:
@@ -140,7 +141,7 @@ class ToolResult:
 
     @property
     def text(self) -> str:
-        """Its text parts, joined as they are; media are left out."""
+        """The text parts, concatenated; media are left out."""
         return _text(self.content)
 
 
@@ -150,12 +151,12 @@ class System:
 
     @classmethod
     def of(cls, *texts: str | Text) -> System:
-        """Each text is a part of its own; a `Text` may carry a cache mark."""
+        """Each text becomes a separate part; pass a `Text` to set a cache mark."""
         return cls(tuple(Text(text) if isinstance(text, str) else text for text in texts))
 
     @property
     def text(self) -> str:
-        """All its parts, joined as they are."""
+        """All parts, concatenated."""
         return _text(self.parts)
 
 
@@ -165,20 +166,20 @@ class User:
 
     @classmethod
     def of(cls, *parts: str | Part) -> User:
-        """Strings are text parts; `Media` may stand between them."""
+        """Strings become text parts; `Media` may be passed between them."""
         return cls(_parts(parts))
 
     @property
     def text(self) -> str:
-        """Its text parts, joined as they are; media are left out."""
+        """The text parts, concatenated; media are left out."""
         return _text(self.parts)
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Assistant:
-    """What a model answered. Text, reasoning and calls stand apart because not every wire can order them; the order
-    of a wire that can is kept in `native`."""
+    """What a model answered. Text, reasoning and calls are separate fields because not every wire can order them; if
+    the wire has an order, `native` keeps it."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -199,7 +200,7 @@ Message: TypeAlias = System | User | Assistant | ToolMessage
 @quick
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as reported, in one spelling; `raw` is the provider's own object."""
+    """Token counts, with the same names for every provider; `raw` is the provider's own object."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -211,11 +212,11 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Input and output: what came from a cache is in the input, reasoning is in the output."""
+        """Input plus output. Input includes tokens read from a cache; output includes reasoning."""
         return self.input_tokens + self.output_tokens
 
     def to_json(self) -> dict[str, Json]:
-        """Without the provider's own object."""
+        """All fields except `raw`."""
         return {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -246,12 +247,12 @@ class ToolSpec:
     strict: bool | None = None
     cache: CacheMark = ""
     native: Native | None = None
-    """The tool as a client's wire spelled it, where it says more than these fields."""
+    """The tool in the form of the client's wire, if that contains more than these fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneTool:
-    """A choice: exactly this tool must be called."""
+    """A tool choice: the model must call exactly this tool."""
 
     name: str
 
@@ -271,12 +272,12 @@ class Sampling:
 @quick
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question to a model. `None` means: leave it to the provider's default.
+    """One request to a model. `None` means: use the provider's default.
 
-    `parallel` asks for several calls at once (True) or for one at most (False). `final` marks the request in which
-    nothing may be called: the tools stay, the choice becomes none. `cache` lets the encoder place cache marks itself.
-    `extra` is merged into the body last, as it is; `wire` names the one wire that it is meant for, if it came from a
-    client of that wire, so that no other provider is sent what it does not know.
+    `parallel` asks for several calls at once (True) or for at most one (False). `final` marks a request in which the
+    model may not call tools: the tools are still sent, with tool choice none. `cache` lets the encoder place cache
+    marks itself. `extra` is merged into the body last, unchanged. `wire` is set if `extra` came from a client of that
+    wire: other wires then ignore it, so that no provider receives fields it does not know.
     """
 
     messages: tuple[Message, ...]
@@ -292,9 +293,10 @@ class Request:
     model: str = ""
     wire: str = ""
     taken: frozenset[str] = frozenset()
-    """Ids of calls that are used already, though their messages are not sent: a new call gets none of them."""
+    """Call ids that are in use although their messages are not sent. A new call gets none of them."""
     pieces: bool = True
-    """Are pieces of a call's arguments wanted as they come? Who only runs calls has no use for half of one."""
+    """Whether the decoder yields the arguments of a call piece by piece. Code that only runs calls does not need
+    that."""
 
 
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:

@@ -1,8 +1,8 @@
-"""`RunView`: what has happened in a run, folded from its events. Every screen, metric and exporter reads it.
+"""`RunView`: the state of a run, computed from its events. Every screen, metric and exporter reads it.
 
-It does no I/O and may be read at any moment of a run. Texts are kept in pieces and joined when they are read, so one
-more piece of a long answer costs the same as the first. Events may be missing (the beginning of a run, say): what is
-known of a call then begins with its first event.
+It does no I/O and can be read at any moment of a run. Texts are kept in pieces and joined when they are read, so each
+piece of a long answer costs the same. Events may be missing (the beginning of a run, for example): a call is then known
+from its first event on.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from unbroken.messages import Json, Outcome, Usage
 
 @dataclass(init=False, eq=False)
 class CallView:
-    """One call. Times are those of its events; None if that has not happened. A call that adopts another one continues
-    it: it has the start of that call, and its result if there is one."""
+    """One call. Times are those of its events, or None if that has not happened. A call that adopts another one
+    continues it: it has the start time of that call, and its result if there is one."""
 
-    # What is not set is read off the class: to set all of it would take three times as long.
+    # Fields that are not set fall back to the class attributes: setting all of them would take three times as long.
 
     number: int
     """Unique in its run."""
@@ -52,42 +52,43 @@ class CallView:
     name: str
     turn: int
     arguments: dict[str, Json] | None = None
-    """None if they were cut."""
+    """None if they were cut off."""
     text: str | None = None
-    """The result as the model reads it. None if there is none: the call runs or waits, or the run ended before."""
+    """The result as the model reads it. None if there is none: the call is running or waiting, or the run ended
+    first."""
     error: bool = False
     outcome: Outcome | None = None
-    """None as long as it has no result."""
+    """None while there is no result."""
     seconds: float = 0.0
     """How long its tool ran."""
     early: bool = False
-    """It started while its response was still being written."""
+    """The call started while its response was still being received."""
     reported: bool = False
-    """Its own `CallFinished` has come. The result of a call that it continues is there before."""
+    """Whether its own `CallFinished` has arrived. If it continues another call, it may have the result before that."""
     duplicate_of: str = ""
     """The id of the call whose execution it shared."""
     adopted: int | None = None
     """The number of the call that it continues: one of a broken response, or of a process that died."""
     took_over: bool = False
-    """It took over the execution of that call, and did not run again."""
+    """It took over the execution of that call instead of running again."""
     resumed: bool = False
-    """The execution that it took over belongs to a process that died."""
+    """The execution that it took over belonged to a process that died."""
     adopted_by: int | None = None
     """The number of the call that continues it."""
     dropped: str | None = None
-    """Why it is in no message."""
+    """The reason why it is in no message."""
     attempt: int = 0
-    """Which attempt of its turn wrote it, from 1; 0 if it was there before the request."""
+    """The attempt of its turn in which it was written, from 1; 0 if it existed before the request."""
     response_broke: bool = False
-    """Its response broke off. A call of the next one may adopt it; otherwise it is dropped."""
+    """Its response broke off. A call of the next response may adopt it; otherwise it is dropped."""
     written: float | None = None
     started: float | None = None
     finished: float | None = None
     detected: float | None = None
-    """When the response was complete that contains it."""
+    """When the response that contains it was complete."""
     approval: ApprovalAsked | None = None
     progress: CallProgress | None = None
-    """The last one."""
+    """The latest one."""
     late: ToolLate | None = None
 
     def __init__(self, number: int, id: str, name: str, turn: int, attempt: int) -> None:
@@ -95,27 +96,27 @@ class CallView:
 
     @property
     def is_over(self) -> bool:
-        """It has its result, or is in no message."""
+        """Whether it has a result or has been dropped."""
         return self.outcome is not None or self.dropped is not None
 
     @property
     def counts(self) -> bool:
-        """Neither dropped nor continued by another call."""
+        """Whether it was neither dropped nor continued by another call."""
         return self.dropped is None and self.adopted_by is None
 
     @property
     def saved(self) -> float | None:
-        """Seconds that were saved because it started early: to the end of its response, or to its own end if that was
-        first. None if it did not, and as long as either end is open."""
+        """Seconds saved by starting early: until the end of its response, or until its own end if that came first. None
+        if it did not start early, and while either end is unknown."""
         if not (self.early and self.reported) or self.resumed or self.started is None or self.detected is None:
             return None
-        # The times of events are seconds since the epoch: a float of that size holds microseconds, and no less.
+        # Event times are seconds since the epoch: floats of that size are exact to microseconds only.
         return max(min(round(self.detected - self.started, 6), self.seconds), 0.0)
 
 
 @dataclass(slots=True)
 class AttemptView:
-    """One try at the response of a turn. If it failed, `retried` is why, and another attempt follows."""
+    """One attempt at the response of a turn. If it failed, `retried` is the reason, and another attempt follows."""
 
     asked: float
     ended: float | None = None
@@ -123,42 +124,43 @@ class AttemptView:
 
 
 class TurnView:
-    """One request: the attempts at its response, what was said in it, and its calls."""
+    """One request: the attempts at its response, its text and its calls."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.asked: float | None = None
-        """When the request was sent. None if that was not seen: a resumed run begins with calls of an earlier one."""
+        """When the request was sent. None if the events do not include that: a resumed run begins with earlier
+        calls."""
         self.final = False
-        """Nothing could be called."""
+        """The model could not call tools."""
         self.attempts: list[AttemptView] = []
         self.calls: list[CallView] = []
-        """All that were written, also those that are in no message; once the response is complete, in call order."""
+        """All calls that were written, including those in no message. In call order once the response is complete."""
         self.ended: float | None = None
         """When the response was complete."""
         self.detected: float | None = None
-        """The same, if there were calls in it."""
+        """The same, but only if the response contains calls."""
         self.finished: float | None = None
-        """When all calls had their results."""
+        """When all calls had results."""
         self.is_thought: bool | None = None
-        """Its text is complete, and calls follow (True) or not (False)."""
+        """None until the text is complete; then True if calls follow."""
         self.texts: list[str] = []
-        """The pieces of `text`, as they came."""
+        """The pieces of `text`, as they arrived."""
         self.reasonings: list[str] = []
 
     @property
     def text(self) -> str:
-        """What was said so far."""
+        """The text so far."""
         return _joined(self.texts)
 
     @property
     def reasoning(self) -> str:
-        """What was thought so far, where the model shows it."""
+        """The reasoning so far, if the model shows it."""
         return _joined(self.reasonings)
 
 
 class RunView:
-    """`feed` takes one event after another; `RunView.of(events)` takes them all."""
+    """`feed` takes the next event; `RunView.of(events)` takes all of them."""
 
     def __init__(self) -> None:
         self.run = ""
@@ -166,25 +168,25 @@ class RunView:
         self.schedule = ""
         self.began: float | None = None
         self.ended: float | None = None
-        """None while the run is going on."""
+        """None while the run is active."""
         self.turns: list[TurnView] = []
         self.by_number: dict[int, CallView] = {}
-        """All calls, also those that are in no message."""
+        """All calls, including those in no message."""
         self.retries: list[RequestRetried] = []
         self.todos: list[dict[str, Json]] = []
-        """The last list."""
+        """The latest list."""
         self.usage = _NOTHING
         """Known at the end of the run."""
         self.rounds = 0
         self.requests = 0
         self.attempts = 0
-        """Requests that were sent, with those that failed."""
+        """Requests that were sent, including those that failed."""
         self.finished: RunFinished | None = None
         self.failed: RunFailed | None = None
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Self:
-        """What these events add up to."""
+        """Builds the view from all these events."""
         view = cls()
         for event in events:
             view.feed(event)
@@ -192,7 +194,7 @@ class RunView:
 
     def feed(self, event: Event) -> None:
         """Takes the next event of the run."""
-        if isinstance(event, TextAdded) and self.turns:  # most events are: without a call they cost half
+        if isinstance(event, TextAdded) and self.turns:  # most events are; handling them here halves their cost
             self.turns[-1].texts.append(event.text)
         elif (take := self._TAKES.get(type(event))) is not None:
             self.run = event.run
@@ -200,34 +202,34 @@ class RunView:
 
     @property
     def text(self) -> str:
-        """The answer; of a run that has not ended, what it said last."""
+        """The answer, or the latest text if the run has not ended."""
         if self.finished is not None:
             return self.finished.text
         return next((turn.text for turn in reversed(self.turns) if turn.texts), "")
 
     @property
     def texts(self) -> list[str]:
-        """What was said in each turn that said something, the last one included."""
+        """The text of each turn that has any, including the last one."""
         return [turn.text for turn in self.turns if turn.is_thought is not None]
 
     @property
     def thoughts(self) -> list[str]:
-        """Of these, the ones that calls followed."""
+        """The texts that were followed by calls."""
         return [turn.text for turn in self.turns if turn.is_thought]
 
     @property
     def reasoning(self) -> str:
-        """Of all turns, with an empty line between them."""
+        """The reasoning of all turns, separated by empty lines."""
         return "\n\n".join([turn.reasoning for turn in self.turns if turn.reasonings])
 
     @property
     def calls(self) -> list[CallView]:
-        """In call order, turn by turn."""
+        """The calls in call order, turn by turn."""
         return [call for turn in self.turns for call in turn.calls if call.counts]
 
     @property
     def dropped(self) -> list[CallView]:
-        """Calls that had started, and are in no message: their response broke off, say."""
+        """Calls that had started and are in no message, for example because their response broke off."""
         calls = (call for turn in self.turns for call in turn.calls)
         return [call for call in calls if call.dropped is not None and call.started is not None]
 
@@ -238,32 +240,33 @@ class RunView:
 
     @property
     def seconds(self) -> float:
-        """How long the run took, without the time in which it waited; 0 as long as it has not finished."""
+        """How long the run took, not counting the time in which it waited; 0 until it has finished."""
         return self.finished.seconds if self.finished is not None else 0.0
 
     @property
     def pending(self) -> list[dict[str, Json]]:
-        """The calls that the run waits for."""
+        """The calls that the run is waiting for."""
         return self.finished.pending if self.finished is not None else []
 
     @property
     def complete(self) -> bool:
-        """The run ended, and every call of its history has its result."""
+        """Whether the run ended and every call of its history has a result."""
         return self.finished is not None and self.finished.complete
 
     @property
     def fallback_used(self) -> bool:
-        """A response broke and was requested again without streaming, or from another model."""
+        """Whether a response broke and was requested again without streaming, or from another model."""
         return self.finished is not None and self.finished.fallback_used
 
     @property
     def verdicts(self) -> list[dict[str, Json]]:
-        """What was wrong with each response that was not complete, where the run's end says it."""
+        """What was wrong with each incomplete response, once the run has ended."""
         end = self.finished or self.failed
         return end.verdicts if end is not None else []
 
     def forget_turns(self) -> None:
-        """Forgets all turns but the last, with their calls: if you only count, a long run then takes no more memory."""
+        """Forgets all turns but the last, and their calls. Use it if you only count: a long run then needs no more
+        memory."""
         del self.turns[:-1]
         self.by_number = {call.number: call for turn in self.turns for call in turn.calls}
 
@@ -298,7 +301,7 @@ class RunView:
         if turn.asked is None:
             self.requests += 1
             turn.asked = event.time
-        else:  # its process died, and its response comes again
+        else:  # its process died, and the response is requested again
             turn.texts, turn.reasonings, turn.is_thought = [], [], None
         self.attempts += 1
         turn.final, turn.ended = event.final, None
@@ -361,13 +364,16 @@ class RunView:
         return call
 
     def _listed(self, calls: list[dict[str, Json]], turn: int) -> list[CallView]:
-        """The calls of a list, with their arguments. A recording may come from anywhere, and have lists of anything."""
+        """The calls of a list, with their arguments. Recordings may come from anywhere, so the lists may contain
+        anything."""
         found: list[CallView] = []
-        for told in calls:
-            number = told.get("call")
+        for entry in calls:
+            number = entry.get("call")
             if isinstance(number, int):
-                call = self.by_number.get(number) or self._call(number, told.get("id", ""), told.get("name", ""), turn)
-                call.arguments = told.get("arguments")
+                call = self.by_number.get(number) or self._call(
+                    number, entry.get("id", ""), entry.get("name", ""), turn
+                )
+                call.arguments = entry.get("arguments")
                 found.append(call)
         return found
 
@@ -381,7 +387,7 @@ class RunView:
     def _call_started(self, event: CallStarted) -> None:
         call = self._of(event)
         call.arguments, call.early, call.started = event.arguments, event.early, event.time
-        call.text = call.outcome = call.finished = None  # of the call that it continues, and runs again
+        call.text = call.outcome = call.finished = None  # these were those of the call that it continues; it runs again
         call.took_over = call.resumed = False
 
     def _call_progress(self, event: CallProgress) -> None:
@@ -394,7 +400,7 @@ class RunView:
         if call.finished is None:
             call.finished = event.time
             if call.started is not None and (call.adopted is not None or call.response_broke):
-                # It is reported when it is known which call continues it: that may be later than its end.
+                # It is reported once it is known which call continues it, which may be later than its end.
                 call.finished = min(event.time, call.started + event.seconds)
 
     def _call_adopted(self, event: CallAdopted) -> None:
@@ -404,7 +410,7 @@ class RunView:
             return
         before.adopted_by = call.number
         if call.outcome is not None:
-            return  # it had continued another one, and has its result
+            return  # it continued another call before, and has a result
         call.arguments, call.started, call.early = before.arguments, before.started, before.early
         call.resumed = before.resumed or not before.response_broke
         call.written, call.progress, call.late = before.written, before.progress, before.late
@@ -454,7 +460,7 @@ class RunView:
 
 
 def _joined(pieces: list[str]) -> str:
-    """They are joined in place, once. A screen may read them while another thread adds to them."""
+    """Joins the pieces in place, once. A screen may read them while another thread adds more."""
     if (count := len(pieces)) > 1:
         pieces[:count] = ["".join(pieces[:count])]
     return pieces[0] if pieces else ""

@@ -1,8 +1,9 @@
-"""Checks what callers pass, where they pass it: an unknown option is refused with a suggestion, a value of a wrong type
-with what is accepted. The annotations of the signature are the rule, so there is no second list of types to maintain.
+"""Checks arguments at the public functions: an unknown option raises an error with a suggestion, a value of the wrong
+type an error that says what is accepted. The rules are the annotations of the signature, so there is no second list of
+types to maintain.
 
-They are read at the first call. From then on a call costs about 0.1 µs for each argument that it is given; default
-values are not checked.
+Annotations are read at the first call. From then on a call costs about 0.1 µs for each argument passed; default values
+are not checked.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ EXAMPLES = {
     "approve": "approve=True",
     "middleware": "middleware=[…]",
 }
-"""How an option is written that another library has under another name."""
+"""How to write an option that other libraries call by a different name."""
 
 LIMITS = ("rounds", "calls", "tokens", "seconds", "cost")
 
@@ -138,7 +139,7 @@ for _ours, _others in OTHER_NAMES.items():
 
 
 def suggestion(name: str, accepted: Collection[str]) -> str:
-    """What may have been meant by an option that is not accepted; empty if nothing comes to mind."""
+    """Returns a suggestion for an option that does not exist, or an empty string."""
     meant = _OURS.get(name, [])
     here = next((ours for ours in meant if ours in accepted), None)
     if here is not None:
@@ -148,14 +149,14 @@ def suggestion(name: str, accepted: Collection[str]) -> str:
         return f"use {there}."
     if near := get_close_matches(name, list(accepted), 1):
         return f"did you mean `{near[0]}`?"
-    # A misspelled word of another library leads to ours, too.
+    # A misspelled option of another library also leads to ours.
     words = [other for other, ours in _OURS.items() if any(each in accepted for each in ours)]
     near = get_close_matches(name, words, 1, 0.8)
     return suggestion(near[0], accepted) if near else ""
 
 
 def _written(ours: str, name: str, meant: Collection[str]) -> str:
-    """How our option is written to say what `name` says elsewhere."""
+    """How to write our option so that it does what `name` does elsewhere."""
     if ours == "limits":
         return f"limits=Limits({next((each for each in (name, *meant) if each in LIMITS), 'rounds')}=…)"
     if ours == "record" and name in ("on_failure", "record_failure"):
@@ -166,7 +167,7 @@ def _written(ours: str, name: str, meant: Collection[str]) -> str:
 T = TypeVar("T")
 Test: TypeAlias = Callable[[Any], bool]
 _SHOWN = 40
-"""Characters of a value that stand in an error."""
+"""Characters of a value that an error message quotes."""
 
 
 @overload
@@ -178,8 +179,8 @@ def checked(*, name: str = "", error: type[UserError] = UserError, unknown: str 
 
 
 def checked(target: Any = None, /, *, name: str = "", error: type[UserError] = UserError, unknown: str = "") -> Any:
-    """For a function, or for a class whose constructor is meant. `name` is what errors call it, `error` their type;
-    `unknown` is added to the error for an option that does not exist."""
+    """A decorator for a function, or for a class whose constructor is to be checked. `name` is what error messages call
+    it, `error` the type they have; `unknown` is added to the message about an option that does not exist."""
 
     def wrap(target: Any) -> Any:
         called = name or target.__name__
@@ -202,9 +203,9 @@ def check_options(
     also: Collection[str] = (),
     error: type[UserError] = UserError,
 ) -> None:
-    """Options that travel as a dict: `kind` is their TypedDict, or a dataclass that has them as fields, beside those in
-    `hidden`. Values of `unchecked` ones are checked elsewhere. `also` are parameters of the function that takes the
-    dict: an error lists them too."""
+    """Checks options that are passed as a dict. `kind` is their TypedDict, or a dataclass that has them as fields in
+    addition to those in `hidden`. The values of `unchecked` options are checked elsewhere. `also` are parameters of the
+    function that takes the dict: an error message lists them too."""
     if options:
         tests = _tests_of(kind)
         for name, value in options.items():
@@ -216,7 +217,7 @@ def check_options(
 
 
 def check_fields(owner: str, value: object) -> None:
-    """The fields of a dataclass that does not check itself, because it is made too often."""
+    """Checks the fields of a dataclass that does not check itself because it is built too often."""
     for name, test in _tests_of(type(value)).items():
         given = getattr(value, name)
         if test is not None and not test(given):
@@ -224,7 +225,7 @@ def check_fields(owner: str, value: object) -> None:
 
 
 class _Rules:
-    """What a function accepts, read off its signature at its first call."""
+    """What a function accepts, read from its signature at the first call."""
 
     def __init__(self, function: Callable[..., Any], name: str, error: type[UserError], unknown: str) -> None:
         self._function = function
@@ -235,7 +236,7 @@ class _Rules:
         self._tests: dict[str, Test | None] = {}
         self._positional: tuple[str, ...] = ()
         self._open = False
-        """Any keyword is accepted."""
+        """Whether any keyword is accepted."""
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._tests:
@@ -266,7 +267,7 @@ class _Rules:
                 more = {} if fields is None else get_type_hints(fields)
                 hints |= more
                 tests |= {each: _test_of(kind) for each, kind in more.items()}
-            elif parameter.kind is not parameter.VAR_POSITIONAL:  # those are checked by what reads them, by number
+            elif parameter.kind is not parameter.VAR_POSITIONAL:  # the function checks those itself
                 if parameter.kind is not parameter.KEYWORD_ONLY:
                     positional.append(name)
                 tests[name] = _test_of(hint)
@@ -274,7 +275,7 @@ class _Rules:
 
 
 def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of the parameters. What is returned is not checked, and its type may be one that is not loaded yet."""
+    """The types of the parameters. The return value is not checked, and its type may not be imported yet."""
     names = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     parameters: Any = types.SimpleNamespace(__annotations__=names)
     return get_type_hints(parameters, inspect.unwrap(function).__globals__)
@@ -295,7 +296,7 @@ def _tests_of(kind: type) -> dict[str, Test | None]:
 
 
 def _test_of(hint: Any) -> Test | None:
-    """Does a value fit this annotation? None: every value does."""
+    """A test whether a value fits this annotation. None means that every value does."""
     if isinstance(hint, TypeVar):
         return _test_of(hint.__bound__) if hint.__bound__ is not None else None
     if hint is Any or hint is object:
@@ -370,7 +371,7 @@ def _mapping_of(kind: type, arguments: tuple[Any, ...]) -> Test:
 
 
 def _items_of(kind: type, arguments: tuple[Any, ...]) -> Test:
-    """A string is no list of strings. What can be read only once is not looked into."""
+    """A string does not count as a list of strings. Iterators, which can be read only once, are not inspected."""
     item = _test_of(arguments[0])
 
     def fits(value: Any) -> bool:
@@ -388,8 +389,8 @@ def _unknown(owner: str, name: str, accepted: Collection[str], more: str = "") -
 
 
 def _mistaken(owner: str, name: str, value: Any, hint: Any) -> str:
-    """The value is quoted only where it cannot be a secret: a number, or a word in place of a number or of one of a
-    few."""
+    """The message about a value of the wrong type. The value is quoted only if it cannot be a secret: a number, or a
+    word where a number or one of a few words is expected."""
     misspelled = isinstance(value, str) and _is_choice(hint)
     quotable = value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and _is_numeric(hint))
     shown = repr(value)[:_SHOWN] if quotable or misspelled else "…"
@@ -406,7 +407,7 @@ def _is_numeric(hint: Any) -> bool:
 
 
 def _kind_of(value: Any, hint: Any) -> str:
-    """The type of a value, and of what in it does not fit."""
+    """The type of a value, and of the first element in it that does not fit."""
     kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
     if isinstance(value, float) and isnan(value):
         return "nan"
@@ -429,7 +430,7 @@ def _kind_of(value: Any, hint: Any) -> str:
 
 
 def describe(hint: Any) -> str:
-    """An annotation in words: `Limits or None`, `'continue' or 'finish'`, `a list of functions`."""
+    """Describes an annotation in words: `Limits or None`, `'continue' or 'finish'`, `a list of functions`."""
     *words, last = dict.fromkeys(_alternatives(hint))
     return f"{', '.join(words)} or {last}" if words else last
 

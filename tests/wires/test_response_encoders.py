@@ -499,7 +499,7 @@ def test_half_a_call_that_is_never_finished_makes_a_cut_answer(wire: str) -> Non
     encoder = find_wire(wire).encoder("m", "resp_1")
     encoder.follow(b"".join(events))
     response = decode(b"".join(events) + encoder.feed(Ended(Verdict("whole"))), wire)
-    assert (response.verdict.kind, response.verdict.told) == ("cut_call", "length")
+    assert (response.verdict.kind, response.verdict.meaning_for_client) == ("cut_call", "length")
     assert [call.complete for call in response.calls] == [False]
 
 
@@ -511,7 +511,7 @@ def test_another_call_after_half_a_call_is_written_whole(wire: str) -> None:
     written = encoder.feed(CallReady(ToolCall("call_other", "list", {"n": 1}, '{"n": 1}')))
     response = decode(b"".join(events) + written + encoder.feed(Ended(Verdict("whole"))), wire)
     assert [(call.id, call.complete) for call in response.calls][1:] == [("call_other", True)]
-    assert (response.calls[0].complete, response.verdict.told) == (False, "length")
+    assert (response.calls[0].complete, response.verdict.meaning_for_client) == (False, "length")
 
 
 @piecewise
@@ -522,7 +522,7 @@ def test_a_call_that_contradicts_what_has_passed_of_it_is_not_mixed_with_it(wire
     written = encoder.feed(CallReady(ToolCall(id, "look", {"n": 1}, '{"n": 1}')))
     response = decode(b"".join(events) + written + encoder.feed(Ended(Verdict("whole"))), wire)
     assert [(call.id, call.complete) for call in response.calls] == [(id, False)]
-    assert response.verdict.told == "length"
+    assert response.verdict.meaning_for_client == "length"
 
 
 @every_wire
@@ -535,7 +535,7 @@ def test_another_call_under_the_id_of_one_that_has_passed_whole_makes_a_cut_answ
         encoder = find_wire(wire).encoder("m", "resp_1")
         encoder.follow(passed)
         assert encoder.feed(CallReady(call)) == b""
-        assert decode(passed + encoder.feed(Ended(Verdict("whole"))), wire).verdict.told == told
+        assert decode(passed + encoder.feed(Ended(Verdict("whole"))), wire).verdict.meaning_for_client == told
 
 
 def test_numbers_beyond_64_bits_are_compared_as_they_were_sent() -> None:
@@ -545,7 +545,7 @@ def test_numbers_beyond_64_bits_are_compared_as_they_were_sent() -> None:
     encoder = find_wire("gemini").encoder("m", "r_1")
     encoder.follow(passed)
     assert encoder.feed(CallReady(call)) == b""
-    assert decode(passed + encoder.feed(Ended(Verdict("whole"))), "gemini").verdict.told == "done"
+    assert decode(passed + encoder.feed(Ended(Verdict("whole"))), "gemini").verdict.meaning_for_client == "done"
 
 
 @every_wire
@@ -565,7 +565,7 @@ def test_the_first_call_as_it_came_is_an_answer_of_its_own(wire: str) -> None:
     written = encoder.feed(UsageReported(Usage(11, 7))) + encoder.feed(Ended(Verdict("whole")))
     response = decode(passed + written, wire)
     assert [(call.id, call.arguments) for call in response.calls] == [(first.id, first.arguments)]
-    assert (response.verdict.kind, response.verdict.told) == ("whole", "done")
+    assert (response.verdict.kind, response.verdict.meaning_for_client) == ("whole", "done")
     if wire != "gemini":
         assert response.finish == decode(b"".join(events), wire).finish
 

@@ -272,13 +272,13 @@ class Tracing:
         if not self._redactor.covers(known := tuple(self._secrets())):
             self._redactor = Redactor((*secrets_in_environment(), *known))
 
-    def told(self, text: str) -> str:
+    def exportable(self, text: str) -> str:
         """The text as it may be exported, with secrets masked. Half a surrogate pair becomes a question mark: no
         exporter can send it."""
         return self._redactor.text(text).encode("utf-8", "replace").decode()
 
-    def told_json(self, value: Any) -> str:
-        return self.told(json_text(value))
+    def exportable_json(self, value: Any) -> str:
+        return self.exportable(json_text(value))
 
     def start(self, operation: str, of: str, kind: SpanKind, attributes: dict[str, Any], time: float) -> Span:
         """A span below that of the run."""

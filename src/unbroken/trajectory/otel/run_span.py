@@ -75,7 +75,7 @@ class RunTrace(Middleware):
             about["unbroken.run.goes_on"] = True
         if tracing.content:
             question = () if head.question is None else (head.question,)
-            about["gen_ai.input.messages"] = tracing.told_json(history((*head.messages, *question)))
+            about["gen_ai.input.messages"] = tracing.exportable_json(history((*head.messages, *question)))
         self._span = tracing.start("invoke_agent", head.agent, SpanKind.INTERNAL, about, head.clock.now())
         tracing.put_below(self._span)
         self._view = RunView()
@@ -122,15 +122,15 @@ class RunTrace(Middleware):
             case TextReplaced() | ReasoningReplaced():
                 self._note(self._span, event, length=len(event.text))
             case CallsIgnored():
-                self._note(self._span, event, names=[self._tracing.told(name) for name in event.names])
+                self._note(self._span, event, names=[self._tracing.exportable(name) for name in event.names])
             case LimitReached():
                 self._note(self._span, event, kind=event.kind, limit=event.limit)
             case ApprovalAsked():
-                told = self._tracing.told
-                self._note(self._span, event, name=told(event.name), call_id=told(event.call_id))
+                exportable = self._tracing.exportable
+                self._note(self._span, event, name=exportable(event.name), call_id=exportable(event.call_id))
             case ToolLate():
                 span = self._calls.span_of(event.call) or self._span
-                name = self._tracing.told(event.name)
+                name = self._tracing.exportable(event.name)
                 self._note(span, event, name=name, seconds=event.seconds, threads=event.threads)
             case RunFinished():
                 self._finished(event)
@@ -145,7 +145,7 @@ class RunTrace(Middleware):
             event,
             attempt=event.attempt,
             kind=event.kind,
-            reason=self._tracing.told(event.reason),
+            reason=self._tracing.exportable(event.reason),
             wait=event.wait,
             model=event.model,
             elsewhere=event.elsewhere,
@@ -175,7 +175,7 @@ class RunTrace(Middleware):
             about["unbroken.usage.estimated"] = True
         if self._tracing.content:
             said = answer(Assistant(event.text), event.stop_reason)
-            about["gen_ai.output.messages"] = self._tracing.told_json(said)
+            about["gen_ai.output.messages"] = self._tracing.exportable_json(said)
         self._span.set_attributes(about)
         self._end(event.time)
         if event.stop_reason != "waiting":  # a run that waits is counted when it has ended
@@ -184,7 +184,7 @@ class RunTrace(Middleware):
 
     def _failed(self, event: RunFailed) -> None:
         tells = self._tracing.content or is_foreign(event.error)
-        fail(self._span, event.error, self._tracing.told(event.message) if tells else "")
+        fail(self._span, event.error, self._tracing.exportable(event.message) if tells else "")
         self._end(event.time)
         seconds = round(self._tracing.clock.elapsed() - self._began, 9)
         self._tracing.instruments.run_ended(seconds, None, self._tracing.measured, {"error.type": event.error})

@@ -87,31 +87,31 @@ class CallSpans:
         span = self._begin(event)
         span.set_attribute("unbroken.call.early", event.early)
         if self._tracing.content:
-            span.set_attribute("gen_ai.tool.call.arguments", self._tracing.told_json(event.arguments))
+            span.set_attribute("gen_ai.tool.call.arguments", self._tracing.exportable_json(event.arguments))
         self._running[event.call] = span, self._tracing.within(span)
 
     def adopt(self, event: CallAdopted) -> None:
         if (running := self._running.pop(event.adopted, None)) is not None:
             self._running[event.call] = running
             running[0].set_attribute("unbroken.call.number", event.call)
-            running[0].set_attribute("gen_ai.tool.call.id", self._tracing.told(event.call_id))
+            running[0].set_attribute("gen_ai.tool.call.id", self._tracing.exportable(event.call_id))
 
     def finish(self, event: CallFinished) -> None:
         call, ran = self._view.by_number[event.call], event.call in self._running
         span = self._running.pop(event.call)[0] if ran else self._begin(event)
-        told, error = self._tracing.told, ERROR_TYPES[event.outcome]
+        exportable, error = self._tracing.exportable, ERROR_TYPES[event.outcome]
         span.set_attribute("unbroken.call.seconds", event.seconds)
         span.set_attribute("unbroken.call.outcome", event.outcome)
         if event.duplicate_of:
-            span.set_attribute("unbroken.call.duplicate_of", told(event.duplicate_of))
+            span.set_attribute("unbroken.call.duplicate_of", exportable(event.duplicate_of))
         if call.adopted is not None:
             span.set_attribute("unbroken.call.adopted", call.adopted)
         if ran and call.response_broke:
             span.set_attribute("unbroken.call.dropped", True)
         if self._tracing.content:
-            span.set_attribute("gen_ai.tool.call.result", told(event.text))
+            span.set_attribute("gen_ai.tool.call.result", exportable(event.text))
         if error:
-            fail(span, error, told(event.text) if self._tracing.content else "")
+            fail(span, error, exportable(event.text) if self._tracing.content else "")
         span.end(nanoseconds(call.finished if ran and call.finished is not None else event.time))
         self._measure(event, call, ran)
         self._measure_saved(call)
@@ -148,17 +148,17 @@ class CallSpans:
         return self._toolbox.get(name) if self._toolbox is not None else None
 
     def _begin(self, event: CallStarted | CallFinished) -> Span:
-        told, tool = self._tracing.told, self._tool(event.name)
+        exportable, tool = self._tracing.exportable, self._tool(event.name)
         about: dict[str, Any] = {
-            "gen_ai.tool.name": told(event.name),
-            "gen_ai.tool.call.id": told(event.call_id),
+            "gen_ai.tool.name": exportable(event.name),
+            "gen_ai.tool.call.id": exportable(event.call_id),
             "gen_ai.tool.type": "function",
             "unbroken.turn": event.turn,
             "unbroken.call.number": event.call,
         }
         if tool is not None and tool.spec.description:
-            about["gen_ai.tool.description"] = told(tool.spec.description)
-        return self._tracing.start("execute_tool", told(event.name), SpanKind.INTERNAL, about, event.time)
+            about["gen_ai.tool.description"] = exportable(tool.spec.description)
+        return self._tracing.start("execute_tool", exportable(event.name), SpanKind.INTERNAL, about, event.time)
 
 
 # Requests to a model, traced: a `chat` span for each, current while the model works, and its numbers. The retries of a
@@ -210,14 +210,14 @@ class Asking:
             self._take_end(delta)
 
     def _take_end(self, ended: Ended) -> None:
-        verdict, told = ended.verdict, self._tracing.told
+        verdict, exportable = ended.verdict, self._tracing.exportable
         if verdict.finish is not None:
-            self.span.set_attribute("gen_ai.response.finish_reasons", [told(verdict.finish)])
+            self.span.set_attribute("gen_ai.response.finish_reasons", [exportable(verdict.finish)])
         if verdict.model and (answered := Asked.named(verdict.model)).model != self._asked.model:
             self.span.set_attribute("gen_ai.response.model", answered.model)
         if self._hearing is not None:
             said = answer(ended.message or self._hearing.message, verdict.finish or verdict.kind)
-            self.span.set_attribute("gen_ai.output.messages", self._tracing.told_json(said))
+            self.span.set_attribute("gen_ai.output.messages", self._tracing.exportable_json(said))
         if verdict.failed:
             self.fail(verdict.kind, verdict.reason)
         elif not verdict.whole:  # still an answer: the model reads an error for a call that was cut
@@ -225,7 +225,7 @@ class Asking:
 
     def fail(self, error: str, words: str = "") -> None:
         self._error = error
-        fail(self.span, error, self._tracing.told(words))
+        fail(self.span, error, self._tracing.exportable(words))
 
     def end(self) -> None:
         """Ends the span. Works once: the end of a run ends requests that are still open."""
@@ -277,7 +277,7 @@ def _content(tracing: Tracing, request: Request) -> dict[str, Any]:
         "gen_ai.input.messages": history(request.messages),
         "gen_ai.tool.definitions": tools(request.tools),
     }
-    return {name: tracing.told_json(value) for name, value in found.items() if value}
+    return {name: tracing.exportable_json(value) for name, value in found.items() if value}
 
 
 async def traced(

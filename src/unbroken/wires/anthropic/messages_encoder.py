@@ -89,7 +89,7 @@ class MessagesEncoder:
             case Ended(verdict) if verdict.failed:
                 return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
             case Ended(verdict):
-                return self.end(verdict.told)
+                return self.end(verdict.meaning_for_client)
             case _:
                 return b""
 

@@ -83,7 +83,7 @@ class ChatEncoder:
             case Ended(verdict) if verdict.failed:
                 return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
             case Ended(verdict):
-                return self.end(verdict.told)
+                return self.end(verdict.meaning_for_client)
             case _:
                 return b""
 

@@ -92,7 +92,7 @@ class ResponsesEncoder:
             case Ended(verdict) if verdict.failed:
                 return events + self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
             case Ended(verdict):
-                return events + self.end(verdict.told)
+                return events + self.end(verdict.meaning_for_client)
             case _:
                 return events
 
