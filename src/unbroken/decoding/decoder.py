@@ -15,7 +15,7 @@ import orjson
 
 from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
-from unbroken.decoding.verdict import How, Witnesses, judge
+from unbroken.decoding.verdict import How, Evidence, judge
 from unbroken.deltas import Delta, Ended, Verdict
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
@@ -232,38 +232,14 @@ class Decoder:
         a.flush()
         calls = tuple(a.calls.in_order())
         text, reasoning = a.text_so_far, a.reasoning_so_far
-        verdict = judge(self._witnesses(text, len(reasoning), calls, cause, how))
+        broken = [call for call in calls if call.problem]
+        recognised, limit = self._reader.recognised, self._max_tokens
+        seen = Evidence(a, self._framer, recognised, self._cut, cause, how, text, reasoning, calls, broken, limit)
         value = self._reader.native()
         if a.calls.recovered_any and self.wire.native_has_text:
             value = None
         native = None if value is None else Native(self.wire.name, value, a.calls.native_ids())
-        return Ended(verdict, Assistant(text, calls, reasoning, native))
-
-    def _witnesses(self, text: str, reasoning: int, calls: tuple[ToolCall, ...], cause: str, how: How) -> Witnesses:
-        a = self._assembler
-        return Witnesses(
-            bytes_seen=self._framer.bytes_seen,
-            recognised=self._reader.recognised,
-            noise=self._framer.noise.decode("utf-8", "replace"),
-            cut=self._cut,
-            cause=cause,
-            how=how,
-            damaged=a.damaged,
-            terminal=a.terminal,
-            finish=a.finish_reason,
-            meaning=a.meaning,
-            error=a.failure,
-            text=len(text),
-            blank=not text.strip(),
-            reasoning=reasoning,
-            other=a.said_otherwise,
-            calls=len(calls),
-            server_calls=len(a.server_calls),
-            broken_calls=tuple([call for call in calls if call.problem]),
-            unfinished=a.calls.unfinished,
-            output_tokens=a.last_usage.output_tokens if a.last_usage else 0,
-            max_tokens=self._max_tokens,
-        )
+        return Ended(judge(seen), Assistant(text, calls, reasoning, native))
 
 
 def _never(data: bytes) -> bool:

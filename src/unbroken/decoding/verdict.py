@@ -14,10 +14,12 @@ from typing import Literal, TypeAlias, cast
 
 import orjson
 
+from unbroken.decoding.assembler import Assembler
 from unbroken.deltas import Meaning, Verdict, VerdictKind
 from unbroken.errors import ContextTooLong, ProviderError, RateLimited, TimedOut, Unavailable, Unreachable
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import dump_arguments
+from unbroken.wires.sse import Framer
 from unbroken.wires.values import as_dict, as_list
 
 # Classifies a provider's error object, however it is worded: may a retry help?
@@ -249,39 +251,29 @@ How: TypeAlias = Literal["unfinished", "lost", "silent", "late"]
 
 
 @dataclass(slots=True)
-class Witnesses:
+class Evidence:
     """What was seen of a response when its body had ended."""
 
-    bytes_seen: int
+    received: Assembler
+    framer: Framer
     recognised: bool
     """At least one event was of the wire."""
-    noise: str
-    """The first line that was not an event, for instance of an HTML page."""
     cut: bool
     """The body ended in the middle of an event."""
     cause: str
     """Why the bytes ended, if it was not the provider that ended them."""
     how: How
     """The kind of that."""
-    damaged: str
-    terminal: bool
-    finish: str | None
-    meaning: Meaning
-    error: Json
-    text: int
-    """Characters of text."""
-    blank: bool
-    """The text is nothing but white space."""
-    reasoning: int
-    other: bool
-    """Something that is neither text nor a call: an image, a sound."""
-    calls: int
-    server_calls: int
-    broken_calls: tuple[ToolCall, ...]
-    unfinished: bool
-    """One of them would be complete if more had arrived."""
-    output_tokens: int
+    text: str
+    reasoning: str
+    calls: tuple[ToolCall, ...]
+    broken_calls: list[ToolCall]
     max_tokens: int | None
+
+    @property
+    def noise(self) -> str:
+        """The first line that was not an event, for instance of an HTML page."""
+        return self.framer.noise.decode("utf-8", "replace")
 
 
 LONGEST = 500
@@ -290,13 +282,15 @@ _HTML = re.compile(r"\s*<[!/a-zA-Z]")
 _SAY_CALLS = ("tool_calls", "function_call", "tool_use")
 
 
-def judge(seen: Witnesses) -> Verdict:
+def judge(seen: Evidence) -> Verdict:
     kind, reason = _kind(seen)
-    names = tuple(call.name for call in seen.broken_calls)
+    received = seen.received
     # Some servers report that they were done although the token limit cut them.
-    meaning = "length" if kind == "cut_call" and _met_its_limit(seen) else seen.meaning
+    meaning = "length" if kind == "cut_call" and _met_its_limit(seen) else received.meaning
     again = kind != "whole" and _again(kind, meaning, seen)
-    return Verdict(kind, reason, seen.finish, meaning, seen.bytes_seen, seen.text, names, seen.error, again)
+    names = tuple([call.name for call in seen.broken_calls])
+    size = seen.framer.bytes_seen
+    return Verdict(kind, reason, received.finish_reason, meaning, size, len(seen.text), names, received.failure, again)
 
 
 def judge_failure(error: ProviderError) -> Verdict:
@@ -317,55 +311,64 @@ def judge_failure(error: ProviderError) -> Verdict:
     return Verdict(kind, str(error), again=kind != "late")
 
 
-def _again(kind: VerdictKind, meaning: Meaning, seen: Witnesses) -> bool:
+def _again(kind: VerdictKind, meaning: Meaning, seen: Evidence) -> bool:
     if kind == "error":
-        return complaint_of(seen.error) != "refused"
+        return complaint_of(seen.received.failure) != "refused"
     if kind == "cut_call":
         # The limit would cut it again; and complete but wrong arguments are the model's mistake, which it reads as an
         # error.
-        return (seen.unfinished or not seen.broken_calls) and meaning != "length"
+        return (seen.received.calls.unfinished or not seen.broken_calls) and meaning != "length"
     return kind not in ("late", "too_long")
 
 
-def _met_its_limit(seen: Witnesses) -> bool:
-    return seen.meaning == "length" or (seen.max_tokens is not None and seen.output_tokens >= seen.max_tokens)
+def _met_its_limit(seen: Evidence) -> bool:
+    usage, limit = seen.received.last_usage, seen.max_tokens
+    return seen.received.meaning == "length" or (
+        limit is not None and usage is not None and usage.output_tokens >= limit
+    )
 
 
-def _kind(seen: Witnesses) -> tuple[VerdictKind, str]:
-    names = ", ".join(call.name or "a call without a name" for call in seen.broken_calls)
-    if seen.error is not None:
-        kind = "too_long" if complaint_of(seen.error) == "too_long" else "error"
-        return kind, f"the provider sent an error: {error_text(seen.error)[:LONGEST]}"
-    if seen.bytes_seen == 0:
+def _kind(seen: Evidence) -> tuple[VerdictKind, str]:
+    received, framer = seen.received, seen.framer
+    if received.failure is not None:
+        kind = "too_long" if complaint_of(received.failure) == "too_long" else "error"
+        return kind, f"the provider sent an error: {error_text(received.failure)[:LONGEST]}"
+    if framer.bytes_seen == 0:
         kind = "foreign" if seen.how == "unfinished" else seen.how
         return kind, f"the body is empty{f': {seen.cause}' if seen.cause else ''}"
-    if not seen.recognised and not seen.cut and (seen.noise or not seen.damaged):
+    if not seen.recognised and not seen.cut and (framer.noise or not received.damaged):
         return "foreign", _foreign(seen)
-    if seen.damaged:
-        return "damaged", seen.damaged
-    if not seen.terminal:
-        calls = f"; calls not complete: {names}" if names else ""
+    if received.damaged:
+        return "damaged", received.damaged
+    if not received.terminal:
+        calls = f"; calls not complete: {_names(seen)}" if seen.broken_calls else ""
         end = seen.cause or "the body ended without the terminal sign of its wire"
         return seen.how, f"{end}{calls}"
-    if _HTML.match(seen.noise):
+    if framer.noise and _HTML.match(seen.noise):
         return "damaged", f"the stream contains HTML: {seen.noise}"
+    finish = received.finish_reason
     if seen.broken_calls:
         if _met_its_limit(seen):
-            return "cut_call", f"the token limit cut the call: {names} (finish reason {seen.finish!r})"
-        problem = seen.broken_calls[0].problem
-        said = f"the finish reason is {seen.finish!r}, but"
-        if seen.unfinished:
-            return "cut_call", f"{said} the arguments are not complete: {names}"
-        return "cut_call", f"{said} not every call can run: {names}: {problem}"
-    if seen.finish in _SAY_CALLS and not (seen.calls or seen.server_calls):
-        return "cut_call", f"the finish reason is {seen.finish!r}, but no call came"
-    if seen.blank and not (seen.calls or seen.server_calls or seen.other) and seen.meaning in ("done", "other"):
+            return "cut_call", f"the token limit cut the call: {_names(seen)} (finish reason {finish!r})"
+        if received.calls.unfinished:
+            return "cut_call", f"the finish reason is {finish!r}, but the arguments are not complete: {_names(seen)}"
+        problem = f"{_names(seen)}: {seen.broken_calls[0].problem}"
+        return "cut_call", f"the finish reason is {finish!r}, but not every call can run: {problem}"
+    if seen.calls or received.server_calls:
+        return "whole", ""
+    if finish in _SAY_CALLS:
+        return "cut_call", f"the finish reason is {finish!r}, but no call came"
+    if not (seen.text.strip() or received.said_otherwise) and received.meaning in ("done", "other"):
         what = "only reasoning" if seen.reasoning else "nothing"
         return "empty", f"the response ended as it should and says {what}"
     return "whole", ""
 
 
-def _foreign(seen: Witnesses) -> str:
+def _names(seen: Evidence) -> str:
+    return ", ".join([call.name or "a call without a name" for call in seen.broken_calls])
+
+
+def _foreign(seen: Evidence) -> str:
     if _HTML.match(seen.noise):
         return f"the body is HTML, not a response: {seen.noise}"
     if seen.noise:
