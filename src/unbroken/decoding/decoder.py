@@ -15,7 +15,7 @@ import orjson
 
 from unbroken.decoding.assembler import Assembler
 from unbroken.decoding.prose import Prose
-from unbroken.decoding.verdict import How, Evidence, judge
+from unbroken.decoding.verdict import Evidence, How, judge
 from unbroken.deltas import Delta, Ended, Verdict
 from unbroken.errors import NotAResponse, StreamError, UserError
 from unbroken.messages import Assistant, Json, Native, Request, ServerCall, ToolCall, Usage
