@@ -24,7 +24,8 @@ from unbroken.events import RequestSent, TextAdded, TextFinished, TextReplaced
 from unbroken.messages import Assistant, ToolCall, ToolResult, User
 from unbroken.tools.approval import Approval, Wait
 from unbroken.tools.caller import Prepared, note, number_identical, prepare, ran_and_failed
-from unbroken.tools.execution import EARLIER_FAILED, NOT_ASKED_AGAIN, NOT_IN_MESSAGE, Batch
+from unbroken.tools.entry import EARLIER_FAILED
+from unbroken.tools.execution import NOT_ASKED_AGAIN, NOT_IN_MESSAGE, Batch
 from unbroken.tools.schedule import Schedule
 from unbroken.tools.schema import ArgumentsDoNotFit
 from unbroken.tools.toolbox import Toolbox
@@ -204,7 +205,8 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     earlier = run.transcript.answered
     results = await batch.seal(prepared, decisions)
     given = [*earlier, *[result for result in results if result is not None]]
-    repetition, took = run.repetition, batch.seconds()
+    repetition, order = run.repetition, batch.order
+    took = order.seconds()
     if len(prepared) > 1 and run.plan.schedule is Schedule.EAGER:
         run.plan.order_hint.note(prepared, took)
     for each, result, seconds in zip(prepared, results, took, strict=True):
@@ -216,8 +218,12 @@ async def _run_calls(run: Run, batch: Batch, prepared: Sequence[Prepared], decis
     repeated = not repetition.calm and any(repetition.verdict(each) == "refuse" for each in prepared)
     repetition.next_round(prepared)
     if None in results:
-        run.pending, run.uncertain, run.decided = batch.pending, batch.uncertain, batch.decided
-        run.numbers = batch.numbers
+        run.pending, run.uncertain, run.decided, run.numbers = (
+            order.pending,
+            order.uncertain,
+            order.decided,
+            order.numbers,
+        )
         return "waiting"
     if run.output:
         return "answered"

@@ -6,13 +6,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from unbroken.messages import Json, ToolCall, ToolResult
-from unbroken.tools.caller import Attempt, failure, in_words
+from unbroken.tools.caller import Attempt, Prepared, failure, in_words, not_executed
 from unbroken.tools.context import CallContext
+from unbroken.tools.entry import Entry
 from unbroken.tools.threads import call_anywhere
 from unbroken.tools.tool import Tool, Verify
 from unbroken.validation import checked
@@ -59,6 +60,36 @@ async def ask(on_approval: OnApproval, call: ToolCall) -> Approval:
     if isinstance(decision, Allow | Deny | Edit | Wait):
         return decision
     return Deny(f"the approval failed: on_approval returned {decision!r}, and not Allow, Deny, Edit or Wait")
+
+
+def decide(entry: Entry, decision: Approval | ToolResult, prepare: Callable[[ToolCall], Prepared]) -> ToolResult | None:
+    """Applies an approver's decision about a call. Returns the result of a call that does not run. `prepare` is called
+    for a call whose arguments were edited."""
+    call, prepared = entry.call, entry.prepared
+    match decision:
+        case ToolResult():
+            return replace(decision, call_id=call.id, name=call.name)
+        case Allow():
+            entry.approved = True
+        case Edit(arguments):
+            entry.approved, entry.original = True, prepared
+            entry.prepared = edited = prepare(replace(call, arguments=arguments))
+            edited.number, edited.uncertain = prepared.number, prepared.uncertain
+            if edited.refusal:
+                return refused(edited)
+        case Deny(reason):
+            why = f"denied: {reason}" if reason else "denied"
+            return unknown(call, f"running it again was {why}") if prepared.uncertain else not_executed(call, why)
+        case Wait():
+            entry.state = "pending"
+    return None
+
+
+def refused(prepared: Prepared) -> ToolResult:
+    """The result of a call that cannot run."""
+    if prepared.uncertain:
+        return unknown(prepared.call, f"it cannot run now: {prepared.refusal}")
+    return failure(prepared.call, prepared.refusal, "not_executed")
 
 
 # What to do with a call that had started when its run stopped, because its process died or it was cancelled: nobody

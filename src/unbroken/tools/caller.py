@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import orjson
 
 from unbroken.clock import Clock, TimeLimit
+from unbroken.errors import RecordingFailed
 from unbroken.events import ToolLate
 from unbroken.messages import Json, Outcome, Part, ToolCall, ToolResult
 from unbroken.tools.context import CallContext
@@ -42,6 +43,8 @@ SAFE = "the tool failed ({kind}); the details are not shown here"
 
 PASSWORD = re.compile(r"(?P<before>://[^/@\s:]*:)(?P<password>[^/\s]+)(?=@)")
 """The credentials of an address, up to its last `@`."""
+
+NOT_EXECUTED = "not executed"
 
 QUOTED = 200
 """How many characters of refused arguments are quoted."""
@@ -148,6 +151,10 @@ def failure(call: ToolCall, message: str, outcome: Outcome = "failed") -> ToolRe
     return ToolResult(call.id, to_parts(f"Error: {message}"), error=True, name=call.name, ended_as=ended_as)
 
 
+def not_executed(call: ToolCall, reason: str) -> ToolResult:
+    return failure(call, f"{NOT_EXECUTED}: {reason}", "not_executed")
+
+
 def ran_and_failed(result: ToolResult) -> bool:
     """Did its tool run and fail? A call that the run cancelled did not."""
     return result.error and result.outcome not in ("not_executed", "cancelled")
@@ -187,6 +194,19 @@ def _words_of(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - a foreign exception's own __str__ may fail
         return type(error).__name__
+
+
+async def run_safely(caller: Caller, call: ToolCall, context: CallContext[Any]) -> ToolResult:
+    """The result of a caller that may break its promises not to raise and to return the result of this call."""
+    try:
+        result = await caller(call, context)
+    except RecordingFailed:
+        raise
+    except Exception as error:  # noqa: BLE001 - a foreign `Caller`
+        return failure(call, in_words(error))
+    if not isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - a foreign `Caller`
+        return failure(call, f"what runs the tools gave {type(result).__name__}, and no ToolResult")
+    return result if result.call_id == call.id else replace(result, call_id=call.id)
 
 
 class ToolCaller:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import islice
 from math import inf
 from typing import Any
 
+from unbroken.messages import ToolCall
+from unbroken.tools.approval import Allow, Approval, Edit
 from unbroken.tools.caller import Prepared
-from unbroken.tools.entry import Entry
+from unbroken.tools.entry import Entry, Tasks
 
 
 class Schedule(Enum):
@@ -40,8 +43,9 @@ class Schedule(Enum):
         return self is Schedule.SEQUENTIAL
 
 
-# Which calls of one message may overtake others: while it is being written (`Front`), and once it is complete (`Way`).
-# Both use lookups instead of comparing calls pairwise, because a message may have a thousand. Nothing runs here.
+# Which calls of one message may overtake others: while it is being written (`Front`, `EarlyReads`), and once it is
+# complete (`Way`, `Order`). Lookups instead of comparing calls pairwise, because a message may have a thousand. Nothing
+# runs here.
 
 
 class Front:
@@ -112,6 +116,69 @@ class Front:
         return self._place > before
 
 
+class EarlyReads:
+    """The reads of a message that is being written, and which of them may start: those are returned once, and are
+    running from then on."""
+
+    __slots__ = ("_busy", "_first", "_front", "_held_back")
+
+    def __init__(self) -> None:
+        self._busy: dict[Any, int] = {}
+        """How many calls run, by key. They continue if the message breaks off."""
+        self.restart()
+
+    def restart(self) -> None:
+        """The message is written again, from its beginning."""
+        self._front = Front()
+        self._first: dict[str, Entry] = {}
+        """The first of identical calls: the others share its execution, or adopt the orphan that stands here."""
+        self._held_back: dict[Entry, None] = {}
+        """Reads that are complete and could not start yet."""
+
+    def open(self, index: int, surely_read: bool) -> None:
+        self._front.open(index, surely_read)
+
+    def withdraw(self, index: int) -> None:
+        self._front.withdraw(index)
+
+    def submit(self, entry: Entry, orphan: Entry | None) -> list[Entry]:
+        """The call is complete. One that may adopt an orphan waits until all calls before it are known."""
+        prepared = entry.prepared
+        tool = prepared.tool
+        self._first.setdefault(prepared.fingerprint, orphan or entry)
+        moved = self._front.ready(prepared)
+        if not (tool is None or tool.function is None or prepared.asks or prepared.refusal) and tool.effect == "read":
+            self._held_back[entry] = None
+            if not moved:
+                return self._startable([entry]) if self._front.reaches(prepared.call.index) else []
+        return self.startable() if moved else []
+
+    def ended(self, key: Any) -> None:
+        """A call that had started has ended: its key is free for the next one."""
+        self._busy[key] = self._busy.get(key, 0) - 1
+
+    def startable(self) -> list[Entry]:
+        return self._startable(list(self._held_back))
+
+    def _startable(self, entries: list[Entry]) -> list[Entry]:
+        found: list[Entry] = []
+        for entry in entries:
+            prepared = entry.prepared
+            key = prepared.key
+            if (
+                entry.state == "waiting"
+                and self._first[prepared.fingerprint] is entry
+                and self._front.lets_pass(prepared)
+                and (key is None or self._busy.get(key, 0) <= 0)
+            ):
+                entry.state = "running"
+                del self._held_back[entry]
+                if key is not None:
+                    self._busy[key] = self._busy.get(key, 0) + 1
+                found.append(entry)
+        return found
+
+
 class Way:
     """Which unfinished calls block a later one, once the message is complete.
 
@@ -152,6 +219,84 @@ class Way:
             (keyed and key is not None) or (read and effect == "read") or (overlaps and overlap)
             for keyed, read, overlaps in self._in_the_way
         )
+
+
+class Order:
+    """The calls of a complete message in call order, and which of them may start now."""
+
+    __slots__ = ("_finished", "_schedule", "adopted", "entries", "some_wait", "withdrawn")
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._finished = 0
+        """How many entries at the beginning are finished."""
+        self.entries: list[Entry] = []
+        self.withdrawn: list[Entry] = []
+        """Calls that are not in the message, some of which were cancelled and have not ended yet."""
+        self.adopted = False
+        """Some call has adopted an orphan."""
+        self.some_wait = False
+        """Some call may start after the end of another one."""
+
+    def fill(self, entries: Iterable[Entry]) -> None:
+        self.entries = list(entries)
+        self.some_wait = "waiting" in [entry.state for entry in self.entries]
+
+    def free(self, tasks: Tasks) -> Iterator[Entry]:
+        """Yields the calls that nothing before them blocks. Their state has to be changed before the next one."""
+        way = Way(self._schedule)
+        entries = self.entries
+        self.some_wait = False
+        for entry in self.withdrawn:
+            if entry.task in tasks:  # it was cancelled and has not ended yet
+                way.block(entry.prepared, True)
+        while self._finished < len(entries) and entries[self._finished].finished:
+            self._finished += 1
+        for entry in islice(entries, self._finished, None):
+            if entry.state == "waiting" and entry.twin is None and not way.bars(entry.prepared) and self._fits(entry):
+                yield entry
+            if not entry.finished:
+                self.some_wait = self.some_wait or entry.state == "waiting"
+                way.block(entry.prepared, entry.started or entry.state == "running")
+                if way.closed:
+                    self.some_wait = self.some_wait or entry is not entries[-1]
+                    break
+
+    @property
+    def pending(self) -> tuple[ToolCall, ...]:
+        """Calls that wait for an outside decision, without those that only wait for them."""
+        return tuple(entry.call for entry in self.entries if entry.state == "pending")
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """The ids of those that may have taken effect before their process died."""
+        entries = self.entries
+        return tuple(entry.call.id for entry in entries if entry.state == "pending" and entry.prepared.waits)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of the calls that have no result yet, by their ids."""
+        return {entry.call.id: entry.prepared.number for entry in self.entries if entry.result is None}
+
+    @property
+    def decided(self) -> dict[str, Approval]:
+        """Decisions about calls that could not run yet: they stay valid when the run is resumed."""
+        return {
+            entry.call.id: Allow() if entry.original is None else Edit(entry.call.arguments or {})
+            for entry in self.entries
+            if entry.approved and not entry.started
+        }
+
+    def seconds(self) -> list[float]:
+        """How long the tool of each call ran, in call order."""
+        return [entry.seconds for entry in self.entries]
+
+    def _fits(self, entry: Entry) -> bool:
+        """An edit may give a call the key of a later one that runs already; and a later one that was adopted runs."""
+        key = entry.prepared.key
+        if key is None or (entry.original is None and not self.adopted):
+            return True
+        return not any(other.state == "running" and other.prepared.key == key for other in self.entries)
 
 
 def disturbs(write: Prepared, read: Prepared) -> bool:
