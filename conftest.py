@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores interrupts, and so would every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ["UNBROKEN_PROVIDERS"] = ""  # a developer's own rows change nothing here
+os.environ["UNBROKEN_PROVIDERS"] = ""  # a developer's own provider profiles must not change the tests
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]

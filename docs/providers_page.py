@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from unbroken.models.provider_files import FIELDS, QUIRKS, VARIABLE
-from unbroken.models.providers import ROWS, Provider
+from unbroken.models.providers import PROFILES, Provider
 from unbroken.models.quirks import ALL_CHOICES, Quirks
 from unbroken.wires import WIRES
 
 _HEAD = """\
 # Providers
 
-<!-- Made from src/unbroken/models/providers.py: `python docs/providers_page.py > docs/providers.md` -->
+<!-- Generated from src/unbroken/models/providers.py: `python docs/providers_page.py > docs/providers.md` -->
 
-A model is named `provider:model`; the model's own name may hold colons and slashes.
+A model is named `provider:model`; the model's own name may contain colons and slashes.
 
 ```python
 from unbroken import connect
@@ -26,26 +26,26 @@ model = connect("openai:my-model", base_url="http://127.0.0.1:8000/v1")  # any O
 ```
 
 - **Keys** come from the variable in the table, or from `api_key=`: a string, or a function (plain or async) that
-  gives one for each request. A model with a `base_url` of your own needs none. A header of that name in `headers=`, and
-  a user in `base_url`, come before a key of the environment. Keys, and the values of `headers=` and `query=`, stand in
-  no error, log or `repr`.
-- **`base_url`** points to another server of the same wire, with or without `/v1`, or to the whole address of an
-  endpoint. `openai:` and `openai-chat:` then speak openai-chat, which such servers do; `wire=` says otherwise.
+  returns one for each request. If you pass a `base_url`, no key is needed. A header of that name in `headers=` and a
+  user in `base_url` take precedence over a key from the environment. Keys, and the values of `headers=` and `query=`,
+  never appear in an error, log or `repr`.
+- **`base_url`** points to another server with the same wire, with or without `/v1`, or is the full address of an
+  endpoint. `openai:` and `openai-chat:` then use openai-chat, as such servers do; change that with `wire=`.
 - **`wire=`** picks another of a provider's wires: `connect("openai:gpt-5", wire="openai-chat")`.
 - **Settings**: `temperature`, `top_p`, `max_tokens`, `stop`, `seed`, `reasoning` (none, minimal, low, medium, high or
-  xhigh), `cache`, `headers`, `query`, `extra` (merged into each body last, as it is), `organization`, `project`,
-  `location`, `api_version`. What a request says itself comes first.
-- **Time-outs** in seconds, `None` waits for ever: `connect_timeout=10`, `first_byte=120` (from the connection to the
-  first byte of the answer), `idle=60` (between two reads), `total=None`. The time that your own code takes between two
-  deltas counts only for `total`.
+  xhigh), `cache`, `headers`, `query`, `extra` (merged into each body last, unchanged), `organization`, `project`,
+  `location`, `api_version`. The values in a request take precedence.
+- **Time-outs** in seconds (`None` means no limit): `connect_timeout=10`, `first_byte=120` (from the connection to the
+  first byte of the response), `idle=60` (between two reads), `total=None`. The time that your own code takes between
+  two deltas counts only for `total`.
 - **Before the first byte** a failure raises a `ProviderError` (`Unauthorized`, `ModelNotFound`, `RequestRefused`,
   `RateLimited`, `Unavailable`, `Unreachable`, `TimedOut`) with `status` and `retry_after`. **After it** a lost
-  connection or silence is no exception: the last delta is `Ended`, and its verdict says what became of the response.
-- **Connections** are shared by all models on one event loop, kept for 50 idle seconds, and closed with the loop. A kept
-  connection that turns out to be dead before anything came back is replaced and the request sent again, as all clients
-  do: a server that read the request and closed without an answer gets it twice. Redirects are not followed, because
-  the key would go with them.
-- **Proxies** come from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` as they stand when `connect` is called
+  connection or silence raises nothing: the last delta is `Ended`, and its verdict describes what went wrong.
+- **Connections** are shared by all models on one event loop, kept for 50 idle seconds, and closed with the loop. If a
+  kept connection turns out to be dead before any byte of the response, it is replaced and the request is sent again, as
+  all clients do: a server that read the request and closed without a response gets it twice. Redirects are not
+  followed, because that would send the key to another server.
+- **Proxies** come from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` as they are set when `connect` is called
   (http and https proxies; never for this machine's own addresses), certificates from `SSL_CERT_FILE` and
   `SSL_CERT_DIR`.
 
@@ -58,59 +58,59 @@ def _keys(names: Iterable[str], words: Mapping[str, str]) -> str:
     return "".join(f"| `{name}` | {words[name]} |\n" for name in names)
 
 
-_ROW_KEYS = {
-    "title": "its name for people",
-    "wire": "openai-chat, openai-responses, anthropic-messages or gemini; quirks of another wire are not taken over",
-    "base_url": "where it is, with its `/v1`",
-    "keys": "variables that may hold the key; the first that is set counts",
-    "several_calls": "does it give several calls in one response? For people only",
+_PROFILE_KEYS = {
+    "title": "the name that people read",
+    "wire": "openai-chat, openai-responses, anthropic-messages or gemini; quirks of another wire are not inherited",
+    "base_url": "its address, including `/v1`",
+    "keys": "variables that may hold the key; the first one that is set is used",
+    "several_calls": "whether it returns several calls in one response; for information only",
     "known_from": '"recorded" or "documented, not tried"',
-    "needs_key": "true: without a key it is not even asked",
-    "other_wires": 'more wires that it speaks: `{ anthropic-messages = "https://…" }`',
-    "elsewhere": "the row that counts once `base_url=` is given",
+    "needs_key": "true: without a key no request is sent",
+    "other_wires": 'other wires that it supports: `{ anthropic-messages = "https://…" }`',
+    "elsewhere": "the profile to use if `base_url=` is given",
     "base_url_variables": "variables that may hold the base URL",
-    "parts": "settings that stand as `{project}` or `{location}` in `base_url`, with their variables",
+    "parts": "settings that replace `{project}` or `{location}` in `base_url`, with their variables",
     "port": "the port of a base URL that has neither scheme nor port",
-    "prefix": "what stands between the base URL and the wire's path",
-    "path": "what follows the base URL, with `{model}` and `{method}` in it",
-    "dated_path": "the same when `api_version` is given",
+    "prefix": "the path between the base URL and the wire's path",
+    "path": "the path after the base URL; it may contain `{model}` and `{method}`",
+    "dated_path": "the same if `api_version` is given",
     "version_variables": "variables that may hold `api_version`",
-    "key_header": "bearer, x-api-key, x-goog-api-key or api-key, where it is not as the wire has it",
-    "note": "for people",
+    "key_header": "bearer, x-api-key, x-goog-api-key or api-key, if it differs from the wire",
+    "note": "a note for people",
     "aliases": "other names",
 }
 _QUIRK_KEYS = {
-    "rename": 'keys of the body under another name: `{ max_tokens = "max_completion_tokens" }`',
+    "rename": 'keys of the body with another name: `{ max_tokens = "max_completion_tokens" }`',
     "drop": "keys of the body that are left out",
-    "add": "keys that every body has",
-    "reasoning": "what the body has for an effort, `*` for all others: `{ none = { thinking = false } }`",
-    "choices": "the choices of tools that it takes, of auto, none, required and one",
-    "asks_for_several": "it gives one call at a time unless the request asks for several",
+    "add": "keys that are added to every body",
+    "reasoning": "the keys of the body for an effort, `*` for all others: `{ none = { thinking = false } }`",
+    "choices": "the tool choices that it accepts, out of auto, none, required and one",
+    "asks_for_several": "it returns one call at a time unless the request asks for several",
     "call_ids": 'a rule for ids: `{ longest = 9, shortest = 9, allowed = "[A-Za-z0-9]" }`',
-    "no_call_ids": "calls and results go without ids (gemini)",
-    "stream_with_tools": "false: a request with tools is sent unstreamed",
-    "strict": "false: tools go without `strict`",
-    "lost_reasoning": "where it demands its own reasoning back and that is gone: `blank`, `off` or `placeholder`",
-    "prose": "false: calls in the text are not looked for",
+    "no_call_ids": "calls and results are sent without ids (gemini)",
+    "stream_with_tools": "false: a request with tools is sent without streaming",
+    "strict": "false: tools are sent without `strict`",
+    "lost_reasoning": "what to do if it requires its own reasoning back and that is lost: blank, off or placeholder",
+    "prose": "false: do not look for calls in the text",
 }
 
 _QUIRKS = """
-"Recorded": several calls in one response of this provider are among the recordings that the decoders are tested with.
-"Documented, not tried": it stands in somebody's documents; nobody here has seen it.
+"Recorded": the recordings that the decoders are tested with contain several calls in one response of this provider.
+"Documented, not tried": it is taken from documentation; nobody here has tried it.
 
-## What is done otherwise than the wire says
+## How providers differ from their wire
 
 | provider | |
 |---|---|
 """
 
 _OWN = f"""
-## Rows of your own
+## Your own provider profiles
 
-A provider that is not in the table, or that does otherwise than its row says, gets a row in your own file:
-`~/.config/unbroken/providers.toml` (or under `XDG_CONFIG_HOME`), or the file that `{VARIABLE}` names; set to
-nothing, that variable switches the file off. [`unbroken probe`](probe.md) asks a server what it can do and writes its
-row.
+If a provider is not in the table, or differs from its profile, write a profile in your own file:
+`~/.config/unbroken/providers.toml` (or under `XDG_CONFIG_HOME`), or the file named by `{VARIABLE}`; set that variable
+to an empty string to switch the file off. [`unbroken probe`](probe.md) tests what a server can do and writes its
+profile.
 
 ```toml
 [providers.mine]
@@ -118,48 +118,51 @@ base_url = "http://127.0.0.1:9000/v1"
 keys = ["MY_SERVER_KEY"]          # variables, never the key itself
 
 [providers.mine.quirks]
-stream_with_tools = false         # ask whole when there are tools
-choices = ["auto", "required"]    # it knows no other tool_choice
+stream_with_tools = false         # no streaming if the request has tools
+choices = ["auto", "required"]    # the only values of tool_choice that it accepts
 ```
 
-`connect("mine:qwen3")` and `--model mine:qwen3` then just work. A row starts from `compatible`, or from the row that it
-is `like`; one by the name of a known provider changes that provider. What is wrong in the file is told in one line,
-with the file, the row and the key. The file is read when a model is connected, and again only after it changed.
+`connect("mine:qwen3")` and `--model mine:qwen3` then just work. A profile starts from `compatible`, or from the one
+that `like` names; a profile with the name of a known provider changes that provider. A mistake in the file is reported
+in one line, with the file, the profile and the key. The file is read when a model is connected, and again only if it
+has changed.
 
 | key | of `[providers.NAME]` |
 |---|---|
-| `like` | the row to start from |
-{_keys(FIELDS, _ROW_KEYS)}
+| `like` | the profile to start from |
+{_keys(FIELDS, _PROFILE_KEYS)}
 | key | of `[providers.NAME.quirks]` |
 |---|---|
 {_keys(QUIRKS, _QUIRK_KEYS)}"""
 
 
 def make_page() -> str:
-    rows = "".join(_row(row) for row in ROWS)
-    quirks = "".join(f"| {row.title} | {' '.join(said)} |\n" for row in ROWS if (said := _said(row)))
+    rows = "".join(_table_row(profile) for profile in PROFILES)
+    quirks = "".join(f"| {profile.title} | {' '.join(lines)} |\n" for profile in PROFILES if (lines := _notes(profile)))
     return f"{_HEAD}{rows}{_QUIRKS}{quirks}{_OWN}"
 
 
-def _row(row: Provider) -> str:
-    names = ", ".join(f"`{name}:`" for name in (row.name, *row.aliases))
-    wires = ", ".join([row.wire, *row.other_wires])
-    keys = " or ".join(f"`{key}`" for key in row.keys) or "`api_key=`"
-    address = f"`{row.base_url}`" if row.base_url else "`base_url=`"
-    if row.base_url_variables:
-        address += " or " + " or ".join(f"`{variable}`" for variable in row.base_url_variables)
-    several = {True: "yes", False: "no", None: "depends on the model"}[row.several_calls]
-    optional = "" if row.needs_key else " (optional)"
-    return f"| {row.title} | {names} | {wires} | {keys}{optional} | {address} | {several} | {row.known_from} |\n"
+def _table_row(profile: Provider) -> str:
+    names = ", ".join(f"`{name}:`" for name in (profile.name, *profile.aliases))
+    wires = ", ".join([profile.wire, *profile.other_wires])
+    keys = " or ".join(f"`{key}`" for key in profile.keys) or "`api_key=`"
+    address = f"`{profile.base_url}`" if profile.base_url else "`base_url=`"
+    if profile.base_url_variables:
+        address += " or " + " or ".join(f"`{variable}`" for variable in profile.base_url_variables)
+    several = {True: "yes", False: "no", None: "depends on the model"}[profile.several_calls]
+    optional = "" if profile.needs_key else " (optional)"
+    cells = profile.title, names, wires, f"{keys}{optional}", address, several, profile.known_from
+    return f"| {' | '.join(cells)} |\n"
 
 
-def _said(row: Provider) -> list[str]:
-    said = [*_spelling(row.quirks), *_asking(row)]
-    if row.key_header:
-        said.append(f"The key goes into the header of {row.key_header}, not of {WIRES[row.wire].http.key_header}.")
-    if row.note:
-        said.append(row.note)
-    return said
+def _notes(profile: Provider) -> list[str]:
+    notes = [*_differences_in_body(profile.quirks), *_differences_in_calling(profile)]
+    if profile.key_header:
+        wires_header = WIRES[profile.wire].http.key_header
+        notes.append(f"The key is sent in the {profile.key_header} header instead of {wires_header}.")
+    if profile.note:
+        notes.append(profile.note)
+    return notes
 
 
 _LOST = {
@@ -169,39 +172,39 @@ _LOST = {
 }
 
 
-def _spelling(quirks: Quirks) -> list[str]:
-    said = [f"`{key}` is sent as `{name}`." for key, name in quirks.rename.items()]
+def _differences_in_body(quirks: Quirks) -> list[str]:
+    notes = [f"`{key}` is sent as `{name}`." for key, name in quirks.rename.items()]
     if quirks.drop:
-        said.append(f"Left out: {', '.join(f'`{key}`' for key in sorted(quirks.drop))}.")
-    said += [f"`{key}` is always sent." for key in quirks.add]
+        notes.append(f"Left out: {', '.join(f'`{key}`' for key in sorted(quirks.drop))}.")
+    notes += [f"`{key}` is always sent." for key in quirks.add]
     if quirks.reasoning:
         fields = sorted({key for spelled in quirks.reasoning.values() for key in spelled})
-        said.append(f"Reasoning is asked for with {', '.join(f'`{key}`' for key in fields)}.")
+        notes.append(f"Reasoning is set with {', '.join(f'`{key}`' for key in fields)}.")
     if quirks.call_ids is not None:
-        said.append(f"Call ids have {quirks.call_ids.longest} characters at most.")
+        notes.append(f"Call ids have at most {quirks.call_ids.longest} characters.")
     if quirks.no_call_ids:
-        said.append("Calls and results go without ids.")
+        notes.append("Calls and results are sent without ids.")
     if not quirks.strict:
-        said.append("Tools go without `strict`.")
+        notes.append("Tools are sent without `strict`.")
     if quirks.lost_reasoning:
-        said.append(f"{_LOST[quirks.lost_reasoning]} where its own reasoning is gone.")
-    return said
+        notes.append(f"{_LOST[quirks.lost_reasoning]} if its own reasoning is lost.")
+    return notes
 
 
-def _asking(row: Provider) -> list[str]:
-    quirks, said = row.quirks, list[str]()
+def _differences_in_calling(profile: Provider) -> list[str]:
+    quirks, notes = profile.quirks, list[str]()
     if missing := ALL_CHOICES - quirks.choices:
         names = {"required": "any tool", "one": "one tool", "none": "none", "auto": "auto"}
-        said.append(f"Choices it does not take: {', '.join(sorted(names[kind] for kind in missing))}.")
+        notes.append(f"Tool choices that it does not accept: {', '.join(sorted(names[kind] for kind in missing))}.")
     if "none" not in quirks.choices:
-        said.append("In the final request a system line says that no tool will run.")
+        notes.append("In the final request a system line states that no tool will run.")
     if quirks.asks_for_several:
-        said.append("Several calls are asked for, or it gives one.")
+        notes.append("The request asks for several calls; otherwise it returns one.")
     if not quirks.stream_with_tools:
-        said.append("Requests with tools are not streamed.")
-    if WIRES[row.wire].calls_leak and not quirks.prose:
-        said.append("Calls in the text are not looked for.")
-    return said
+        notes.append("Requests with tools are not streamed.")
+    if WIRES[profile.wire].calls_leak and not quirks.prose:
+        notes.append("The text is not searched for calls.")
+    return notes
 
 
 if __name__ == "__main__":

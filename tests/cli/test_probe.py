@@ -1,4 +1,5 @@
-"""`unbroken probe` on servers that behave well and on those that do not: what it finds, and that its row then helps."""
+"""`unbroken probe` on servers that behave well and on those that do not: what it finds, and whether the printed profile
+helps."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from test_cli import in_terminal, unbroken
 from unbroken import Agent, connect, tool
 from unbroken.errors import ModelNotFound, ProviderError, Unauthorized, Unreachable
 from unbroken.messages import OneTool, Request, System, ToolMessage, User
-from unbroken.models.provider_files import write_row
+from unbroken.models.provider_files import write_profile
 from unbroken.models.quirks import NOTHING_RUNS
 from unbroken.models.scripted import Answer as Said
 from unbroken.models.scripted import End, Fail, Raw
@@ -36,7 +37,7 @@ Behaviour = Callable[[Request, dict[str, Any]], Said | None]
 
 
 @pytest.fixture(autouse=True)
-def own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "providers.toml"
     file.write_text("")
     monkeypatch.setenv("UNBROKEN_PROVIDERS", str(file))
@@ -129,11 +130,11 @@ def test_a_server_that_does_as_its_wire_says_needs_no_quirks(wire: str) -> None:
     assert words(report, "results") == "accepted and used"
 
 
-def test_the_wire_is_in_the_row_where_it_is_not_the_providers_first() -> None:
+def test_the_profile_names_the_wire_if_it_is_not_the_providers_default() -> None:
     with serve(well) as server:
-        row = probed(server, "anthropic-messages").row(server.url, "MY_KEY")
-    assert (row.name, row.like) == ("local", "")
-    assert row.fields == {"base_url": server.url, "wire": "anthropic-messages", "keys": ("MY_KEY",)}
+        profile = probed(server, "anthropic-messages").profile(server.url, "MY_KEY")
+    assert (profile.name, profile.like) == ("local", "")
+    assert profile.fields == {"base_url": server.url, "wire": "anthropic-messages", "keys": ("MY_KEY",)}
 
 
 # What misbehaves
@@ -233,23 +234,23 @@ async def get_weather(city: str) -> str:
 
 
 @pytest.mark.parametrize(("behaviour", "expected", "quirks"), BENDS, ids=lambda value: getattr(value, "__name__", ""))
-def test_what_is_bent_is_found_and_an_agent_with_the_row_works(
-    behaviour: Behaviour, expected: dict[str, str], quirks: dict[str, Any], own_rows: Path
+def test_differences_are_found_and_an_agent_with_the_profile_works(
+    behaviour: Behaviour, expected: dict[str, str], quirks: dict[str, Any], user_file: Path
 ) -> None:
     with behaving(behaviour) as server:
         report = probed(server)
         assert judged(report) == {name: kind for name, kind in expected.items() if kind != "works"}
         assert quirks.items() <= report.quirks.items()
         assert not report.quirks or quirks or behaviour is wants_short_ids
-        row = report.row(server.base_url())
-        own_rows.write_text(write_row(row))
-        agent = Agent(connect(f"{row.name}:m", attempts=1, max_tokens=400), [get_weather])
+        profile = report.profile(server.base_url())
+        user_file.write_text(write_profile(profile))
+        agent = Agent(connect(f"{profile.name}:m", attempts=1, max_tokens=400), [get_weather])
         result = asyncio.run(agent.run("What is the weather in Paris, Berlin and Madrid?"))
     assert result.text == "21 degrees. Report number 7342."
     assert [call.arguments["city"] for call in result.calls] == ["Paris", "Berlin", "Madrid"]
 
 
-def test_a_choice_that_is_ignored_is_taken_out_of_the_row_and_the_final_request_still_ends_in_words() -> None:
+def test_the_profile_leaves_out_an_ignored_choice_and_the_final_request_still_returns_text() -> None:
     def calls_only_when_asked(request: Request, _: dict[str, Any]) -> Said | None:
         if request.tools and "hello" in str(request.messages[0]):
             return "Hello."
@@ -272,7 +273,7 @@ def test_text_that_is_mangled_in_the_stream_is_asked_for_whole() -> None:
     assert words(report, "unicode").startswith("only when streamed: what is not ASCII became ?: Gr??e, ???")
 
 
-def test_text_that_is_mangled_either_way_is_broken_and_the_row_does_not_help() -> None:
+def test_text_that_is_garbled_with_and_without_streaming_is_broken_and_no_profile_helps() -> None:
     report = find(wrap=lambda chunks: ((pause, data.decode().encode("ascii", "ignore")) for pause, data in chunks))
     assert judged(report) == {"unicode": "broken"}
     assert (report.judgement, report.quirks) == ("broken", {})
@@ -375,7 +376,7 @@ PASSING: dict[str, Callable[[], Said]] = {
 
 @pytest.mark.parametrize("failure", PASSING.values(), ids=PASSING)
 @pytest.mark.parametrize("healthy_after", [1, 2])
-def test_a_failure_that_passes_is_no_refusal_and_leaves_nothing_in_the_row(
+def test_a_temporary_failure_is_not_a_refusal_and_adds_nothing_to_the_profile(
     failure: Callable[[], Said], healthy_after: int
 ) -> None:
     failed: dict[str, int] = {}
@@ -495,14 +496,14 @@ def test_an_answer_that_takes_too_long_says_nothing_about_the_question() -> None
     assert words(report, "no_arguments") == "no answer within 0.25 s: give it more time"
 
 
-def test_what_the_row_leaves_out_is_not_asked() -> None:
+def test_features_that_the_profile_leaves_out_are_not_tested() -> None:
     with serve(well) as server:
         report = probed(server, provider="ollama")
         assert all(body.get("tool_choice") is None for body in server.bodies)
-    assert words(report, "one") == "left out, as its row says"
+    assert words(report, "one") == "left out, as in its profile"
     assert report.quirks == {}
-    row = report.row(server.base_url())
-    assert (row.name, row.like) == ("local", "ollama")
+    profile = report.profile(server.base_url())
+    assert (profile.name, profile.like) == ("local", "ollama")
 
 
 def test_nobody_there_and_no_such_model_are_errors() -> None:
@@ -522,7 +523,7 @@ def test_nobody_there_and_no_such_model_are_errors() -> None:
 # The command
 
 
-def test_in_a_pipe_the_output_is_toml_that_can_be_appended(own_rows: Path) -> None:
+def test_in_a_pipe_the_output_is_toml_that_can_be_appended(user_file: Path) -> None:
     with behaving(breaks_when_streaming_tools) as server:
         done = unbroken("probe", "--base-url", server.base_url(), "--model", "m")
         assert (done.returncode, done.stderr) == (0, b"")
@@ -531,7 +532,7 @@ def test_in_a_pipe_the_output_is_toml_that_can_be_appended(own_rows: Path) -> No
         assert any(line.startswith("# bent    streaming with tools: only when streamed: error: ") for line in lines)
         rows = tomllib.loads(done.stdout.decode())
         assert rows == {"providers": {"local": {"base_url": server.base_url(), "quirks": {"stream_with_tools": False}}}}
-        own_rows.write_bytes(done.stdout)
+        user_file.write_bytes(done.stdout)
         said = unbroken("run", "What is the weather in Paris?", "--model", "local:m")
     assert said.stdout == b"pong\n"
 
@@ -548,7 +549,7 @@ def test_json_has_everything_and_something_broken_exits_with_1(monkeypatch: pyte
     value = json.loads(done.stdout)
     assert (value["model"], value["wire"], value["judgement"]) == ("compatible:m", "openai-chat", "broken")
     assert value["answers"][0]["finding"] == {"judgement": "works", "words": "", "quirks": {}}
-    assert tomllib.loads(value["row"])["providers"]["local"]["keys"] == ["MY_KEY"]
+    assert tomllib.loads(value["profile"])["providers"]["local"]["keys"] == ["MY_KEY"]
     assert b"sk-secret" not in done.stdout + done.stderr
 
 
@@ -579,13 +580,13 @@ def test_what_cannot_be_asked_is_one_line_and_exit_code_2(arguments: list[str], 
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_wrong_key_is_one_line_and_the_row_never_has_what_is_secret_in_an_address() -> None:
+def test_a_wrong_key_gives_one_line_and_the_profile_never_contains_secrets_from_the_base_url() -> None:
     with serve(well, api_key="right") as server:
         done = invoke("probe", "--model", "m", "--base-url", server.base_url())
         assert (done.exit_code, "401" in done.stderr) == (2, True)
         url = server.base_url().replace("http://", "http://me:secret-1@") + "?token=secret-2"
     report = Report("compatible:m", server.base_url(), "openai-chat", (), {})
-    assert "secret" not in write_row(report.row(url))
+    assert "secret" not in write_profile(report.profile(url))
 
 
 @pytest.mark.parametrize(
@@ -598,5 +599,7 @@ def test_a_wrong_key_is_one_line_and_the_row_never_has_what_is_secret_in_an_addr
         ("", "moonshot", "my-moonshot"),
     ],
 )
-def test_a_row_is_named_after_its_host_and_never_like_one_of_ours(base_url: str, provider: str, name: str) -> None:
-    assert Report(f"{provider}:m", "", "openai-chat", (), {}).row(base_url).name == name
+def test_a_profile_is_named_after_its_host_and_never_like_a_built_in_one(
+    base_url: str, provider: str, name: str
+) -> None:
+    assert Report(f"{provider}:m", "", "openai-chat", (), {}).profile(base_url).name == name

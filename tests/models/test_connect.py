@@ -13,15 +13,15 @@ from unbroken.messages import Request, Sampling, User
 from unbroken.models.addresses import find_proxy, join, read_base
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
-from unbroken.models.providers import ROWS
+from unbroken.models.providers import PROFILES
 
 HELLO = Request((User.of("Hi"),))
 
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for row in ROWS:
-        for variable in (*row.keys, *row.base_url_variables, *row.version_variables):
+    for profile in PROFILES:
+        for variable in (*profile.keys, *profile.base_url_variables, *profile.version_variables):
             monkeypatch.delenv(variable, raising=False)
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)

@@ -24,7 +24,7 @@ from unbroken.messages import (
     User,
 )
 from unbroken.models.connect import connect
-from unbroken.models.providers import CHAT, ROWS, Provider, find_provider
+from unbroken.models.providers import CHAT, PROFILES, Provider, find_provider
 from unbroken.models.quirks import NOTHING_RUNS, Quirks, fit_body, fit_request
 from unbroken.wires import WIRES
 
@@ -44,20 +44,20 @@ def test_the_page_is_generated_from_the_profiles() -> None:
 
 
 def test_names_and_aliases_are_unique() -> None:
-    names = [name for row in ROWS for name in (row.name, *row.aliases)]
+    names = [name for profile in PROFILES for name in (profile.name, *profile.aliases)]
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_row_becomes_a_model(row: Provider) -> None:
-    base_url = None if row.base_url else "https://models.example"
-    settings: dict[str, Any] = dict.fromkeys(row.parts, "here")
-    model = connect(f"{row.name}:m", api_key="key", base_url=base_url, **settings).model
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_connect_works_with_every_profile(profile: Provider) -> None:
+    base_url = None if profile.base_url else "https://models.example"
+    settings: dict[str, Any] = dict.fromkeys(profile.parts, "here")
+    model = connect(f"{profile.name}:m", api_key="key", base_url=base_url, **settings).model
     assert model.wire in WIRES
-    assert model.name == f"{row.name}:m"
+    assert model.name == f"{profile.name}:m"
     assert model.endpoint.stream_url.scheme in ("http", "https")
     assert "{" not in str(model.endpoint.stream_url)
-    assert all(wire in WIRES for wire in row.other_wires)
+    assert all(wire in WIRES for wire in profile.other_wires)
 
 
 def test_an_unknown_provider_is_told_with_its_likes_and_the_way_out() -> None:
@@ -81,25 +81,25 @@ RECORDED_AS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_recorded_means_that_several_calls_are_in_a_recording(row: Provider) -> None:
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_recorded_means_that_several_calls_are_in_a_recording(profile: Provider) -> None:
     index = FOLDER / "index.jsonl"
     if not index.exists():
         pytest.skip(ABSENT)
-    names, wires = RECORDED_AS.get(row.name, [row.name]), [row.wire, *row.other_wires]
+    names, wires = RECORDED_AS.get(profile.name, [profile.name]), [profile.wire, *profile.other_wires]
     several = [
         entry["id"]
         for entry in map(json.loads, index.read_text("utf-8").splitlines())
         if entry["provider"] in names and entry["wire"] in wires and len(entry["expected"]["tool_calls"]) > 1
     ]
-    assert bool(several) == (row.known_from == "recorded")
-    assert row.several_calls is True or row.known_from != "recorded"
+    assert bool(several) == (profile.known_from == "recorded")
+    assert profile.several_calls is True or profile.known_from != "recorded"
 
 
 # Quirks
 
 
-def test_a_row_without_quirks_changes_nothing() -> None:
+def test_a_profile_without_quirks_changes_nothing() -> None:
     request = Request((User.of("Hi"),), tools=TOOLS, final=True, choice="required", reasoning="low")
     assert fit_request(request, Quirks()) is request
     body = WIRES[CHAT].encode_request(request)

@@ -13,7 +13,7 @@ import typer
 
 from unbroken.cli.terminal_text import clean
 from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
-from unbroken.models.provider_files import own_file
+from unbroken.models.provider_files import user_file
 
 if TYPE_CHECKING:  # commands that run no agent start without loading one
     from unbroken.agent.limits import StopReason
@@ -63,15 +63,15 @@ def print_error(error: UnbrokenError, setup: Setup) -> int:
 
 def in_options(message: str) -> str:
     """The message with options in place of arguments."""
-    if not _is_about_own_rows(message):
+    if not _is_about_user_file(message):
         for spelled, option in _OPTIONS.items():
             message = message.replace(spelled, option)
     return message
 
 
-def _is_about_own_rows(message: str) -> bool:
-    """In an error about that file `base_url` is one of its keys, and no option helps."""
-    file = own_file()
+def _is_about_user_file(message: str) -> bool:
+    """In an error about the user's file of provider profiles `base_url` is a key of that file, and no option helps."""
+    file = user_file()
     return file is not None and message.startswith(str(file))
 
 

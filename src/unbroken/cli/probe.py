@@ -2,7 +2,7 @@
 provider profile.
 
 On a terminal each question is shown as it is asked. In a pipe the whole output is TOML: the findings are comments, so
-it can be appended to the file of one's own rows as it is.
+you can append it to your file of provider profiles unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unbroken.cli.terminal_text import one_line, seconds
 from unbroken.errors import TimedOut, UnbrokenError, UserError
 from unbroken.models.connect import connect
 from unbroken.models.http import HTTPModel
-from unbroken.models.provider_files import Row, write_row
+from unbroken.models.provider_files import ProfileTable, write_profile
 from unbroken.probing import Answer, Judgement, Question, Report, probe
 
 BROKEN = 1
@@ -68,7 +68,7 @@ def probe_command(
         finally:
             screen.stop()
         report = replace(report, answers=tuple(map(_in_options, report.answers)))
-        screen.end(report, report.row(base_url, api_key_env))
+        screen.end(report, report.profile(base_url, api_key_env))
     except TimedOut as error:
         longer = f"; if the server is only slow, give it longer than --timeout {timeout:g}"
         words = _TIMES.sub("", str(error)).removesuffix("; a slow model needs a larger first_byte")
@@ -112,7 +112,7 @@ class _Screen(Protocol):
     def begun(self, question: Question) -> None: ...
     def told(self, answer: Answer) -> None: ...
     def stop(self) -> None: ...
-    def end(self, report: Report, row: Row) -> None: ...
+    def end(self, report: Report, table: ProfileTable) -> None: ...
 
 
 def _asked(model: HTTPModel) -> str:
@@ -127,9 +127,9 @@ def _closing(report: Report) -> str:
     return f"{told} · {requests} requests, {took}"
 
 
-def _advice(report: Report, row: Row) -> str:
-    what = "the profile that handles it" if row.quirks else "no quirks are needed; this profile gives it a name"
-    model = f"{row.name}:{report.model.partition(':')[2]}"
+def _advice(report: Report, table: ProfileTable) -> str:
+    what = "the profile that handles it" if table.quirks else "no quirks are needed; this profile gives it a name"
+    model = f"{table.name}:{report.model.partition(':')[2]}"
     return f"{what}, for ~/.config/unbroken/providers.toml; the model is then {one_line(model)}"
 
 
@@ -147,10 +147,10 @@ class _Plain:
     def stop(self) -> None:
         pass
 
-    def end(self, report: Report, row: Row) -> None:
+    def end(self, report: Report, table: ProfileTable) -> None:
         self._line(_closing(report))
-        self._line(_advice(report, row))
-        typer.echo(f"\n{write_row(row)}", nl=False)
+        self._line(_advice(report, table))
+        typer.echo(f"\n{write_profile(table)}", nl=False)
 
     def _line(self, text: str) -> None:
         typer.echo(f"# {text}")
@@ -182,10 +182,10 @@ class _Live:
         if self._status is not None:
             self._status.stop()
 
-    def end(self, report: Report, row: Row) -> None:
+    def end(self, report: Report, table: ProfileTable) -> None:
         self._console.print(Text(_closing(report), "bold"))
-        self._console.print(Text(f"\n{_advice(report, row)}:\n", "dim"))
-        self._console.print(Text(write_row(row)), end="", soft_wrap=True)
+        self._console.print(Text(f"\n{_advice(report, table)}:\n", "dim"))
+        self._console.print(Text(write_profile(table)), end="", soft_wrap=True)
 
 
 class _Json:
@@ -201,15 +201,15 @@ class _Json:
     def stop(self) -> None:
         pass
 
-    def end(self, report: Report, row: Row) -> None:
+    def end(self, report: Report, table: ProfileTable) -> None:
         value = {
             "model": report.model,
             "address": report.address,
             "wire": report.wire,
             "judgement": report.judgement,
             "answers": [asdict(answer) for answer in report.answers],
-            "row": write_row(row),
-            "name": row.name,
+            "profile": write_profile(table),
+            "name": table.name,
         }
         typer.echo(dumps(value, ensure_ascii=False, default=_plain))
 

@@ -192,7 +192,7 @@ def _store(url: str, info: ValidationInfo) -> str:
 def _listed(value: Any) -> list[str]:
     items: list[Any] = [value] if isinstance(value, str) else cast("list[Any]", value)
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):  # pyright: ignore[reportUnnecessaryIsInstance] - TOML's value
-        raise ValueError('has to be a list of texts, like ["…"]')
+        raise ValueError('has to be a list of strings, like ["…"]')
     return items
 
 
@@ -233,7 +233,7 @@ Patience: TypeAlias = Annotated[
 Size: TypeAlias = Annotated[int, Field(ge=1024, le=MOST), _in_units(_SIZES), expect(_SIZE)]
 Text: TypeAlias = Annotated[
     str,
-    expect("has to be a text of one line", lambda text: text.isprintable() and text.strip()),
+    expect("has to be a string without line breaks", lambda text: text.isprintable() and text.strip()),
     AfterValidator(str.strip),
 ]
 Texts: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_listed)]

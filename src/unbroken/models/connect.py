@@ -21,7 +21,7 @@ from unbroken.models.providers import (
     KEY_HEADERS,
     Provider,
     find_provider,
-    speaking,
+    with_wire,
 )
 from unbroken.models.raw_log import RawLog
 from unbroken.models.relay import RelayRequest, relay_request
@@ -107,7 +107,7 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
     for name in ("organization", "project", "location", "api_version"):
         value: str = getattr(settings, name) or ""  # also None, from a variable that is not set
         if not value.isprintable():
-            raise UserError(f"{name}={value!r} has to be a text of one line")
+            raise UserError(f"{name}={value!r} has to be a string without line breaks")
     try:
         dumps(dict(settings.extra))
     except CannotEncode as error:
@@ -215,7 +215,7 @@ def connect(
     if given and provider.elsewhere:
         provider = replace(find_provider(provider.elsewhere), name=provider.name, keys=provider.keys)
     if wire is not None:
-        provider = _with_wire(provider, find_wire(wire).name, bool(given))
+        provider = _on_wire(provider, find_wire(wire).name, bool(given))
     provider = replace(provider, base_url=given or _filled(provider, known))
     base = read_base(provider.base_url, provider.name, provider.port)
     header, prefix = KEY_HEADERS[provider.key_header or find_wire(provider.wire).http.key_header]
@@ -235,7 +235,7 @@ def connect(
     return RetryingModel(http, attempts, seconds, fallback=others)
 
 
-def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
+def _on_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
     if wire == provider.wire:
         return provider
     if wire not in provider.other_wires and not elsewhere:
@@ -244,7 +244,7 @@ def _with_wire(provider: Provider, wire: str, elsewhere: bool) -> Provider:
             f"provider `{provider.name}` does not speak {wire}: it speaks {spoken}; "
             f"a server of your own that does needs base_url="
         )
-    return speaking(provider, wire)
+    return with_wire(provider, wire)
 
 
 def _filled(provider: Provider, settings: Settings) -> str:

@@ -42,7 +42,7 @@ from unbroken.models.connections import (
 )
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
-from unbroken.models.quirks import fit_body, fit_request, fit_spelled, go_on
+from unbroken.models.quirks import fit_body, fit_request, fit_spelled, replace_lost_reasoning
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, verbatim_for
 from unbroken.models.sessions import current_session, open_session
@@ -202,7 +202,7 @@ class HTTPModel:
             body = fit_spelled(_as_spelled(spelled.body, request), endpoint.quirks)
         else:
             body = fit_body(self._wire.encode_request(request), request, endpoint.quirks)
-        return request, *go_on(body, request, endpoint.quirks.lost_reasoning)
+        return request, *replace_lost_reasoning(body, request, endpoint.quirks.lost_reasoning)
 
     async def stream(self, request: Request, sent: Sent | None = None) -> AsyncIterator[Sequence[Delta]]:
         """One batch of deltas for each read of the connection. `sent` is what `send` returned, if the request was sent

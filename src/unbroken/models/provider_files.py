@@ -1,9 +1,8 @@
-"""Provider profiles that a user writes: reads a TOML file with a table `[providers.NAME]` for each, and writes such
-tables.
+"""Reads and writes the user's provider profiles: a TOML file with a table `[providers.NAME]` for each.
 
-Here a profile is only checked: what it starts from, and which fields of `Provider` and `Quirks` it sets. `providers`
-builds a `Provider` from it. Values are not quoted in errors, because a secret may have been written in place of its
-variable.
+This module only checks a table: which profile it starts from, and which fields of `Provider` and `Quirks` it sets.
+`providers` builds a `Provider` from it. Error messages do not quote values, because somebody may have written a secret
+instead of the name of its variable.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ from unbroken.wires import WIRES
 from unbroken.wires.values import IdRule
 
 VARIABLE = "UNBROKEN_PROVIDERS"
-"""The variable with the path of the file. If it is empty, no file is read."""
+"""The variable that holds the path of the file. If it is set and empty, no file is read."""
 
 KEY_HEADER_NAMES = ("bearer", "x-api-key", "x-goog-api-key", "api-key")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """`like` is the profile that it starts from; empty: the one of its own name, or `compatible`."""
+class ProfileTable:
+    """One table of the file. `like` is the profile that it starts from; if it is empty, that is the profile with the
+    same name, or else `compatible`."""
 
     name: str
     like: str = ""
@@ -40,8 +40,8 @@ class Row:
     quirks: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def own_file() -> Path | None:
-    """The user's file; None if there is none. A file that the variable names has to exist."""
+def user_file() -> Path | None:
+    """The user's file, or None if there is none. A file that the variable names must exist."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         return Path(named).expanduser() if named.strip() else None
@@ -53,8 +53,8 @@ def own_file() -> Path | None:
     return path if path.is_file() else None
 
 
-def read_rows(path: Path) -> tuple[Row, ...]:
-    """In the order of the file."""
+def read_profiles(path: Path) -> tuple[ProfileTable, ...]:
+    """The tables in the order of the file."""
     import tomllib  # noqa: PLC0415 - start-up time
 
     try:
@@ -64,7 +64,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not TOML: {error}; write provider profiles as [providers.NAME]") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text, and TOML has to be") from None
+        raise UserError(f"{path} is not UTF-8 text, which TOML must be") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     for name in tables:
@@ -72,27 +72,27 @@ def read_rows(path: Path) -> tuple[Row, ...]:
             raise UserError(
                 f"{path}: [{name}] is not a table of this file; write provider profiles as [providers.NAME]"
             )
-    rows = tables.get("providers", {})
-    if not isinstance(rows, dict):
+    profiles = tables.get("providers", {})
+    if not isinstance(profiles, dict):
         raise UserError(f"{path}: `providers` has to be a table; write provider profiles as [providers.NAME]")
-    return tuple(_row(path, name, row) for name, row in cast("dict[str, object]", rows).items())
+    return tuple(_profile(path, name, table) for name, table in cast("dict[str, object]", profiles).items())
 
 
-class _Wrong(Exception):
-    """Raised with what a value has to be."""
+class _InvalidValue(Exception):
+    """Its message says what the value has to be."""
 
 
 Reader: TypeAlias = Callable[[Any], Any]
-"""Converts a TOML value for the field; raises `_Wrong` if it cannot."""
+"""Converts a TOML value for the field; raises `_InvalidValue` if it cannot."""
 
 
-def _row(path: Path, name: str, row: object) -> Row:
+def _profile(path: Path, name: str, table: object) -> ProfileTable:
     place = f"{path}: [providers.{name}]"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or name in ("http", "https"):
         raise UserError(f"{place} has a name that does not work in NAME:MODEL: use letters, digits, - and _")
-    if not isinstance(row, dict):
+    if not isinstance(table, dict):
         raise UserError(f"{place} has to be a table")
-    values = dict(cast("dict[str, Any]", row))
+    values = dict(cast("dict[str, Any]", table))
     quirks: object = values.pop("quirks", {})
     if not isinstance(quirks, dict):
         raise UserError(f"{path}: [providers.{name}.quirks] has to be a table")
@@ -101,7 +101,9 @@ def _row(path: Path, name: str, row: object) -> Row:
         if key not in FIELDS and key in QUIRKS:
             raise UserError(f"{place} has no key `{key}`: it belongs in [providers.{name}.quirks]")
     fields = _read(place, values, FIELDS, ["like", "quirks"])
-    return Row(name, like, fields, _read(f"{path}: [providers.{name}.quirks]", cast("dict[str, Any]", quirks), QUIRKS))
+    return ProfileTable(
+        name, like, fields, _read(f"{path}: [providers.{name}.quirks]", cast("dict[str, Any]", quirks), QUIRKS)
+    )
 
 
 def _read(
@@ -119,26 +121,26 @@ def _read(
 def _value(place: str, key: str, reader: Reader, value: Any) -> Any:
     try:
         return reader(value)
-    except _Wrong as wrong:
-        raise UserError(f"{place}: `{key}` {wrong}") from None
+    except _InvalidValue as error:
+        raise UserError(f"{place}: `{key}` {error}") from None
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _Wrong("has to be true or false")
+        raise _InvalidValue("has to be true or false")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.isprintable():
-        raise _Wrong("has to be a text of one line")
+        raise _InvalidValue("has to be a string without line breaks")
     return value
 
 
-def _whole(low: int, high: int) -> Reader:
+def _integer(low: int, high: int) -> Reader:
     def read(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise _Wrong(f"has to be a whole number from {low} to {high}")
+            raise _InvalidValue(f"has to be a whole number from {low} to {high}")
         return value
 
     return read
@@ -149,7 +151,7 @@ def _one_of(names: Sequence[str], what: str) -> Reader:
         if value not in names:
             near = get_close_matches(value, names, 1) if isinstance(value, str) else []
             guess = f"did you mean `{near[0]}`? There are" if near else "there are"
-            raise _Wrong(f"has to be {what}: {guess}: {', '.join(names)}")
+            raise _InvalidValue(f"has to be {what}: {guess}: {', '.join(names)}")
         return value
 
     return read
@@ -158,7 +160,7 @@ def _one_of(names: Sequence[str], what: str) -> Reader:
 def _list(item: Reader, of: str) -> Reader:
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise _Wrong(f'has to be a list of {of}, like ["…"]')
+            raise _InvalidValue(f'has to be a list of {of}, like ["…"]')
         return tuple(item(one) for one in cast("list[Any]", value))
 
     return read
@@ -172,7 +174,7 @@ def _set(item: Reader, of: str) -> Reader:
 def _table(key: Reader, item: Reader) -> Reader:
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _Wrong("has to be a table, like { … = … }")
+            raise _InvalidValue("has to be a table, like { … = … }")
         return {key(name): item(one) for name, one in cast("dict[str, Any]", value).items()}
 
     return read
@@ -180,7 +182,7 @@ def _table(key: Reader, item: Reader) -> Reader:
 
 def _variable(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise _Wrong("has to name environment variables, with letters, digits and _ only")
+        raise _InvalidValue("has to name environment variables, with letters, digits and _ only")
     return value
 
 
@@ -190,7 +192,7 @@ def _address(value: Any) -> str:
         try:
             read_base(text, "")
         except UserError:
-            raise _Wrong("has to be a web address, like https://host/v1") from None
+            raise _InvalidValue("has to be a web address, like https://host/v1") from None
     return text
 
 
@@ -199,7 +201,7 @@ def _path(value: Any) -> str:
     try:
         text.format(model="", method="")
     except (LookupError, ValueError):
-        raise _Wrong("has to be a path in which only {model} and {method} are filled in") from None
+        raise _InvalidValue("has to be a path in which only {model} and {method} are filled in") from None
     return text
 
 
@@ -207,30 +209,30 @@ def _json(value: Any) -> Any:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
-        raise _Wrong("has a value that JSON does not have, like a date") from None
+        raise _InvalidValue("has a value that JSON does not have, like a date") from None
     return value
 
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Wrong("has to be a table of fields for the body")
+        raise _InvalidValue("has to be a table of fields for the body")
     return _json(value)
 
 
 def _id_rule(value: Any) -> IdRule:
     rule = _table(_one_of(["longest", "shortest", "allowed"], "a rule for ids"), lambda one: one)(value)
-    read: dict[str, Any] = {key: (_text if key == "allowed" else _whole(1, 1000))(one) for key, one in rule.items()}
+    read: dict[str, Any] = {key: (_text if key == "allowed" else _integer(1, 1000))(one) for key, one in rule.items()}
     if read.get("longest", 0) < read.get("shortest", 1):
-        raise _Wrong("needs `longest`, which is not below `shortest`")
+        raise _InvalidValue("needs `longest`, which is not below `shortest`")
     try:
         re.compile(f"{read.get('allowed', '')}*")
     except re.error:
-        raise _Wrong("has an `allowed` that is not a regular expression for one character") from None
+        raise _InvalidValue("has an `allowed` that is not a regular expression for one character") from None
     return IdRule(**read)
 
 
 _wire = _one_of(list(WIRES), "a wire")
-_names = _list(_text, "texts")
+_names = _list(_text, "strings")
 _variables = _list(_variable, "variables")
 
 FIELDS: Mapping[str, Reader] = {
@@ -245,7 +247,7 @@ FIELDS: Mapping[str, Reader] = {
     "elsewhere": _text,
     "base_url_variables": _variables,
     "parts": _table(_one_of(["project", "location"], "a table of parts"), _variables),
-    "port": _whole(1, 65535),
+    "port": _integer(1, 65535),
     "prefix": _path,
     "path": _path,
     "dated_path": _path,
@@ -258,7 +260,7 @@ FIELDS: Mapping[str, Reader] = {
 
 QUIRKS: Mapping[str, Reader] = {
     "rename": _table(_text, _text),
-    "drop": _set(_text, "texts"),
+    "drop": _set(_text, "strings"),
     "add": _object,
     "reasoning": _table(_one_of([*get_args(Effort), "*"], "a table of efforts"), _object),
     "choices": _set(_one_of(sorted(ALL_CHOICES), "a list of choices"), "choices"),
@@ -267,19 +269,19 @@ QUIRKS: Mapping[str, Reader] = {
     "no_call_ids": _flag,
     "stream_with_tools": _flag,
     "strict": _flag,
-    "lost_reasoning": _one_of(["", *WAYS], "a way to go on without reasoning"),
+    "lost_reasoning": _one_of(["", *WAYS], "a way to continue without reasoning"),
     "prose": _flag,
 }
 """The fields of `Quirks`."""
 
 
-def write_row(row: Row) -> str:
-    """The profile as TOML, as `read_rows` reads it."""
-    name = _key(row.name)
-    like = {"like": row.like} if row.like else {}
-    lines = [f"[providers.{name}]", *_lines({**like, **row.fields})]
-    if row.quirks:
-        lines += ["", f"[providers.{name}.quirks]", *_lines(row.quirks)]
+def write_profile(table: ProfileTable) -> str:
+    """The profile as TOML that `read_profiles` reads."""
+    name = _key(table.name)
+    like = {"like": table.like} if table.like else {}
+    lines = [f"[providers.{name}]", *_lines({**like, **table.fields})]
+    if table.quirks:
+        lines += ["", f"[providers.{name}.quirks]", *_lines(table.quirks)]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """The provider profiles: wire, address, key, quirks, and the source of that knowledge.
 
-A vendor is data, here and nowhere else; the user's own profiles (`provider_files`) come before these.
-`docs/providers.md` is generated from them (`python docs/providers_page.py`).
+What is specific to a vendor is data in this file and nowhere else. Profiles in the user's file (`provider_files`) take
+precedence over these. `docs/providers.md` is generated from them (`python docs/providers_page.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import Json
-from unbroken.models.provider_files import Row, own_file, read_rows
+from unbroken.models.provider_files import ProfileTable, read_profiles, user_file
 from unbroken.models.quirks import Quirks
 from unbroken.wires.values import MISTRAL
 
@@ -44,17 +44,17 @@ class Provider:
     wire: str
     base_url: str = ""
     keys: tuple[str, ...] = ()
-    """Variables that may hold the key; the first that is set counts."""
+    """Variables that may hold the key; the first one that is set is used."""
     several_calls: bool | None = None
-    """Does it return several calls in one response? None: it depends on the model, or is not known."""
+    """Whether it returns several calls in one response. None: it depends on the model, or is not known."""
     known_from: Literal["recorded", "documented, not tried"] = "documented, not tried"
     """The source of that: "recorded" means several calls in one recorded response of this provider."""
     quirks: Quirks = _PLAIN
     needs_key: bool = True
     other_wires: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Other wires that it speaks, each with its base URL."""
+    """Other wires that it supports, each with its base URL."""
     elsewhere: str = ""
-    """The profile to use if the user gives a base URL: for another server with the same wire."""
+    """The profile to use if the user gives a base URL, which means another server with the same wire."""
     base_url_variables: tuple[str, ...] = ()
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Parts of the base URL that are settings of `connect`, and the variables that may hold them."""
@@ -68,7 +68,7 @@ class Provider:
     """The same if an API version is given."""
     version_variables: tuple[str, ...] = ()
     key_header: KeyHeader = ""
-    """How the key is sent, if it differs from the wire's way."""
+    """How the key is sent, if the provider does it differently from the wire."""
     note: str = ""
     aliases: tuple[str, ...] = ()
 
@@ -94,10 +94,10 @@ _OPENAI = Provider(
     other_wires={CHAT: "https://api.openai.com/v1"},
     elsewhere="compatible",
     base_url_variables=("OPENAI_BASE_URL",),
-    note="With a base URL: any server that speaks openai-chat.",
+    note="With a base URL: any server with the wire openai-chat.",
 )
 
-ROWS = (
+PROFILES = (
     _OPENAI,
     replace(_OPENAI, name="openai-chat", title="OpenAI, chat completions", wire=CHAT, other_wires={}),
     replace(
@@ -149,7 +149,7 @@ ROWS = (
         },
         path="/models/{model}:{method}",
         key_header="bearer",
-        note="api_key is an access token, or a function that gives one.",
+        note="api_key is an access token, or a function that returns one.",
     ),
     Provider(
         "azure",
@@ -165,7 +165,7 @@ ROWS = (
         dated_path="/openai/deployments/{model}/chat/completions",
         version_variables=("OPENAI_API_VERSION",),
         key_header="api-key",
-        note="The model is the deployment. With api_version, the older interface is asked, by deployment and date.",
+        note="The model is the deployment. With api_version, the older interface (by deployment and date) is used.",
     ),
     Provider(
         "deepseek",
@@ -245,7 +245,7 @@ ROWS = (
         several_calls=True,
         known_from="recorded",
         quirks=Quirks(rename={"seed": "random_seed"}, drop=frozenset({"stream_options"}), call_ids=MISTRAL),
-        note="Usage comes unasked.",
+        note="It reports usage without being asked.",
     ),
     Provider(
         "groq",
@@ -373,37 +373,38 @@ ROWS = (
 )
 """In the order of docs/providers.md."""
 
-_BY_NAME = {name: row for row in ROWS for name in (row.name, *row.aliases)}
+_BY_NAME = {name: profile for profile in PROFILES for name in (profile.name, *profile.aliases)}
 
 
 def find_provider(name: str) -> Provider:
-    """The profile of that name or alias, the user's own before ours; the error lists the known names."""
-    own = _own_rows()
-    row = own.get(name) or _BY_NAME.get(name)
-    if row is not None:
-        return row
-    near = get_close_matches(name.lower(), [*own, *_BY_NAME], 3, cutoff=0.65)
+    """The profile with that name or alias; the user's profiles come first. If there is none, the error lists the known
+    names."""
+    users = _user_profiles()
+    profile = users.get(name) or _BY_NAME.get(name)
+    if profile is not None:
+        return profile
+    near = get_close_matches(name.lower(), [*users, *_BY_NAME], 3, cutoff=0.65)
     guess = f"did you mean {' or '.join(f'`{known}`' for known in near)}? There are" if near else "there are"
-    names = dict.fromkeys(row.name for row in (*own.values(), *ROWS))
+    names = dict.fromkeys(known.name for known in (*users.values(), *PROFILES))
     raise UnknownProvider(
         f"there is no provider `{name}`: {guess}: {', '.join(names)}; "
-        f"any OpenAI-compatible server is openai:MODEL or compatible:MODEL with base_url="
+        f"for any OpenAI-compatible server, use openai:MODEL or compatible:MODEL with base_url="
     )
 
 
-def speaking(provider: Provider, wire: str) -> Provider:
-    """The provider on another wire."""
+def with_wire(provider: Provider, wire: str) -> Provider:
+    """The provider's profile for another of its wires."""
     if wire == provider.wire:
         return provider
     base = provider.other_wires.get(wire, provider.base_url)
-    # Quirks are spelled for openai-chat, whose keys other wires do not have.
+    # Quirks are written for openai-chat; other wires do not have its keys.
     quirks = provider.quirks if wire == CHAT else _THINKING_OFF if wire == MESSAGES else _NO_LEAKS
     prefix = provider.prefix if wire in (CHAT, RESPONSES) else ""  # the paths of the others have the version in them
     return replace(provider, wire=wire, base_url=base, prefix=prefix, path="", dated_path="", quirks=quirks)
 
 
-def _own_rows() -> Mapping[str, Provider]:
-    path = own_file()
+def _user_profiles() -> Mapping[str, Provider]:
+    path = user_file()
     if path is None:
         return {}
     try:
@@ -411,36 +412,37 @@ def _own_rows() -> Mapping[str, Provider]:
         changed = state.st_mtime_ns, state.st_size
     except OSError:  # reading it reports the error
         changed = 0, 0
-    return _read_own(path, changed)
+    return _read_user_profiles(path, changed)
 
 
 @lru_cache(4)
-def _read_own(path: Path, changed: tuple[int, int]) -> Mapping[str, Provider]:
+def _read_user_profiles(path: Path, changed: tuple[int, int]) -> Mapping[str, Provider]:
     """The user's profiles by name and alias. Read again only if the file has `changed`."""
-    own: dict[str, Provider] = {}
-    for row in read_rows(path):
-        made = _made(path, row, {**_BY_NAME, **own})
-        own |= dict.fromkeys((made.name, *made.aliases), made)
-    return own
+    users: dict[str, Provider] = {}
+    for table in read_profiles(path):
+        profile = _build(path, table, {**_BY_NAME, **users})
+        users |= dict.fromkeys((profile.name, *profile.aliases), profile)
+    return users
 
 
-def _made(path: Path, row: Row, known: Mapping[str, Provider]) -> Provider:
-    """A profile with the name of a known one changes that one; otherwise it starts from the one that it names."""
-    for key, name in (("like", row.like), ("elsewhere", row.fields.get("elsewhere"))):
+def _build(path: Path, table: ProfileTable, known: Mapping[str, Provider]) -> Provider:
+    """Builds a profile from its table. A table with the name of a known profile changes that profile; any other starts
+    from the profile in `like`."""
+    for key, name in (("like", table.like), ("elsewhere", table.fields.get("elsewhere"))):
         if name and name not in known:
             near = get_close_matches(name, known, 1)
             guess = f"did you mean `{near[0]}`? There are" if near else "there are"
             raise UserError(
-                f"{path}: [providers.{row.name}]: `{key}` names no provider profile before it: {guess}: "
+                f"{path}: [providers.{table.name}]: `{key}` names no provider profile before it: {guess}: "
                 f"{', '.join(dict.fromkeys(one.name for one in known.values()))}"
             )
-    start = known[row.like or (row.name if row.name in known else "compatible")]
-    if "base_url" in row.fields:
-        if start.elsewhere:  # as `connect` does for the user's own base URL
+    start = known[table.like or (table.name if table.name in known else "compatible")]
+    if "base_url" in table.fields:
+        if start.elsewhere:  # as `connect` does if the user gives a base URL
             start = replace(known[start.elsewhere], name=start.name, keys=start.keys, aliases=start.aliases)
         start = replace(start, base_url_variables=())
-    if "wire" in row.fields:
-        start = speaking(start, row.fields["wire"])
-    if start.name != row.name:
-        start = replace(start, name=row.name, title=row.name, aliases=(), note="")
-    return replace(start, **row.fields, quirks=replace(start.quirks, **row.quirks))
+    if "wire" in table.fields:
+        start = with_wire(start, table.fields["wire"])
+    if start.name != table.name:
+        start = replace(start, name=table.name, title=table.name, aliases=(), note="")
+    return replace(start, **table.fields, quirks=replace(start.quirks, **table.quirks))

@@ -25,7 +25,7 @@ LostReasoning: TypeAlias = Literal["", "blank", "off", "placeholder"]
 WAYS = {way: replace for wire in WIRES.values() for way, replace in wire.lost_reasoning.items()}
 
 
-def go_on(body: Object, request: Request, way: LostReasoning) -> tuple[Object, str]:
+def replace_lost_reasoning(body: Object, request: Request, way: LostReasoning) -> tuple[Object, str]:
     """The body that the provider accepts, and what was done for that; empty if nothing is missing."""
     return WAYS[way](body, request) if way else (body, "")
 

@@ -38,13 +38,13 @@ from unbroken.wires.values import MISTRAL
 # Questions about tool choice: which tool, none, any, and how many calls at once.
 
 
-_BY_THE_ROW = "left out, as its row says"
+_LEFT_OUT_BY_PROFILE = "left out, as in its profile"
 _FLAG = "parallel_tool_calls"
 
 
 async def ask_required(asker: Asker) -> Finding:
     if "required" not in asker.quirks.choices:
-        return bent(_BY_THE_ROW)
+        return bent(_LEFT_OUT_BY_PROFILE)
     reply = await asker.ask(HELLO, GET_WEATHER, choice="required")
     if reply.cut:  # a small model that is made to call gets lost where there is nothing to call for
         reply = await asker.ask(WEATHER, GET_WEATHER, choice="required")
@@ -57,7 +57,7 @@ async def ask_required(asker: Asker) -> Finding:
 
 async def ask_one(asker: Asker) -> Finding:
     if "one" not in asker.quirks.choices:
-        return bent(_BY_THE_ROW)
+        return bent(_LEFT_OUT_BY_PROFILE)
     reply = await asker.ask(WEATHER, GET_WEATHER, GET_TIME, choice=OneTool(GET_TIME.name))
     if reply.calls and not reply.problem and {call.name for call in reply.calls} == {GET_TIME.name}:
         asker.known.forces = asker.known.forces or OneTool("")
@@ -71,7 +71,7 @@ async def ask_one(asker: Asker) -> Finding:
 
 async def ask_none(asker: Asker) -> Finding:
     if "none" not in asker.quirks.choices:
-        return bent(_BY_THE_ROW)
+        return bent(_LEFT_OUT_BY_PROFILE)
     reply = await asker.ask(WEATHER, GET_WEATHER, choice="none")
     if reply.problem:
         return await _without(asker, "none", reply)
@@ -96,7 +96,7 @@ async def _without(asker: Asker, kind: ChoiceKind, reply: Reply) -> Finding:
 
 async def ask_parallel_off(asker: Asker) -> Finding:
     if _FLAG in asker.quirks.drop:
-        return bent(_BY_THE_ROW)
+        return bent(_LEFT_OUT_BY_PROFILE)
     reply = await asker.ask(SEVERAL, GET_WEATHER, parallel=False)
     if reply.problem:
         if not asker.wire.startswith("openai"):
@@ -287,7 +287,7 @@ def mangled(sent: str, came: str) -> str:
 
 async def ask_strict(asker: Asker) -> Finding:
     if not asker.quirks.strict:
-        return bent("left out, as its row says")
+        return bent("left out, as in its profile")
     reply = await asker.ask_for_call(WEATHER, STRICT_WEATHER)
     if not reply.problem:
         return works("accepted")

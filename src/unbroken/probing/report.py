@@ -13,7 +13,7 @@ from unbroken.clock import current_clock
 from unbroken.errors import UnknownProvider
 from unbroken.models.addresses import read_base, shown
 from unbroken.models.http import HTTPModel
-from unbroken.models.provider_files import Row
+from unbroken.models.provider_files import ProfileTable
 from unbroken.models.providers import find_provider
 from unbroken.models.quirks import Quirks
 from unbroken.probing.asker import WAITS, Asker, Failing, TooSlow
@@ -43,8 +43,8 @@ class Report:
                 return judgement
         return "unclear"
 
-    def row(self, base_url: str = "", key_variable: str = "") -> Row:
-        """The profile for the user's own file, as small as possible. Secrets in the base URL are left out."""
+    def profile(self, base_url: str = "", key_variable: str = "") -> ProfileTable:
+        """The profile for the user's file, as small as possible. Secrets in the base URL are left out."""
         name = self.model.partition(":")[0]
         provider = find_provider(name)
         given: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class Report:
         if key_variable and key_variable not in provider.keys:
             given["keys"] = (key_variable,)
         like = "" if name == "compatible" else name
-        return Row(_name(name, base_url), like, given, self.quirks)
+        return ProfileTable(_name(name, base_url), like, given, self.quirks)
 
 
 def _name(provider: str, base_url: str) -> str:

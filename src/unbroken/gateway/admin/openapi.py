@@ -20,9 +20,9 @@ name with `?` is optional), `object` for anything, "#Name" for the schema of tha
 constant."""
 
 _ABOUT = """\
-A gateway between any client and any model. Each path speaks the wire of its provider, streaming or not, and every model
-is available on every path. If a client takes one tool call at a time, further calls are held and released one by one.
-Other paths under /v1 are forwarded unchanged to a provider of that wire."""
+A gateway between any client and any model. Each path has the wire of its provider, streaming or not, and every model is
+available on every path. If a client takes one tool call at a time, further calls are held and released one by one.
+Other paths are forwarded to a provider only if the operator lists them (`passing.paths`, or `--pass` of a key)."""
 
 _STATUSES = {
     400: "The request cannot be read, or the model refuses it.",
@@ -85,7 +85,7 @@ _PAGES = {
     "/readyz": _Page("readyz", "Can the gateway store answers?", "Health", public=True),
     "/status.json": _Page("status", "The data of the page at /", "Status"),
     "/metrics": _Page("metrics", "For Prometheus", media="text/plain"),
-    "/openapi.json": _Page("openapi", "This", "Description", public=True),
+    "/openapi.json": _Page("openapi", "This description", "Description", public=True),
     "/": _Page("page", "Status page", media="text/html", public=True),
 }
 _ALT: Object = {

@@ -1,4 +1,5 @@
-"""Rows of the user's own: read from TOML, checked in one line, found before ours, written as they are read."""
+"""The user's provider profiles: read from TOML, checked with one-line errors, preferred to the built-in ones, and
+written so that they can be read again."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from terminals import invoke
 from unbroken.errors import UnknownProvider, UserError
 from unbroken.messages import OneTool, Request, ToolSpec, User
 from unbroken.models.connect import connect
-from unbroken.models.provider_files import FIELDS, KEY_HEADER_NAMES, QUIRKS, Row, read_rows, write_row
+from unbroken.models.provider_files import FIELDS, KEY_HEADER_NAMES, QUIRKS, ProfileTable, read_profiles, write_profile
 from unbroken.models.providers import Provider, find_provider
 from unbroken.models.quirks import Quirks
 from unbroken.wires.values import IdRule
@@ -38,7 +39,7 @@ def refused(path: Path, text: str) -> str:
     return message.removeprefix(str(path))
 
 
-def test_a_row_is_a_provider_like_any_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_profile_works_like_a_built_in_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(
         """
         [providers.mine]
@@ -62,7 +63,7 @@ def test_a_row_is_a_provider_like_any_other(file: Path, monkeypatch: pytest.Monk
     assert (body["tool_choice"], body["max_completion_tokens"]) == ("required", 5)
 
 
-def test_a_row_starts_from_the_one_that_it_is_like(file: Path) -> None:
+def test_a_profile_starts_from_the_one_that_like_names(file: Path) -> None:
     file.write_text(
         '[providers.near]\nlike = "qwen"\nbase_url = "https://models.example/v1"\n'
         '[providers.nearer]\nlike = "near"\n[providers.nearer.quirks]\nstrict = false\n'
@@ -76,15 +77,15 @@ def test_a_row_starts_from_the_one_that_it_is_like(file: Path) -> None:
     assert find_provider("dashscope").name == "qwen"
 
 
-def test_a_row_by_a_known_name_changes_that_provider_and_its_aliases(file: Path) -> None:
+def test_a_profile_with_a_known_name_changes_that_provider_and_its_aliases(file: Path) -> None:
     file.write_text("[providers.moonshot.quirks]\nstream_with_tools = false\n")
-    row = find_provider("kimi")
-    assert row.base_url == "https://api.moonshot.ai/v1"
-    assert not row.quirks.stream_with_tools
-    assert row.quirks.choices == {"auto", "none"}
+    profile = find_provider("kimi")
+    assert profile.base_url == "https://api.moonshot.ai/v1"
+    assert not profile.quirks.stream_with_tools
+    assert profile.quirks.choices == {"auto", "none"}
 
 
-def test_a_row_like_openai_with_an_address_speaks_as_connect_does_there(
+def test_a_profile_like_openai_with_a_base_url_uses_the_wire_that_connect_would_use(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "https://elsewhere.example/v1")
@@ -124,12 +125,12 @@ def test_the_file_in_the_users_configuration_is_found(tmp_path: Path, monkeypatc
         find_provider("mine")
 
 
-def test_a_file_that_is_named_has_to_be_there(file: Path) -> None:
+def test_a_file_that_the_variable_names_must_exist(file: Path) -> None:
     with pytest.raises(UserError, match="there is no such file; correct UNBROKEN_PROVIDERS, or unset it"):
         find_provider("openai")
 
 
-def test_own_rows_are_named_among_those_that_there_are(file: Path) -> None:
+def test_user_profiles_are_among_the_suggestions(file: Path) -> None:
     file.write_text("[providers.my-server]\n")
     with pytest.raises(UnknownProvider, match=r"did you mean `my-server`\? There are: my-server, openai, "):
         find_provider("my-servr")
@@ -148,7 +149,7 @@ def test_own_rows_are_named_among_those_that_there_are(file: Path) -> None:
             ": [providers.x] has no key `baseurl`: did you mean `base_url`? There are: like, ",
         ),
         ("[providers.x]\nstrict = true", ": [providers.x] has no key `strict`: it belongs in [providers.x.quirks]"),
-        ("[providers.x]\nbase_url = 3", ": [providers.x]: `base_url` has to be a text of one line"),
+        ("[providers.x]\nbase_url = 3", ": [providers.x]: `base_url` has to be a string without line breaks"),
         ('[providers.x]\nbase_url = "ftp://a"', ": [providers.x]: `base_url` has to be a web address"),
         ('[providers.x]\nwire = "openai"', "`wire` has to be a wire: did you mean `openai-chat`? There are: "),
         ('[providers.x]\nkeys = "A"', '`keys` has to be a list of variables, like ["…"]'),
@@ -173,14 +174,17 @@ def test_own_rows_are_named_among_those_that_there_are(file: Path) -> None:
         ('[providers.x.quirks]\ncall_ids = { longest = 3, allowed = "[" }', "is not a regular expression"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_in_one_line(file: Path, text: str, message: str) -> None:
+def test_a_mistake_in_the_file_is_reported_in_one_line(file: Path, text: str, message: str) -> None:
     assert message in refused(file, text)
 
 
 @pytest.mark.parametrize("command", [["run", "Hi."], ["probe"]])
 @pytest.mark.parametrize(
     ("line", "message"),
-    [('base_ulr = "x"', "did you mean `base_url`? There are: like, "), ("base_url = 3", "`base_url` has to be a text")],
+    [
+        ('base_ulr = "x"', "did you mean `base_url`? There are: like, "),
+        ("base_url = 3", "`base_url` has to be a string"),
+    ],
 )
 def test_the_command_line_names_the_keys_of_the_file_as_they_are(
     file: Path, line: str, message: str, command: list[str]
@@ -224,14 +228,14 @@ def test_a_folder_in_place_of_the_file_is_told(file: Path) -> None:
         find_provider("openai")
 
 
-def test_every_field_of_a_row_can_be_written_in_the_file() -> None:
+def test_every_field_of_a_profile_can_be_set_in_the_file() -> None:
     assert set(FIELDS) == {field.name for field in fields(Provider)} - {"name", "quirks"}
     assert set(QUIRKS) == {field.name for field in fields(Quirks)}
     assert KEY_HEADER_NAMES == ("bearer", "x-api-key", "x-goog-api-key", "api-key")
 
 
-def test_a_row_is_written_as_it_is_read(file: Path) -> None:
-    row = Row(
+def test_a_written_profile_can_be_read_again(file: Path) -> None:
+    profile = ProfileTable(
         "mine-1.0",
         "ollama",
         {
@@ -252,8 +256,10 @@ def test_a_row_is_written_as_it_is_read(file: Path) -> None:
             "strict": False,
         },
     )
-    text = write_row(row)
+    text = write_profile(profile)
     file.write_text(text.replace("\\u007f", ""), "utf-8")
     title = 'A "server"  of 世界 🎉 \\ mine'
-    assert read_rows(file) == (Row(row.name, row.like, {**row.fields, "title": title}, row.quirks),)
+    assert read_profiles(file) == (
+        ProfileTable(profile.name, profile.like, {**profile.fields, "title": title}, profile.quirks),
+    )
     assert "\\u007f" in text
