@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 
 from unbroken.errors import UserError
 from unbroken.models.scripted import Break, End
 from unbroken.testing import damage, event_faults, rewrites
-from unbroken.testing.event_faults import each_fragment, indexes
+from unbroken.testing.event_faults import each_fragment, error_inside, indexes
 from unbroken.testing.fault import Fault, Instead, Outcome
-from unbroken.testing.rewrites import changed, each_call
+from unbroken.testing.rewrites import Rewrite, changed, cut_last_call, each_call
 from unbroken.wires import WIRES, find_wire
 from unbroken.wires.event_shapes import BOTH, EventShapes, Mode, TooLong, dumps
 from unbroken.wires.values import Object
@@ -41,6 +42,13 @@ IN_FRAGMENTS = _wires(lambda events: events.in_fragments)
 IN_ONE_EVENT = _wires(lambda events: not events.in_fragments)
 DONE_ENDS = tuple(name for name, wire in WIRES.items() if wire.done_ends)
 LEAKING = tuple(name for name, wire in WIRES.items() if wire.calls_leak)
+MERGING = _wires(lambda events: events.merges_calls)
+IN_TURNS = _wires(lambda events: events.interleaves)
+WITH_REASONS = _wires(lambda events: bool(events.done_reason))
+WITH_STATUS = _wires(lambda events: events.calls_have_status)
+WITHOUT_STATUS = _wires(lambda events: not events.calls_have_status)
+USAGE_APART = _wires(lambda events: events.usage_apart)
+NAMED = _wires(lambda events: events.named)
 ARGUMENTS_ARE_OBJECTS = _except(lambda events: events.text_arguments)
 
 LONGEST = 20_000
@@ -130,330 +138,219 @@ BROKEN: Outcome = "typed:ChainBroken"
 UNREACHABLE: Outcome = "typed:Unreachable"
 
 
-def _in_calls() -> Iterator[Fault]:
-    """Rows 1 to 9: how calls are sent."""
-    yield Fault("several_calls", 1, "several calls in one response")
-    yield Fault(
-        "calls_in_one_event",
-        1,
-        "several calls in one event",
-        wires=_wires(lambda events: events.merges_calls),
-        modes=STREAMED,
-        bend=event_faults.all_calls_at_once,
-    )
-    yield Fault(
-        "calls_interleaved",
-        1,
-        "the pieces of several calls in turns",
-        wires=_wires(lambda events: events.interleaves),
-        modes=STREAMED,
-        bend=event_faults.interleaved,
-    )
-    yield Fault("no_index", 2, "no index", wires=IN_FRAGMENTS, modes=STREAMED, bend=indexes(lambda index: None))
-    yield Fault("no_type", 2, "calls without their type", wires=LOOSE, bend=each_fragment(event_faults.without_type))
-    yield Fault(
-        "all_at_index_0", 3, "every call at index 0", wires=IN_FRAGMENTS, modes=STREAMED, bend=indexes(lambda _: 0)
-    )
-    yield Fault(
+_in_stream = partial(Fault, modes=STREAMED)
+_loses = partial(Fault, damages=True, lasting=BROKEN)
+"""The response is lost and has to be retried."""
+_text_arguments = partial(Fault, wires=IN_FRAGMENTS, except_for=ARGUMENTS_ARE_OBJECTS)
+_LEAKED = "calls written as text, as {} does"
+
+
+def _new_ids(id: str) -> Rewrite:
+    """`{}` stands for the number of the call."""
+    return each_call(lambda call, number: changed(call, id=id.format(number)))
+
+
+def _new_text(text: str) -> Rewrite:
+    """`{}` stands for the arguments of the last call."""
+    return rewrites.last_call(lambda call: [changed(call, raw=text.format(call.raw))])
+
+
+CALLS = (  # rows 1 to 9: how calls are sent
+    Fault("several_calls", 1, "several calls in one response"),
+    _in_stream(
+        "calls_in_one_event", 1, "several calls in one event", wires=MERGING, bend=event_faults.all_calls_at_once
+    ),
+    _in_stream(
+        "calls_interleaved", 1, "the pieces of several calls in turns", wires=IN_TURNS, bend=event_faults.interleaved
+    ),
+    _in_stream("no_index", 2, "no index", wires=IN_FRAGMENTS, bend=indexes(lambda index: None)),
+    Fault("no_type", 2, "calls without their type", wires=LOOSE, bend=each_fragment(event_faults.without_type)),
+    _in_stream("all_at_index_0", 3, "every call at index 0", wires=IN_FRAGMENTS, bend=indexes(lambda index: 0)),
+    _in_stream(
         "one_index_several_ids",
         3,
         "one index with several ids, in one event",
         wires=LOOSE,
-        modes=STREAMED,
         bend=event_faults.at_one_index,
-    )
-    yield Fault(
+    ),
+    _in_stream(
         "index_0_without_ids",
         3,
         "every call at index 0, and no ids",
         wires=LOOSE,
-        modes=STREAMED,
         bend=each_fragment(event_faults.at_index_0_without_ids),
-    )
-    from_1, sparse, text = indexes(lambda index: index + 1), indexes(lambda index: 2 * index), indexes(str)
-    yield Fault("index_from_1", 4, "the first index is 1", wires=IN_FRAGMENTS, modes=STREAMED, bend=from_1)
-    yield Fault("sparse_indexes", 4, "indexes with gaps", wires=IN_FRAGMENTS, modes=STREAMED, bend=sparse)
-    yield Fault("index_as_string", 4, "an index sent as a string", wires=IN_FRAGMENTS, modes=STREAMED, bend=text)
-    yield Fault(
-        "id_and_name_repeated",
-        5,
-        "id and name in every piece",
-        wires=LOOSE,
-        modes=STREAMED,
-        bend=event_faults.repeat_id_and_name(),
-    )
-    yield Fault(
+    ),
+    _in_stream("index_from_1", 4, "the first index is 1", wires=IN_FRAGMENTS, bend=indexes(lambda index: index + 1)),
+    _in_stream("sparse_indexes", 4, "indexes with gaps", wires=IN_FRAGMENTS, bend=indexes(lambda index: 2 * index)),
+    _in_stream("index_as_string", 4, "an index sent as a string", wires=IN_FRAGMENTS, bend=indexes(str)),
+    _in_stream(
+        "id_and_name_repeated", 5, "id and name in every piece", wires=LOOSE, bend=event_faults.repeat_id_and_name()
+    ),
+    _in_stream(
         "empty_id_and_name",
         5,
         "an empty id and an empty name in later pieces",
         wires=LOOSE,
-        modes=STREAMED,
         bend=each_fragment(event_faults.empty_id_and_name),
-    )
-    yield Fault("no_ids", 6, "calls without ids", rewrite=each_call(lambda call, _: changed(call, id="")))
-    yield Fault(
-        "ids_restart",
-        6,
-        "the ids of earlier turns again",
-        rewrite=each_call(lambda call, number: changed(call, id=f"call_{number}")),
-    )
-    yield Fault(
-        "one_id_for_all", 6, "one id for several calls", rewrite=each_call(lambda call, _: changed(call, id="call_1"))
-    )
-    yield Fault(
+    ),
+    Fault("no_ids", 6, "calls without ids", rewrite=_new_ids("")),
+    Fault("ids_restart", 6, "the ids of earlier turns again", rewrite=_new_ids("call_{}")),
+    Fault("one_id_for_all", 6, "one id for several calls", rewrite=_new_ids("call_1")),
+    _text_arguments(
         "empty_arguments",
         7,
         "nothing in place of `{}` for a tool without arguments",
-        wires=IN_FRAGMENTS,
         rewrite=each_call(rewrites.without_arguments),
-        except_for=ARGUMENTS_ARE_OBJECTS,
-    )
-    yield Fault(
+    ),
+    Fault(
         "null_arguments",
         7,
         "null in place of `{}` for a tool without arguments",
         wires=IN_FRAGMENTS,
         rewrite=each_call(rewrites.without_arguments),
         bend=event_faults.null_arguments,
-    )
-    yield Fault(
-        "null_args", 7, "null for a tool without arguments", wires=IN_ONE_EVENT, bend=event_faults.null_arguments
-    )
-    yield Fault(
+    ),
+    Fault("null_args", 7, "null for a tool without arguments", wires=IN_ONE_EVENT, bend=event_faults.null_arguments),
+    _text_arguments(
         "object_arguments",
         7,
         "arguments as an object in place of text",
-        wires=IN_FRAGMENTS,
         rewrite=each_call(lambda call, _: changed(call, pieces=1)),
         bend=event_faults.object_arguments,
-        except_for=ARGUMENTS_ARE_OBJECTS,
-    )
-    yield Fault(
-        "double_encoded",
-        7,
-        "arguments as JSON within JSON",
-        wires=IN_FRAGMENTS,
-        rewrite=each_call(rewrites.double_encoded),
-        except_for=ARGUMENTS_ARE_OBJECTS,
-    )
-    yield Fault(
+    ),
+    _text_arguments("double_encoded", 7, "arguments as JSON within JSON", rewrite=each_call(rewrites.double_encoded)),
+    Fault(
         "string_arguments",
         7,
         "arguments as text in place of an object",
         wires=_wires(lambda events: events.text_arguments != BOTH),
         bend=event_faults.string_arguments,
         except_for=_except(lambda events: [mode for mode in BOTH if mode not in events.text_arguments]),
-    )
-    yield Fault(
-        "cut_by_length",
-        8,
-        "the token limit cuts a call",
-        outcome="told",
-        wires=IN_FRAGMENTS,
-        rewrite=rewrites.cut_last_call(),
-    )
-    yield Fault(
-        "malformed_call",
-        8,
-        "the provider could not read a call itself",
-        True,
-        lasting=BROKEN,
-        wires=IN_ONE_EVENT,
-        rewrite=rewrites.cut_last_call(),
-    )
-    yield Fault(
-        "cut_by_lost_connection",
-        8,
-        "the connection is lost in the middle of a call",
-        True,
-        lasting=BROKEN,
-        rewrite=rewrites.cut_last_call(Break()),
-    )
-    yield Fault(
+    ),
+    Fault(
+        "cut_by_length", 8, "the token limit cuts a call", outcome="told", wires=IN_FRAGMENTS, rewrite=cut_last_call()
+    ),
+    _loses(
+        "malformed_call", 8, "the provider could not read a call itself", wires=IN_ONE_EVENT, rewrite=cut_last_call()
+    ),
+    _loses(
+        "cut_by_lost_connection", 8, "the connection is lost in the middle of a call", rewrite=cut_last_call(Break())
+    ),
+    _text_arguments(
         "text_after_arguments",
         9,
         "arguments that are whole, and then more text",
         outcome="told",
-        wires=IN_FRAGMENTS,
-        rewrite=rewrites.last_call(lambda call: [changed(call, raw=f"{call.raw}, and so on")]),
-        except_for=ARGUMENTS_ARE_OBJECTS,
-    )
-    yield Fault(
-        "placeholder_before_arguments",
-        9,
-        "`{}` before the arguments",
-        outcome="told",
-        wires=IN_FRAGMENTS,
-        rewrite=rewrites.last_call(lambda call: [changed(call, raw=f"{{}}{call.raw}")]),
-        except_for=ARGUMENTS_ARE_OBJECTS,
-    )
+        rewrite=_new_text("{}, and so on"),
+    ),
+    _text_arguments(
+        "placeholder_before_arguments", 9, "`{}` before the arguments", outcome="told", rewrite=_new_text("{{}}{}")
+    ),
+)
 
-
-def _at_the_end() -> Iterator[Fault]:
-    """Rows 10 to 12: ends that are wrong or missing."""
-    yield Fault(
+ENDS = (  # rows 10 to 12: ends that are wrong or missing
+    Fault(
         "finish_says_stop",
         10,
         "the finish reason says that there are no calls",
-        wires=_wires(lambda events: bool(events.done_reason)),
+        wires=WITH_REASONS,
         bend=event_faults.finish_without_calls,
-    )
-    yield Fault(
+    ),
+    Fault(
         "finish_says_calls_on_cut",
         10,
         "the finish reason says that all is well, and a call is cut",
         True,
         lasting="told",
-        wires=_wires(lambda events: bool(events.done_reason)),
-        rewrite=rewrites.cut_last_call(End("done")),
+        wires=WITH_REASONS,
+        rewrite=cut_last_call(End("done")),
         except_for=ARGUMENTS_ARE_OBJECTS,
-    )
-    yield Fault(
+    ),
+    Fault(
         "completed_with_cut_item",
         10,
         "the response says that it is complete, and a call in it that it is not",
         outcome="told",
-        wires=_wires(lambda events: events.calls_have_status),
-        rewrite=rewrites.cut_last_call(End("done")),
-    )
-    yield Fault(
-        "finish_twice",
-        10,
-        "two finish reasons",
-        wires=_wires(lambda events: not events.calls_have_status),
-        modes=STREAMED,
-        bend=event_faults.finish_twice,
-    )
-    yield Fault(
-        "usage_after_finish",
-        10,
-        "usage after the finish",
-        wires=_wires(lambda events: events.usage_apart),
-        modes=STREAMED,
-        bend=event_faults.usage_last,
-    )
-    yield Fault(
-        "no_finish_reason",
-        10,
-        "`[DONE]` and no finish reason",
-        wires=DONE_ENDS,
-        modes=STREAMED,
-        bend=event_faults.no_finish,
-    )
-    yield Fault(
-        "clean_end_without_finish",
-        11,
-        "the body ends cleanly, the response does not",
-        True,
-        lasting=BROKEN,
-        bend=event_faults.clean_end,
-    )
-    yield Fault("close", 11, "the connection is closed", True, lasting=BROKEN, damage=damage.close)
-    yield Fault("reset", 11, "the connection is reset", True, lasting=BROKEN, damage=damage.reset)
-    yield Fault("hang_up", 11, "closed without an answer", True, lasting=UNREACHABLE, damage=damage.close, after=0)
-    yield Fault("reset_at_once", 11, "reset without an answer", True, lasting=UNREACHABLE, damage=damage.reset, after=0)
-    yield Fault("stall", 12, "silence in the middle", True, lasting=BROKEN, damage=damage.stall)
-    yield Fault(
-        "stall_at_once", 12, "silence from the start", True, lasting="typed:TimedOut", damage=damage.stall, after=0
-    )
+        wires=WITH_STATUS,
+        rewrite=cut_last_call(End("done")),
+    ),
+    _in_stream("finish_twice", 10, "two finish reasons", wires=WITHOUT_STATUS, bend=event_faults.finish_twice),
+    _in_stream("usage_after_finish", 10, "usage after the finish", wires=USAGE_APART, bend=event_faults.usage_last),
+    _in_stream("no_finish_reason", 10, "`[DONE]` and no finish reason", wires=DONE_ENDS, bend=event_faults.no_finish),
+    _loses("clean_end_without_finish", 11, "the body ends cleanly, the response does not", bend=event_faults.clean_end),
+    _loses("close", 11, "the connection is closed", damage=damage.close),
+    _loses("reset", 11, "the connection is reset", damage=damage.reset),
+    _loses("hang_up", 11, "closed without an answer", lasting=UNREACHABLE, damage=damage.close, after=0),
+    _loses("reset_at_once", 11, "reset without an answer", lasting=UNREACHABLE, damage=damage.reset, after=0),
+    _loses("stall", 12, "silence in the middle", damage=damage.stall),
+    _loses("stall_at_once", 12, "silence from the start", lasting="typed:TimedOut", damage=damage.stall, after=0),
+)
 
-
-def _inside() -> Iterator[Fault]:
-    """Rows 13 to 15 and 17: errors inside, nothing inside, something else beside."""
-    error = event_faults.error_inside("the upstream failed, try again", 502)
-    yield Fault("error_object_inside", 13, "an error object inside a 200", True, lasting=BROKEN, bend=error)
-    yield Fault(
-        "error_event_inside",
+INSIDE = (  # rows 13 to 17: errors inside, nothing inside, something else beside
+    _loses(
+        "error_object_inside",
         13,
-        "an error event inside a 200",
-        True,
-        modes=STREAMED,
-        bend=event_faults.error_inside("overloaded", 529, named=True),
-    )
-    yield Fault(
+        "an error object inside a 200",
+        bend=error_inside("the upstream failed, try again", 502),
+    ),
+    _in_stream(
+        "error_event_inside", 13, "an error event inside a 200", True, bend=error_inside("overloaded", 529, named=True)
+    ),
+    _in_stream(
         "error_at_the_end",
         13,
         "all is said, and then an error in place of the end",
         True,
-        modes=STREAMED,
         bend=event_faults.error_at_the_end("internal error"),
-    )
-    yield Fault(
-        "limit_inside",
-        13,
-        "too many requests, inside a 200",
-        True,
-        lasting=BROKEN,
-        bend=event_faults.error_inside("too many requests", 429),
-    )
-    yield Fault(
+    ),
+    _loses("limit_inside", 13, "too many requests, inside a 200", bend=error_inside("too many requests", 429)),
+    _loses(
         "refusal_inside",
         13,
         "an error inside a 200 that another try will not change",
-        True,
-        BROKEN,
-        BROKEN,
-        bend=event_faults.error_inside("the messages are invalid", 400),
-    )
-    yield Fault(
-        "html_inside",
-        13,
-        "an HTML page inside a stream",
-        True,
-        modes=STREAMED,
-        bend=event_faults.inside(_PAGE, ends=True),
-    )
-    yield Fault(
+        outcome=BROKEN,
+        bend=error_inside("the messages are invalid", 400),
+    ),
+    _in_stream("html_inside", 13, "an HTML page inside a stream", True, bend=event_faults.inside(_PAGE, ends=True)),
+    _in_stream(
         "json_error_inside",
         13,
         "the body of an error inside a stream, not as an event",
         True,
-        modes=STREAMED,
         bend=event_faults.bare_error_inside,
-    )
-    yield Fault("empty_response", 14, "an end, and nothing before it", True, lasting=BROKEN, rewrite=rewrites.nothing)
-    yield Fault("empty_body", 14, "a 200 without a body", True, lasting=BROKEN, damage=damage.nothing)
-    yield Fault(
-        "only_reasoning", 14, "reasoning, and then the end", True, lasting=BROKEN, rewrite=rewrites.only_reasoning
-    )
-    yield Fault("blank_before_call", 14, "white space before a call", rewrite=rewrites.before_calls("\n\n"))
-    yield Fault("text_before_call", 15, "text before a call", rewrite=rewrites.before_calls("One moment. "))
-    for dialect, rewrite in rewrites.LEAKS.items():
-        name = f"leaked_{dialect.replace('-', '_')}"
-        yield Fault(name, 16, f"calls written as text, as {dialect} does", wires=LEAKING, rewrite=rewrite)
-    yield Fault("provider_run_tools", 17, "a search that the provider ran itself", bend=event_faults.provider_run)
+    ),
+    _loses("empty_response", 14, "an end, and nothing before it", rewrite=rewrites.nothing),
+    _loses("empty_body", 14, "a 200 without a body", damage=damage.nothing),
+    _loses("only_reasoning", 14, "reasoning, and then the end", rewrite=rewrites.only_reasoning),
+    Fault("blank_before_call", 14, "white space before a call", rewrite=rewrites.before_calls("\n\n")),
+    Fault("text_before_call", 15, "text before a call", rewrite=rewrites.before_calls("One moment. ")),
+    *(
+        Fault(f"leaked_{name.replace('-', '_')}", 16, _LEAKED.format(name), wires=LEAKING, rewrite=rewrite)
+        for name, rewrite in rewrites.LEAKS.items()
+    ),
+    Fault("provider_run_tools", 17, "a search that the provider ran itself", bend=event_faults.provider_run),
+)
 
+BYTES = (  # row 18: frames and bytes
+    _in_stream("crlf", 18, "lines end in CR LF", damage=damage.crlf),
+    _in_stream("comments", 18, "keep-alive comments", damage=damage.comments),
+    _in_stream("no_space", 18, "`data:` without a space", damage=damage.no_space),
+    _in_stream("unterminated_last_event", 18, "the last event has no end", damage=damage.unterminated),
+    Fault("utf8_split", 18, "characters cut in the middle", damage=damage.split_characters),
+    Fault("drip", 18, "one byte at a time", damage=damage.drip),
+    _in_stream("in_one_piece", 18, "the stream in one piece", damage=damage.in_one_piece),
+    _in_stream("no_event_names", 18, "no `event:` lines", wires=NAMED, bend=event_faults.without_names),
+    _in_stream("json_array", 18, "one JSON array in place of events", form="array"),
+    _in_stream("whole_for_stream", 18, "a whole body though a stream was asked for", form="whole"),
+    Fault("stream_for_whole", 18, "a stream though a whole body was asked for", modes=WHOLE, form="stream"),
+    _loses("garbage", 18, "bytes that nobody wrote", damage=damage.garbage),
+    _loses("damaged_event", 18, "an event whose JSON is torn", bend=event_faults.damaged_event),
+)
 
-def _in_bytes() -> Iterator[Fault]:
-    """Row 18: frames and bytes."""
-    for name, title, change in (
-        ("crlf", "lines end in CR LF", damage.crlf),
-        ("comments", "keep-alive comments", damage.comments),
-        ("no_space", "`data:` without a space", damage.no_space),
-        ("unterminated_last_event", "the last event has no end", damage.unterminated),
-    ):
-        yield Fault(name, 18, title, modes=STREAMED, damage=change)
-    for name, title, change in (
-        ("utf8_split", "characters cut in the middle", damage.split_characters),
-        ("drip", "one byte at a time", damage.drip),
-    ):
-        yield Fault(name, 18, title, damage=change)
-    yield Fault("in_one_piece", 18, "the stream in one piece", modes=STREAMED, damage=damage.in_one_piece)
-    yield Fault(
-        "no_event_names",
-        18,
-        "no `event:` lines",
-        wires=_wires(lambda events: events.named),
-        modes=STREAMED,
-        bend=event_faults.without_names,
-    )
-    yield Fault("json_array", 18, "one JSON array in place of events", modes=STREAMED, form="array")
-    yield Fault("whole_for_stream", 18, "a whole body though a stream was asked for", modes=STREAMED, form="whole")
-    yield Fault("stream_for_whole", 18, "a stream though a whole body was asked for", modes=WHOLE, form="stream")
-    yield Fault("garbage", 18, "bytes that nobody wrote", True, lasting=BROKEN, damage=damage.garbage)
-    yield Fault(
-        "damaged_event", 18, "an event whose JSON is torn", True, lasting=BROKEN, bend=event_faults.damaged_event
-    )
+VALUES = (  # rows 36 and 37: values that parsers fail on
+    _in_stream("split_emoji", 36, "emoji as two halves in two events", bend=event_faults.split_emoji),
+    Fault("big_integers", 37, "integers beyond 64 bits", rewrite=each_call(rewrites.beyond_64_bits)),
+)
 
 
 def _in_place() -> Iterator[Fault]:
@@ -462,12 +359,11 @@ def _in_place() -> Iterator[Fault]:
         fault = _status(code, "answered", "typed:RateLimited" if code == 429 else "typed:Unavailable")
         yield fault
         yield replace(fault, name=f"{fault.name}_retry_after", title=f"{fault.title}, with Retry-After", seconds=0.05)
-    page = Instead(200, lambda _: _PAGE, "text/html")
-    yield Fault("html_page", 19, "a 200 with an HTML page", True, lasting=BROKEN, instead=page)
-    page = Instead(502, lambda _: _PAGE, "text/html")
-    yield Fault("html_502", 19, "a 502 with an HTML page", True, lasting="typed:Unavailable", instead=page)
+    page, bad_page = Instead(200, lambda _: _PAGE, "text/html"), Instead(502, lambda _: _PAGE, "text/html")
     text = Instead(200, lambda _: b"upstream connect error or disconnect/reset before headers\n", "text/plain")
-    yield Fault("plain_text", 19, "a 200 with a line of text", True, lasting=BROKEN, instead=text)
+    yield _loses("html_page", 19, "a 200 with an HTML page", instead=page)
+    yield _loses("html_502", 19, "a 502 with an HTML page", lasting="typed:Unavailable", instead=bad_page)
+    yield _loses("plain_text", 19, "a 200 with a line of text", instead=text)
 
 
 def _too_long() -> Iterator[Fault]:
@@ -494,7 +390,7 @@ def _too_long() -> Iterator[Fault]:
         "the context is too long, and a 200 says so",
         True,
         lasting="typed:ContextTooLong",
-        bend=event_faults.error_inside("", 400, shape=shape),
+        bend=error_inside("", 400, shape=shape),
         longest=LONGEST,
     )
 
@@ -505,16 +401,8 @@ def _too_long_body(wire: str, report: TooLong) -> Object:
     return body
 
 
-def _in_values() -> Iterator[Fault]:
-    """Rows 36 and 37: values that parsers fail on."""
-    yield Fault("split_emoji", 36, "emoji as two halves in two events", modes=STREAMED, bend=event_faults.split_emoji)
-    yield Fault("big_integers", 37, "integers beyond 64 bits", rewrite=each_call(rewrites.beyond_64_bits))
-
-
 FAULTS: dict[str, Fault] = {
-    fault.name: fault
-    for faults in (_in_calls, _at_the_end, _inside, _in_bytes, _in_place, _too_long, _in_values)
-    for fault in faults()
+    fault.name: fault for fault in (*CALLS, *ENDS, *INSIDE, *BYTES, *_in_place(), *_too_long(), *VALUES)
 }
 """All of them, in the order of their rows."""
 
