@@ -117,75 +117,108 @@ def find_interruption(recording: Recording) -> Interrupted:
         max((event.seq for event in recording.events), default=-1) + 1,
         _next_call(recording),
     )
-    requests = iter(recording.requests)
-    history: list[Line] = recording.head.get("messages", [])
-    known: list[Line] | None = None
-    noted: list[Line] = []
-    coming: list[Line] = []
-    whole: dict[int, list[Line]] = {}
-    starts: dict[tuple[int, str], float] = {}
+    reading = _Reading(recording, found)
     for line in recording.lines:
+        reading.take(line)
+    found.messages = from_json(reading.history)
+    if found.request is not None:
+        found.answer = reading.complete.get(found.request.turn, [])
+    return found
+
+
+class _Reading:
+    """Reads the lines of a recording in order, and notes in `found` what they say about its last turn."""
+
+    def __init__(self, recording: Recording, found: Interrupted) -> None:
+        self._recording = recording
+        self._found = found
+        self._requests = iter(recording.requests)
+        self.history: list[Line] = recording.head.get("messages", [])
+        self._noted: list[Line] = []
+        self._next_history: list[Line] | None = None
+        """What the next request is sent with, if the recording notes it."""
+        self._arriving: list[Line] = []
+        self.complete: dict[int, list[Line]] = {}
+        """The deltas of answers, by their turns."""
+        self._starts: dict[tuple[int, str], float] = {}
+
+    def take(self, line: Line) -> None:
         match line["line"]:
             case "history":
-                noted = known = [*noted[: line["keep"]], *line["messages"]]
+                self._noted = self._next_history = [*self._noted[: line["keep"]], *line["messages"]]
             case "request":
-                before, found.request = found.request, next(requests)
-                found.state = line.get("state", {})
-                if not is_state(found.state):
-                    raise UserError(f"{recording.path} is damaged and cannot be resumed: its state is not readable")
-                sent = found.request.messages
-                is_system = bool(sent) and sent[0].get("role") == "system"
-                history = known if known is not None else list(sent[1:] if is_system else sent)
-                known, coming, found.question = None, [], None
-                if before is None or before.turn != found.request.turn:
-                    found.decisions = {}
-                    found.started, found.uncertain, found.asked_about = {}, set(), set()
-                    found.loose = {}
+                self._take_request(line)
             case "delta":
-                coming.append(line)
+                self._arriving.append(line)
                 if line["delta"] == "ended" and line["verdict"]["kind"] == "whole":
-                    whole[line["turn"]] = coming
-            case "event" if line["event"] == "tool_calls_detected":
-                whole.setdefault(line["turn"], coming)  # cut, and its complete calls ran
-            case "event" if line["event"] == "call_written":
+                    self.complete[line["turn"]] = self._arriving
+            case "event":
+                self._take_event(line)
+            case "result":
+                self._take_result(line)
+            case "approval" if line["decision"] != "wait":
+                self._take_decision(line["call_id"], read_approval(line))
+            case _:
+                pass
+
+    def _take_request(self, line: Line) -> None:
+        found = self._found
+        before, found.request = found.request, next(self._requests)
+        found.state = line.get("state", {})
+        if not is_state(found.state):
+            raise UserError(f"{self._recording.path} is damaged and cannot be resumed: its state is not readable")
+        sent = found.request.messages
+        is_system = bool(sent) and sent[0].get("role") == "system"
+        noted = self._next_history
+        self.history = noted if noted is not None else list(sent[1:] if is_system else sent)
+        self._next_history, self._arriving, found.question = None, [], None
+        if before is None or before.turn != found.request.turn:
+            found.decisions, found.started, found.loose = {}, {}, {}
+            found.uncertain, found.asked_about = set(), set()
+
+    def _take_event(self, line: Line) -> None:
+        found = self._found
+        match line["event"]:
+            case "tool_calls_detected":
+                self.complete.setdefault(line["turn"], self._arriving)  # cut, and its complete calls ran
+            case "call_written":
                 call = ToolCall(line["call_id"], line["name"], line["arguments"])
                 found.numbers[line["turn"], call.id] = line["call"]
                 found.loose[line["call"]] = call
-            case "event" if line["event"] in ("call_adopted", "call_dropped"):
-                found.loose.pop(line["adopted" if line["event"] == "call_adopted" else "call"], None)
-            case "event" if line["event"] == "call_started":
-                found.started_numbers.add(line["call"])
+            case "call_adopted":
+                found.loose.pop(line["adopted"], None)
+            case "call_dropped":
+                found.loose.pop(line["call"], None)
+            case "call_started":
                 call = ToolCall(line["call_id"], line["name"], line["arguments"])
+                found.started_numbers.add(line["call"])
                 found.begun[line["turn"], call.id] += 1
-                starts.setdefault((line["turn"], call.id), line["time"])
+                self._starts.setdefault((line["turn"], call.id), line["time"])
                 found.alike.add((line["turn"], fingerprint(call)))
                 found.started[call.id], found.turn = call, line["turn"]
                 found.uncertain.add(call.id)
                 found.asked_about.discard(call.id)
-            case "event" if line["event"] == "run_finished":
+            case "run_finished":
                 found.asked_about = {call["id"] for call in line["pending"] if call.get("uncertain")}
-            case "result" if not line["key"]:  # the client's own
-                found.decisions[line["call_id"]] = read_result(line["result"])
-                found.uncertain.discard(line["call_id"])
-            case "result":
-                found.uncertain.discard(line["call_id"])
-                took = recording.time_at(line["at"]) - starts.get((line["turn"], line["call_id"]), inf)
-                given = RecordedResult(
-                    read_result(line["result"]), read_usage(line.get("usage")), round(max(took, 0.0), 6)
-                )
-                found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
-                found.by_id.setdefault((line["turn"], line["call_id"]), given)
-            case "approval" if line["decision"] != "wait":
-                id, decision = line["call_id"], read_approval(line)
-                found.decisions[id] = combine(found.decisions.get(id), decision)
-                if id in found.asked_about and not isinstance(decision, Deny):
-                    found.uncertain.discard(id)  # somebody has decided that it may run
             case _:
                 pass
-    found.messages = from_json(history)
-    if found.request is not None:
-        found.answer = whole.get(found.request.turn, [])
-    return found
+
+    def _take_result(self, line: Line) -> None:
+        found, id, result = self._found, line["call_id"], read_result(line["result"])
+        found.uncertain.discard(id)
+        if not line["key"]:  # the client's own
+            found.decisions[id] = result
+            return
+        took = self._recording.time_at(line["at"]) - self._starts.get((line["turn"], id), inf)
+        given = RecordedResult(result, read_usage(line.get("usage")), round(max(took, 0.0), 6))
+        found.results.setdefault(line["key"], given)  # the first one ran; another one only repeats it
+        found.by_id.setdefault((line["turn"], id), given)
+
+    def _take_decision(self, id: str, decision: Approval) -> None:
+        found = self._found
+        found.decisions[id] = combine(found.decisions.get(id), decision)
+        if id in found.asked_about and not isinstance(decision, Deny):
+            found.uncertain.discard(id)  # somebody has decided that it may run
 
 
 def combine(before: Approval | ToolResult | None, now: Approval | ToolResult) -> Approval | ToolResult:
