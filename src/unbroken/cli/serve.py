@@ -86,8 +86,6 @@ def serve_command(
     3 it could not start.
     """
     with _telling(_AS_OPTIONS if upstream else _IN_A_FILE):
-        level: LogLevel = chosen_level(log_level, "info") or "info"
-        file = _file(config, upstream)
         said = ServeOptions(
             upstream=upstream,
             alias=alias,
@@ -106,15 +104,20 @@ def serve_command(
             keys_file=keys_file,
             record=record,
         )
-        opened = Opened()
-        settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
-        with _missing_extra():
-            from unbroken.gateway.app import Gateway  # noqa: PLC0415 - an optional extra
-            from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
-        show: Callable[[str], None] = partial(_show, settings, opened, file)
-        if check:
-            show("")
-            return
+        _serve(said, _file(config, upstream), check, json, log_level)
+
+
+def _serve(said: ServeOptions, file: str, check: bool, json: bool, log_level: str) -> None:
+    level: LogLevel = chosen_level(log_level, "info") or "info"
+    opened = Opened()
+    settings = read_config(file, said, opened) if file else settings_from_options(said, opened)
+    with _missing_extra():
+        from unbroken.gateway.app import Gateway  # noqa: PLC0415 - an optional extra
+        from unbroken.gateway.http.uvicorn_server import serve  # noqa: PLC0415 - an optional extra
+    show: Callable[[str], None] = partial(_show, settings, opened, file)
+    if check:
+        show("")
+    else:
         serve(settings, show, app=Gateway, logs=partial(set_up_logs, json, level))
 
 
