@@ -8,13 +8,14 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
+from inspect import isawaitable
 from ipaddress import ip_address
 from math import inf, isnan
 from typing import TypeAlias, TypeGuard
 
 from yarl import URL
 
-from unbroken.errors import Unauthorized, UserError
+from unbroken.errors import MissingKey, Unauthorized, UserError
 from unbroken.models.quirks import Quirks
 from unbroken.validation import checked
 
@@ -205,3 +206,36 @@ def check_key(key: object, provider: str) -> str:
     if not key.isascii() or not key.isprintable():
         raise Unauthorized(f"the key of provider `{provider}` holds characters that no key has: copy it again")
     return key
+
+
+_REMEMBERED_KEYS = 4
+
+
+class KeySource:
+    """The key of a model: a fixed one, or one that a function gives for each request."""
+
+    def __init__(self, key: Key, provider: str) -> None:
+        self._provider = provider
+        self._give = key if callable(key) else None
+        self.fixed = None if callable(key) else check_key(key or "", provider)
+        """None if a function gives it."""
+        self.known = (self.fixed,) if self.fixed else ()
+        """The last keys: an answer may quote one that has been replaced since."""
+
+    async def ask(self) -> str:
+        """The key that the function gives now."""
+        assert self._give is not None
+        try:
+            key = self._give()
+            if isawaitable(key):
+                key = await key
+        except MissingKey:
+            raise  # has the name and the reason
+        except Exception as error:  # the user's function may raise anything
+            raise Unauthorized(
+                f"there is no key for provider `{self._provider}`: the api_key function raised {type(error).__name__}"
+            ) from error
+        key = check_key(key or "", self._provider)
+        if key and key not in self.known:
+            self.known = (key, *self.known)[:_REMEMBERED_KEYS]
+        return key

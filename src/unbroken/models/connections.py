@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextvars import ContextVar
+from io import BytesIO
 from math import inf
 from typing import Literal, TypeAlias
 
@@ -17,6 +18,7 @@ from aiohttp import (
     ClientConnectorCertificateError,
     ClientConnectorError,
     ClientHttpProxyError,
+    ClientOSError,
     ClientPayloadError,
     ClientProxyConnectionError,
     ClientRequest,
@@ -34,12 +36,15 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
+from multidict import CIMultiDict
 from yarl import URL
 
 from unbroken.clock import SLACK, Deadline, deadline
+from unbroken.decoding.verdict import How
 from unbroken.errors import ProviderError, TimedOut, Unauthorized, Unreachable
-from unbroken.models.addresses import Timeouts, shown
+from unbroken.models.addresses import Endpoint, Timeouts, find_proxy, shown
 from unbroken.models.error_responses import Asked
+from unbroken.models.sessions import current_session, open_session
 
 Waiting: TypeAlias = Literal["connect", "first_byte", "idle", "total", ""]
 """What was being waited for when the time was up."""
@@ -202,6 +207,88 @@ def new_session() -> ClientSession:
         cookie_jar=DummyCookieJar(),
         timeout=ClientTimeout(total=None, sock_connect=None),
     )
+
+
+class HeadTimeout(TimeoutError):
+    """The head of an answer did not come in time."""
+
+    def __init__(self, waiting_for: Waiting) -> None:
+        super().__init__(waiting_for)
+        self.waiting_for: Waiting = waiting_for
+
+
+_IN_PIECES = 1 << 20
+"""A body from this many bytes on is written in pieces, so that it does not block the loop."""
+
+
+class Transport:
+    """Sends requests to one endpoint, through the proxy of the environment, within the time-outs."""
+
+    def __init__(self, endpoint: Endpoint, timeouts: Timeouts) -> None:
+        self._endpoint = endpoint
+        self._timeouts = timeouts
+        self._soonest = timeouts.soonest
+        proxy = find_proxy(endpoint.stream_url)
+        self.proxy = proxy.url if proxy else None
+        self.proxy_headers = {"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else None
+        self.secrets = proxy.secrets if proxy else ()
+
+    def deadline(self) -> float:
+        """When a request that begins now has to be done, by the clock of the loop."""
+        return inf if self._timeouts.total is None else asyncio.get_running_loop().time() + self._timeouts.total
+
+    async def post(
+        self, stream: bool, headers: CIMultiDict[str], body: bytes, deadline: float, fresh: bool = False
+    ) -> tuple[ClientResponse, Patience] | None:
+        """Waits for the head of the answer; also returns the time-out of its body. None if the request was sent on a
+        kept connection that was dead. `fresh`: use a new one, because if one is dead, all may be."""
+        loop = asyncio.get_running_loop()
+        session = current_session(loop) or await open_session()
+        endpoint, timeouts = self._endpoint, self._timeouts
+        patience = Patience(loop, timeouts.connect, deadline, self._soonest)
+        exchange = Exchange(patience, timeouts.first_byte, fresh)
+        token = current.set(exchange)
+        begun = False
+        try:
+            response = await session.post(
+                endpoint.stream_url if stream else endpoint.whole_url,
+                data=body if len(body) < _IN_PIECES else BytesIO(body),
+                headers=headers,
+                allow_redirects=False,
+                proxy=self.proxy,
+                proxy_headers=self.proxy_headers,
+            )
+            begun = True
+        except asyncio.CancelledError:
+            if patience.cancelled_it():
+                raise HeadTimeout(patience.expired) from None
+            raise
+        except TimeoutError:  # the system's own
+            raise HeadTimeout(patience.for_what) from None
+        except (ServerDisconnectedError, ClientOSError) as error:
+            if exchange.reused and not fresh and not isinstance(error, ClientConnectorError):
+                return None
+            raise
+        finally:
+            current.reset(token)
+            if not begun:
+                patience.end()
+        return response, patience
+
+    def failed(self, asked: Asked, error: Exception, late: Waiting) -> ProviderError:
+        """There was no answer. `late`: which time-out was reached, if any."""
+        url = self._endpoint.stream_url
+        return not_in_time(asked, url, self._timeouts, late) if late else unreachable(asked, url, self.proxy, error)
+
+    def cause(self, asked: Asked, error: Exception, late: Waiting) -> tuple[str, How]:
+        """Why an answer broke off."""
+        match late:
+            case "idle":
+                return f"the stream fell silent: nothing came for idle={self._timeouts.idle} s", "silent"
+            case "total":
+                return f"the time was up: total={self._timeouts.total} s", "late"
+            case _:
+                return f"the connection was lost: {in_words(asked, error)}", "lost"
 
 
 # Errors without an HTTP answer: a connection that was refused, lost or too slow, a proxy in between, bytes that are not

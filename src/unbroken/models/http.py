@@ -10,13 +10,11 @@ that read the request and then closed without an answer gets it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from inspect import isawaitable
-from io import BytesIO
+from collections.abc import AsyncIterator, Mapping, Sequence
 from math import inf
 from typing import Self
 
-from aiohttp import ClientConnectorError, ClientError, ClientOSError, ClientResponse, ServerDisconnectedError
+from aiohttp import ClientError, ClientResponse
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -24,28 +22,17 @@ from unbroken.clock import RealClock
 from unbroken.decoding import Decoder
 from unbroken.decoding.verdict import How
 from unbroken.deltas import Delta, Ended
-from unbroken.errors import MissingKey, ProviderError, StreamError, Unauthorized
+from unbroken.errors import ProviderError, StreamError
 from unbroken.messages import Json, Request
 from unbroken.models import secrets
-from unbroken.models.addresses import Endpoint, Key, Timeouts, check_key, find_proxy, shown
+from unbroken.models.addresses import Endpoint, Key, KeySource, Timeouts, shown
 from unbroken.models.connect import Settings, with_settings
-from unbroken.models.connections import (
-    Exchange,
-    Patience,
-    Sent,
-    cause_of,
-    current,
-    in_words,
-    not_in_time,
-    refused_by_proxy,
-    unreachable,
-)
+from unbroken.models.connections import HeadTimeout, Patience, Sent, Transport, Waiting, cause_of, refused_by_proxy
 from unbroken.models.error_responses import Asked, read_failure
 from unbroken.models.model import CARRIED, RESPONSE_LIMIT
 from unbroken.models.quirks import fit_body, fit_request, fit_spelled, replace_lost_reasoning
 from unbroken.models.raw_log import Logged, RawLog
 from unbroken.models.relay import PassingDecoder, RelayRequest, verbatim_for
-from unbroken.models.sessions import current_session, open_session
 from unbroken.validation import checked
 from unbroken.wires import find_wire
 from unbroken.wires.json_pieces import write_json
@@ -64,10 +51,8 @@ _SHORT = 4 << 10
 """This many bytes are few, however many events they contain."""
 _MOST_LINES = 1200
 """Approximate lines of a stream that are decoded at once: an event has two or three, and takes 40 us."""
-_IN_PIECES = 1 << 20
-"""A body from this many bytes on is written in pieces, so that it does not block the loop."""
-_REMEMBERED_KEYS = 4
 _MOST_OF_AN_ERROR = 64 * 1024
+_UNFINISHED: tuple[str, How] = "", "unfinished"
 _LONGEST_ERROR = 10.0
 """Seconds to read the body of an error: its status alone is enough."""
 
@@ -89,21 +74,15 @@ class HTTPModel:
         self.endpoint = endpoint
         self.timeouts = timeouts
         self.settings = settings
-        key = key if callable(key) else check_key(key or "", endpoint.provider)
-        # A header that the user sets comes before the key.
-        self._key = "" if endpoint.key_header in CIMultiDict(settings.headers) else key
-        self._given_keys: tuple[str, ...] = ()
-        """The last keys of a key function: an answer may quote one that has been replaced since."""
+        self._key = KeySource(key, endpoint.provider)
+        if endpoint.key_header in CIMultiDict(settings.headers):
+            self._key = KeySource(None, endpoint.provider)  # a header that the user sets comes before the key
         self._streams = stream
-        self._soonest = timeouts.soonest
         self._longest_alive = inf if timeouts.idle is None else timeouts.idle * ALIVE
         self._raw_log = raw_log
         self._wire = find_wire(endpoint.wire)
-        proxy = find_proxy(endpoint.stream_url)
-        self._proxy_url = proxy.url if proxy else None
-        self._proxy_headers = {"Proxy-Authorization": proxy.authorization} if proxy and proxy.authorization else None
-        self._secrets = (*endpoint.secrets, *secrets.collect(proxy.secrets if proxy else ()))
-        self._known_secrets = (self._key, *self._secrets) if isinstance(self._key, str) and self._key else self._secrets
+        self._transport = Transport(endpoint, timeouts)
+        self._secrets = (*endpoint.secrets, *secrets.collect(self._transport.secrets))
         self._recovers = endpoint.quirks.prose and find_wire(endpoint.wire).calls_leak
         # Built once, not for each request; a key that changes is filled in later.
         self._stream_headers = self._write_headers(stream=True)
@@ -142,7 +121,7 @@ class HTTPModel:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Its key, if known by now, and its other secrets."""
-        return self._known_secrets if isinstance(self._key, str) else (*self._given_keys, *self._secrets)
+        return (*self._key.known, *self._secrets)
 
     async def aclose(self) -> None:
         """Nothing to do: connections belong to the loop and close with it. Here so that any model may be closed."""
@@ -155,7 +134,7 @@ class HTTPModel:
 
     async def headers(self) -> CIMultiDict[str]:
         """The headers of each request to this provider, including its key: for forwarded requests."""
-        key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
+        key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
         headers = CIMultiDict(self._headers_for(False, key, {}))
         headers.pop("Content-Type", None)
         return headers
@@ -163,12 +142,12 @@ class HTTPModel:
     @property
     def proxy(self) -> URL | None:
         """The proxy to the provider."""
-        return self._proxy_url
+        return self._transport.proxy
 
     @property
     def proxy_headers(self) -> Mapping[str, str] | None:
         """The credentials for the proxy, which are secret. None if it needs none."""
-        return self._proxy_headers
+        return self._transport.proxy_headers
 
     def mask_end(self, deltas: Sequence[Delta]) -> None:
         """Masks its keys in the error that a response ended with: providers quote them."""
@@ -213,18 +192,8 @@ class HTTPModel:
             response, patience, key = await sent.head()
         else:
             request, body = self.write(request)
-            spelled = verbatim_for(request, self.endpoint.wire)
             decoder = self._decoder_for(request)
-            deadline = self._deadline()
-            key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
-            log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
-            try:
-                headers = self._headers_for(request.stream, key, spelled.headers if spelled is not None else {})
-                response, patience = await self._post(request.stream, headers, key, body, deadline, log)
-            except BaseException as error:
-                if log is not None:
-                    log.fail(error)
-                raise
+            response, patience, key, log = await self._send(request, body)
             del body  # no longer needed, and may be long
         content, feed, time = response.content, decoder.feed, asyncio.get_running_loop().time
         patience.reads(content)
@@ -279,15 +248,29 @@ class HTTPModel:
             if not response.closed:  # otherwise its end was read, and the connection is back in the pool
                 response.close()
             if log is not None and (lost is None or received):
-                log.end(*(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
+                log.end(*(self._cause(key, lost, patience.expired) if lost else _UNFINISHED))
         if lost is not None and not received:  # there was a head, and then no byte of the body
             failure = self._failed(key, lost, patience.expired)
             if log is not None:
                 log.fail(failure)
             raise failure from cause_of(lost)
-        deltas = _end(decoder, *(self._cause(key, lost, patience.expired) if lost else ("", "unfinished")))
+        deltas = _end(decoder, *(self._cause(key, lost, patience.expired) if lost else _UNFINISHED))
         self.mask_end(deltas)
         yield deltas
+
+    async def _send(self, request: Request, body: bytes) -> tuple[ClientResponse, Patience, str, Logged | None]:
+        """The head of the answer, the time-out of its body, the key that was sent, and the log."""
+        spelled = verbatim_for(request, self.endpoint.wire)
+        deadline = self._transport.deadline()
+        key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
+        log = self._begin_log(self._raw_log, request, key, body) if self._raw_log is not None else None
+        try:
+            headers = self._headers_for(request.stream, key, spelled.headers if spelled is not None else {})
+            return *await self._post(request.stream, headers, key, body, deadline, log), key, log
+        except BaseException as error:
+            if log is not None:
+                log.fail(error)
+            raise
 
     def _decoder_for(self, request: Request) -> Decoder | PassingDecoder:
         wire, limit = self.endpoint.wire, RESPONSE_LIMIT.get()
@@ -337,12 +320,9 @@ class HTTPModel:
     ) -> tuple[ClientResponse, Patience, str]:
         spelled = {**body, "model": self.endpoint.model} if "model" in body else {**body}
         data = write_json(fit_spelled(spelled, self.endpoint.quirks))
-        deadline = self._deadline()
-        key = self._key if isinstance(self._key, str) else await self._ask_for_key(self._key)
+        deadline = self._transport.deadline()
+        key = self._key.fixed if self._key.fixed is not None else await self._key.ask()
         return *await self._post(stream, self._headers_for(stream, key, headers), key, data, deadline, None), key
-
-    def _deadline(self) -> float:
-        return inf if self.timeouts.total is None else asyncio.get_running_loop().time() + self.timeouts.total
 
     def _grace(self, decoder: Decoder | PassingDecoder) -> float:
         """How long to wait for more after the response's terminal event."""
@@ -365,7 +345,7 @@ class HTTPModel:
     def _headers_for(self, stream: bool, key: str, more: Mapping[str, str]) -> CIMultiDict[str]:
         headers = self._stream_headers if stream else self._whole_headers
         carried = CARRIED.get()
-        if more or carried or (key is not self._key and key):
+        if more or carried or (key and self._key.fixed is None):
             headers = CIMultiDict(headers)
             headers.update(more)
             if carried:
@@ -379,11 +359,11 @@ class HTTPModel:
     ) -> tuple[ClientResponse, Patience]:
         """Sends the request and waits for the head of the answer; also returns the time-out of its body."""
         try:
-            answer = await self._post_once(stream, headers, body, deadline)
+            answer = await self._transport.post(stream, headers, body, deadline)
             if answer is None:
                 if log is not None:
                     log.resent()
-                answer = await self._post_once(stream, headers, body, deadline, fresh=True)
+                answer = await self._transport.post(stream, headers, body, deadline, fresh=True)
         except (ClientError, OSError) as error:  # a TimeoutError is an OSError
             lost = error
         else:
@@ -394,47 +374,9 @@ class HTTPModel:
                 answer[1].end()
                 raise await self._read_failure(key, answer[0], deadline, log)
             return answer
-        late = str(lost) if isinstance(lost, TimeoutError) else ""
+        late = lost.waiting_for if isinstance(lost, HeadTimeout) else ""
         # Outside of the except: aiohttp's error may hold the key, and would be the context of ours.
         raise self._failed(key, lost, late) from cause_of(lost)
-
-    async def _post_once(
-        self, stream: bool, headers: CIMultiDict[str], body: bytes, deadline: float, fresh: bool = False
-    ) -> tuple[ClientResponse, Patience] | None:
-        """None if it was sent on a kept connection that was dead. `fresh`: use a new one, because if one is dead, all
-        may be."""
-        loop = asyncio.get_running_loop()
-        session = current_session(loop) or await open_session()
-        endpoint, timeouts = self.endpoint, self.timeouts
-        patience = Patience(loop, timeouts.connect, deadline, self._soonest)
-        exchange = Exchange(patience, timeouts.first_byte, fresh)
-        token = current.set(exchange)
-        begun = False
-        try:
-            response = await session.post(
-                endpoint.stream_url if stream else endpoint.whole_url,
-                data=body if len(body) < _IN_PIECES else BytesIO(body),
-                headers=headers,
-                allow_redirects=False,
-                proxy=self._proxy_url,
-                proxy_headers=self._proxy_headers,
-            )
-            begun = True
-        except asyncio.CancelledError:
-            if patience.cancelled_it():
-                raise TimeoutError(patience.expired) from None
-            raise
-        except TimeoutError:  # the system's own
-            raise TimeoutError(patience.for_what) from None
-        except (ServerDisconnectedError, ClientOSError) as error:
-            if exchange.reused and not fresh and not isinstance(error, ClientConnectorError):
-                return None
-            raise
-        finally:
-            current.reset(token)
-            if not begun:
-                patience.end()
-        return response, patience
 
     def _write_headers(self, stream: bool) -> CIMultiDict[str]:
         endpoint = self.endpoint
@@ -442,29 +384,12 @@ class HTTPModel:
         if stream:
             headers["Accept-Encoding"] = "identity"  # a compressing proxy buffers events until its block is full
         headers.update(endpoint.headers)
-        if isinstance(self._key, str) and self._key:
-            headers[endpoint.key_header] = endpoint.key_prefix + self._key
-        if self._proxy_headers and endpoint.stream_url.scheme == "http":
-            headers.update(self._proxy_headers)  # without a tunnel, the proxy reads the request itself
+        if self._key.fixed:
+            headers[endpoint.key_header] = endpoint.key_prefix + self._key.fixed
+        if self._transport.proxy_headers and endpoint.stream_url.scheme == "http":
+            headers.update(self._transport.proxy_headers)  # without a tunnel, the proxy reads the request itself
         headers.update(self.settings.headers)
         return headers
-
-    async def _ask_for_key(self, give: Callable[[], str | Awaitable[str]]) -> str:
-        try:
-            key = give()
-            if isawaitable(key):
-                key = await key
-        except MissingKey:
-            raise  # has the name and the reason
-        except Exception as error:  # the user's function may raise anything
-            raise Unauthorized(
-                f"there is no key for provider `{self.endpoint.provider}`: "
-                f"the api_key function raised {type(error).__name__}"
-            ) from error
-        key = check_key(key or "", self.endpoint.provider)
-        if key and key not in self._given_keys:
-            self._given_keys = (key, *self._given_keys)[:_REMEMBERED_KEYS]
-        return key
 
     def _asked(self, key: str) -> Asked:
         e = self.endpoint
@@ -474,9 +399,9 @@ class HTTPModel:
     async def _read_failure(
         self, key: str, response: ClientResponse, deadline: float, log: Logged | None
     ) -> ProviderError:
-        if response.status == 407 and self._proxy_url is not None:
+        if response.status == 407 and self.proxy is not None:
             response.close()
-            return refused_by_proxy(self.endpoint.stream_url, self._proxy_url, 407)
+            return refused_by_proxy(self.endpoint.stream_url, self.proxy, 407)
         body = b""
         read = response.content.readany if log is None else log.reading(response.content.readany)
         try:
@@ -489,21 +414,12 @@ class HTTPModel:
             response.close()
         return read_failure(self._asked(key), response.status, response.headers, body, RealClock().now())
 
-    def _failed(self, key: str, error: Exception, late: str) -> ProviderError:
+    def _failed(self, key: str, error: Exception, late: Waiting) -> ProviderError:
         """`late`: which time-out was reached, if any."""
-        asked, url = self._asked(key), self.endpoint.stream_url
-        if late:
-            return not_in_time(asked, url, self.timeouts, late)
-        return unreachable(asked, url, self._proxy_url, error)
+        return self._transport.failed(self._asked(key), error, late)
 
-    def _cause(self, key: str, error: Exception, late: str) -> tuple[str, How]:
-        match late:
-            case "idle":
-                return f"the stream fell silent: nothing came for idle={self.timeouts.idle} s", "silent"
-            case "total":
-                return f"the time was up: total={self.timeouts.total} s", "late"
-            case _:
-                return f"the connection was lost: {in_words(self._asked(key), error)}", "lost"
+    def _cause(self, key: str, error: Exception, late: Waiting) -> tuple[str, How]:
+        return self._transport.cause(self._asked(key), error, late)
 
 
 def _as_spelled(body: Mapping[str, Json], request: Request) -> dict[str, Json]:
