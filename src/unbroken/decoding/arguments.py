@@ -104,6 +104,10 @@ class Scanner:
         return False
 
 
+CUT = "the stream ended before the arguments were complete"
+NO_ARGUMENTS = "the stream ended before its arguments arrived"
+NO_INPUT = "the stream ended before its input was complete"
+NOT_KNOWN = "the stream broke before the call was known to be complete"
 DOUBLE_ENCODED = "double-encoded"
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
 
@@ -134,6 +138,29 @@ def parse_arguments(raw: str) -> Parsed:
     if not isinstance(value, dict):
         return Parsed(None, f"the arguments are not a JSON object but {_name(value)}")
     return Parsed(cast("dict[str, Json]", value), notes=notes)
+
+
+def parse_ended(raw: str) -> Parsed:
+    """The same for a call that its wire reports as ended, although brackets or quotes may be open."""
+    parsed = parse_arguments(raw)
+    if not parsed.invalid:
+        return parsed
+    scanner = Scanner()
+    scanner.feed(raw)
+    if scanner.closed or scanner.foreign or scanner.spoiled or scanner.too_deep:
+        return parsed
+    return Parsed(None, f"{CUT} ({parsed.problem})", unfinished=True)
+
+
+def starts_object(arguments: Json) -> bool:
+    return isinstance(arguments, dict) or (isinstance(arguments, str) and arguments.lstrip(_BLANK).startswith("{"))
+
+
+def is_echo(done: ToolCall, arguments: Json) -> bool:
+    """Are these the arguments of the call again, whatever their white space?"""
+    if isinstance(arguments, str):
+        return arguments == done.raw or parse_arguments(arguments).arguments == done.arguments is not None
+    return arguments == done.arguments
 
 
 def parse_object(text: str) -> Parsed | None:
@@ -172,7 +199,7 @@ def _name(value: Any) -> str:
 
 # A call while its pieces arrive: what is known of it so far, and its text as it grows.
 #
-# Data only. Which piece belongs to it and when it is complete is decided in `calls`.
+# Which piece belongs to it and when it is complete is decided in `calls`.
 
 
 class Pending:
@@ -240,3 +267,20 @@ class Pending:
     @property
     def empty(self) -> bool:
         return not (self.blocks or self.fragments)
+
+    def at_the_end(self, well: bool) -> Parsed:
+        """The body has ended, and the call was never known to be complete. `well`: the body ended as it should."""
+        if not self.name:
+            return Parsed(None, "the call has no name")
+        if self.kind == "custom":
+            return Parsed(None) if well else Parsed(None, NO_INPUT, unfinished=True)
+        raw = self.raw
+        if not raw.strip(_BLANK):
+            well = well and not self.waits
+            return Parsed({}) if well else Parsed(None, NO_ARGUMENTS, unfinished=True)
+        parsed = parse_arguments(raw)
+        if parsed.problem:
+            if not parsed.invalid or self.scanner.closed:
+                return parsed
+            return Parsed(None, f"{CUT} ({parsed.problem})", unfinished=True)
+        return parsed if well else Parsed(None, NOT_KNOWN, unfinished=True)

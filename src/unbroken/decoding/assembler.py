@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from unbroken.decoding.calls import Calls
-from unbroken.decoding.prose import Prose, ProseCall
+from unbroken.decoding.prose import Prose, ProseCall, Twins
 from unbroken.deltas import Delta, Meaning, ReasoningDelta, ServerCallSeen, TextDelta, UsageReported
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.jsontext import join_surrogates
@@ -54,7 +54,7 @@ class Assembler:
         self.last_usage: Usage | None = None
         self._halves = False
         self._prose = prose
-        self.calls.watch_twins = prose is not None
+        self.calls.twins = Twins() if prose is not None else None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._text_half = ""

@@ -11,14 +11,13 @@ when a closing brace has arrived, so a fragment costs the same however long the 
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Collection
 from math import inf
 from operator import attrgetter
 from typing import cast
 
-from unbroken.decoding.arguments import Parsed, Pending, Scanner, parse_arguments, parse_object
+from unbroken.decoding.arguments import Parsed, Pending, is_echo, parse_ended, parse_object, starts_object
+from unbroken.decoding.prose import Twins
 from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, CallWithdrawn, Delta, Verdict
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
@@ -27,11 +26,6 @@ from unbroken.wires.values import MINTED
 
 QUOTED = 200
 """How many characters of a refused text are quoted."""
-
-CUT = "the stream ended before the arguments were complete"
-NO_ARGUMENTS = "the stream ended before its arguments arrived"
-NO_INPUT = "the stream ended before its input was complete"
-NOT_KNOWN = "the stream broke before the call was known to be complete"
 
 LONGEST_NAME = 1000
 """Characters; no tool has a name this long, and names arrive in pieces."""
@@ -88,14 +82,9 @@ class Calls:
         self._by_key: dict[Json, Pending] = {}
         self._strays: set[Json] = set()
         self._last: Pending | None = None
-        self._recovered: set[Pending] = set()
         self._undecided: dict[Pending, None] = {}
-        self.watch_twins = False
-        """Calls may also be recovered from the text: then the same call must not count twice."""
-        self._twins: defaultdict[tuple[str, str], list[Pending]] = defaultdict(list)
-        """By name and arguments: calls of one kind that have no counterpart of the other kind yet."""
-        self._unmet: list[tuple[Pending, dict[str, Json]]] = []
-        """Calls not yet compared with recovered ones, because none was recovered so far."""
+        self.twins: Twins | None = None
+        """Set if calls may also be recovered from the text."""
 
     def in_order(self) -> list[ToolCall]:
         """The calls that were decided: by index where the provider gave each call its own, else by arrival."""
@@ -111,7 +100,8 @@ class Calls:
 
     def native_ids(self) -> tuple[str, ...]:
         """The ids of the calls that the wire itself reported, by arrival."""
-        calls = [call for call in self._calls if not call.withdrawn and call not in self._recovered]
+        recovered = self.twins.recovered if self.twins is not None else ()
+        calls = [call for call in self._calls if not call.withdrawn and call not in recovered]
         return tuple(call.done.id for call in calls if call.done is not None)
 
     # Wires that mark where a call begins and ends
@@ -224,7 +214,7 @@ class Calls:
         open."""
         call = self._by_id.get(_as_text(id)) or self._by_index.get(_as_index(index) or 0)
         under_way = call is not None and call.done is None and not call.empty and call.name == name
-        if under_way and not _starts_object(arguments):
+        if under_way and not starts_object(arguments):
             self.piece(index, id, name, arguments, kind)
         else:
             self.entry(id, name, arguments, kind)
@@ -257,7 +247,7 @@ class Calls:
             return call
         if blank:
             call.announced_again = name
-        elif call.announced_again and _starts_object(arguments) and not (id and _is_echo(call.done, arguments)):
+        elif call.announced_again and starts_object(arguments) and not (id and is_echo(call.done, arguments)):
             # The name came again, alone, after the close: what follows shows whether it is an echo or another call.
             return self._begin(index, "", call.announced_again, kind)
         else:
@@ -275,7 +265,7 @@ class Calls:
         if name != call.name:
             return False
         # Closed, and the same name again: an echo of this call, or another call.
-        return blank or not _starts_object(arguments) or _is_echo(call.done, arguments)
+        return blank or not starts_object(arguments) or is_echo(call.done, arguments)
 
     def _continues(self, call: Pending, index: int | None, id: str, name: str, arguments: Json, blank: bool) -> bool:
         """Does a piece without a known id belong to the call at its position?"""
@@ -289,10 +279,10 @@ class Calls:
         if closed:
             if name != call.name:
                 return False
-            if blank or not _starts_object(arguments):
+            if blank or not starts_object(arguments):
                 return True
             # Where each call has an index of its own, the very same call at the same index is an echo.
-            return call.done is not None and self._own_indexes > 1 and _is_echo(call.done, arguments)
+            return call.done is not None and self._own_indexes > 1 and is_echo(call.done, arguments)
         if call.name and index is None:
             return name == call.name  # without index and id only the name tells calls apart
         return not self._are_two_names(call.name, name)
@@ -302,7 +292,7 @@ class Calls:
 
     def _after_the_end(self, call: Pending, arguments: Json) -> None:
         done = call.done
-        if done is None or done.problem or _is_echo(done, arguments):
+        if done is None or done.problem or is_echo(done, arguments):
             return  # some servers repeat the complete call with the finish
         self._spoil(call, "more text came after the arguments had closed")
 
@@ -390,11 +380,7 @@ class Calls:
         elif call.kind == "custom":
             self._conclude(call, Parsed(None))
         else:
-            parsed = parse_arguments(call.raw)
-            if parsed.invalid and _is_open(call.raw):
-                # The wire reports that the call has ended, but brackets or quotes are open.
-                parsed = Parsed(None, f"{CUT} ({parsed.problem})", unfinished=True)
-            self._conclude(call, parsed)
+            self._conclude(call, parse_ended(call.raw))
 
     def _spoil(self, call: Pending, problem: str) -> None:
         if call.done is None or not call.done.problem:
@@ -402,11 +388,10 @@ class Calls:
 
     def _conclude(self, call: Pending, parsed: Parsed) -> None:
         self._undecided.pop(call, None)
-        if self.watch_twins and parsed.arguments is not None and call not in self._recovered:
-            if self._recovered:
-                self._meet(call, parsed.arguments)
-            else:
-                self._unmet.append((call, parsed.arguments))
+        if self.twins is not None and parsed.arguments is not None:
+            other = self.twins.find_recovered(call, parsed.arguments)
+            if other is not None:
+                self._take_back(other)
         call.done = self._call(call, parsed, id=call.done.id if call.done else None)
         if parsed.unfinished:
             self.unfinished = True
@@ -442,33 +427,20 @@ class Calls:
 
     # Outside the wires
 
-    def _meet(self, call: Pending, arguments: dict[str, Json]) -> None:
-        """A call of the wire's own: if the same was recovered from the text, it is that one."""
-        twins = self._twins[_fingerprint(call.name, arguments)]
-        if twins and twins[-1] in self._recovered:
-            self._take_back(twins.pop())
-        else:
-            twins.append(call)
-
     def recovered(self, name: str, arguments: str) -> None:
         """A complete call found in the text. Some servers parse a call and leave its text too: that is one call."""
-        for call, given in self._unmet:
-            self._meet(call, given)
-        self._unmet.clear()
-        twins = self._twins[_fingerprint(name, parse_arguments(arguments).arguments)]
-        if twins and twins[-1] not in self._recovered:
-            twins.pop()
+        assert self.twins is not None
+        if self.twins.was_reported(name, arguments):
             return
         call = self._begin(None, "", name, "function")
-        self._recovered.add(call)
-        twins.append(call)
+        self.twins.add_recovered(call, arguments)
         self._open(call)
         self._append(call, arguments)
         self._complete(call)
 
     @property
     def recovered_any(self) -> bool:
-        return bool(self._recovered)
+        return self.twins is not None and bool(self.twins.recovered)
 
     def damage(self) -> None:
         """An event could not be read: what it held is unknown, so no call that is open may ever count as complete."""
@@ -483,41 +455,7 @@ class Calls:
                 if call.half:
                     call.fragments.append("\ufffd")
                 self._open(call)
-                self._conclude(call, self._last_look(call, well))
-
-    def _last_look(self, call: Pending, well: bool) -> Parsed:
-        """A call that was never known to be complete: only the end of the body can decide."""
-        if not call.name:
-            return Parsed(None, "the call has no name")
-        if call.kind == "custom":
-            return Parsed(None) if well else Parsed(None, NO_INPUT, unfinished=True)
-        raw = call.raw
-        if not raw.strip(_BLANK):
-            well = well and not call.waits
-            return Parsed({}) if well else Parsed(None, NO_ARGUMENTS, unfinished=True)
-        parsed = parse_arguments(raw)
-        if parsed.problem:
-            if not parsed.invalid or call.scanner.closed:
-                return parsed
-            return Parsed(None, f"{CUT} ({parsed.problem})", unfinished=True)
-        return parsed if well else Parsed(None, NOT_KNOWN, unfinished=True)
-
-
-def _is_open(raw: str) -> bool:
-    scanner = Scanner()
-    scanner.feed(raw)
-    return not (scanner.closed or scanner.foreign or scanner.spoiled or scanner.too_deep)
-
-
-def _is_echo(done: ToolCall, arguments: Json) -> bool:
-    """Are these the arguments of the call again, whatever their white space?"""
-    if isinstance(arguments, str):
-        return arguments == done.raw or parse_arguments(arguments).arguments == done.arguments is not None
-    return arguments == done.arguments
-
-
-def _fingerprint(name: str, arguments: dict[str, Json] | None) -> tuple[str, str]:
-    return name, json.dumps(arguments, sort_keys=True)
+                self._conclude(call, call.at_the_end(well))
 
 
 def _as_index(index: Json) -> int | None:
@@ -528,7 +466,3 @@ def _as_index(index: Json) -> int | None:
 
 def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _starts_object(arguments: Json) -> bool:
-    return isinstance(arguments, dict) or (isinstance(arguments, str) and arguments.lstrip(_BLANK).startswith("{"))

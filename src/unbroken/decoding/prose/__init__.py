@@ -4,6 +4,6 @@
 grammars are made of.
 """
 
-from unbroken.decoding.prose.search import Prose, ProseCall
+from unbroken.decoding.prose.search import Prose, ProseCall, Twins
 
-__all__ = ["Prose", "ProseCall"]
+__all__ = ["Prose", "ProseCall", "Twins"]

@@ -13,12 +13,16 @@ a complete call after a broken one is still found.
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from unbroken.decoding.arguments import Pending, parse_arguments
 from unbroken.decoding.prose.dialects import DIALECTS, Dialect
 from unbroken.decoding.prose.reader import Found, Mismatch, Reader, Steps
+from unbroken.messages import Json
 
 MAX_HELD = 1 << 20
 """How many characters of one open form are held at most; a longer one is text."""
@@ -186,3 +190,47 @@ def _joined(items: list[str | ProseCall]) -> list[str | ProseCall]:
     if texts:
         joined.append("".join(texts))
     return joined
+
+
+class Twins:
+    """Calls that a server parsed and left in the text too: each such pair is one call."""
+
+    def __init__(self) -> None:
+        self.recovered: set[Pending] = set()
+        """The calls found in the text."""
+        self._alone: defaultdict[tuple[str, str], list[Pending]] = defaultdict(list)
+        """By name and arguments: calls of one kind that have no counterpart of the other kind yet."""
+        self._reported: list[tuple[Pending, dict[str, Json]]] = []
+        """Calls that the wire reported before any was found in the text: most responses never compare them."""
+
+    def find_recovered(self, call: Pending, arguments: dict[str, Json]) -> Pending | None:
+        """The wire reports a call: returns the same call if it was found in the text before."""
+        if call in self.recovered:
+            return None
+        if not self.recovered:
+            self._reported.append((call, arguments))
+            return None
+        alone = self._alone[_fingerprint(call.name, arguments)]
+        if alone and alone[-1] in self.recovered:
+            return alone.pop()
+        alone.append(call)
+        return None
+
+    def was_reported(self, name: str, arguments: str) -> bool:
+        """A call is found in the text: has the wire reported it?"""
+        for call, given in self._reported:
+            self._alone[_fingerprint(call.name, given)].append(call)
+        self._reported.clear()
+        alone = self._alone[_fingerprint(name, parse_arguments(arguments).arguments)]
+        if alone and alone[-1] not in self.recovered:
+            alone.pop()
+            return True
+        return False
+
+    def add_recovered(self, call: Pending, arguments: str) -> None:
+        self.recovered.add(call)
+        self._alone[_fingerprint(call.name, parse_arguments(arguments).arguments)].append(call)
+
+
+def _fingerprint(name: str, arguments: dict[str, Json] | None) -> tuple[str, str]:
+    return name, json.dumps(arguments, sort_keys=True)
