@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -67,18 +67,7 @@ class ToolMetrics:
         return self.failures / self.executions if self.executions else 0.0
 
     def __add__(self, other: ToolMetrics) -> ToolMetrics:
-        return ToolMetrics(
-            self.calls + other.calls,
-            self.failures + other.failures,
-            self.refused + other.refused,
-            self.outside + other.outside,
-            self.duplicates + other.duplicates,
-            self.adopted + other.adopted,
-            self.dropped + other.dropped,
-            self.uncertain + other.uncertain,
-            self.saved + other.saved,
-            self.seconds + other.seconds,
-        )
+        return ToolMetrics(*[getattr(self, each.name) + getattr(other, each.name) for each in fields(self)])
 
     def to_json(self) -> dict[str, Json]:
         """All its numbers, times in seconds."""
@@ -96,6 +85,20 @@ class ToolMetrics:
             "early_seconds_saved": self.saved / NANOSECONDS,
             "seconds": self.seconds.to_json(),
         }
+
+
+OF_TOOLS: Mapping[Fact, str] = {
+    "call": "calls",
+    "failure": "failures",
+    "refusal": "refused",
+    "outside": "outside",
+    "duplicate": "duplicates",
+    "adoption": "adopted",
+    "drop": "dropped",
+    "uncertain": "uncertain",
+    "saved": "saved",
+}
+"""What is counted for each tool, and the field of `ToolMetrics` that counts it."""
 
 
 @checked
@@ -145,6 +148,10 @@ class Metrics:
                 self._facts(event)
 
     def _take(self, fact: Fact, amount: int, label: str) -> None:
+        if counted := OF_TOOLS.get(fact):
+            tool = self._tool(label)
+            setattr(tool, counted, getattr(tool, counted) + amount)
+            return
         match fact:
             case "query":
                 _count(self.outcomes, label)
@@ -162,28 +169,10 @@ class Metrics:
                 _count(self.turns, min(amount, MOST_CALLS))
             case "latency":
                 self.latency.add(amount)
-            case "tokens":
-                _count(self._tokens, label, amount)
-            case "call":
-                self._tool(label).calls += amount
             case "execution":
                 self._tool(label).seconds.add(amount)
-            case "failure":
-                self._tool(label).failures += amount
-            case "refusal":
-                self._tool(label).refused += amount
-            case "outside":
-                self._tool(label).outside += amount
-            case "duplicate":
-                self._tool(label).duplicates += amount
-            case "adoption":
-                self._tool(label).adopted += amount
-            case "drop":
-                self._tool(label).dropped += amount
-            case "uncertain":
-                self._tool(label).uncertain += amount
-            case "saved":
-                self._tool(label).saved += amount
+            case "tokens":
+                _count(self._tokens, label, amount)
             case _:
                 _count(self._counts, fact, amount)
 
@@ -483,36 +472,10 @@ class Metrics:
         }
 
 
-NUMBERS = (
-    "queries",
-    "answered",
-    "failed",
-    "waiting",
-    "unended",
-    "requests",
-    "retries",
-    "restarts",
-    "avg_query_latency",
-    "avg_tool_rounds_per_query",
-    "tool_chain_broken",
-    "tool_chain_broken_rate",
-    "tool_calls",
-    "tool_calls_per_turn",
-    "multi_tool_call_count",
-    "tool_executions",
-    "tool_execution_time_total",
-    "tool_execution_time_max",
-    "tool_failures",
-    "tool_failure_rate",
-    "refused",
-    "outside",
-    "duplicates_shared",
-    "adopted",
-    "dropped",
-    "uncertain",
-    "early_seconds_saved",
-    "tokens",
-    "cost",
+NUMBERS = tuple(
+    name
+    for name, each in vars(Metrics).items()
+    if isinstance(each, property) and not name.startswith(("queries_with", "input_", "output_", "tokens_"))
 )
 """Every metric that is one number, which an alert can watch; also `queries_with_2_rounds` with any number."""
 
