@@ -64,7 +64,7 @@ def serve(
                 game := Game(granting, _shown_as(granting, faults), sentences=not whole, lag=0.05 * pace), port
             ) as address,
         ):
-            typer.echo(f"{address}  model: {game.model_name}; Ctrl-C ends it")
+            typer.echo(f"{address}  model: {game.model_name}; Ctrl-C stops it")
             await stop.wait()
         return 0
 

@@ -31,7 +31,7 @@ from unbroken.agent.sentences import sentences
 from unbroken.agent.streaming import Collected
 from unbroken.agent.ui_history import answers_from_ui_messages, from_ui_messages
 from unbroken.agent.ui_messages import ui_messages
-from unbroken.cli.live import INSTEAD, LiveScreen, Page, rows_above
+from unbroken.cli.live import REPLACEMENT_NOTE, LiveScreen, PrintedTurn, rows_above
 from unbroken.cli.terminal_text import retrying
 from unbroken.cli.timeline import Timeline, Watch
 from unbroken.errors import ProviderError, RateLimited
@@ -319,7 +319,7 @@ def test_whatever_breaks_every_reader_has_what_the_history_has(
 def drawn(events: Sequence[Event], width: int = 60, height: int = 20) -> str:
     """What a terminal is sent."""
     console = Console(force_terminal=True, width=width, height=height, highlight=False, color_system=None)
-    screen = LiveScreen(console, asks=False)
+    screen = LiveScreen(console, can_ask=False)
     with console.capture() as capture:
         for event in events:
             screen.show(event)
@@ -347,7 +347,7 @@ def test_a_terminal_draws_a_replaced_text_anew() -> None:
     before, after = terminal.seen[: erased.start()], terminal.seen[erased.end() :]
     assert "Half an" in before
     assert "Half an" not in after
-    assert re.search(r"the stream broke \(.*\); asking again….*Whole\.", after, re.DOTALL)
+    assert re.search(r"the stream broke \(.*\); retrying….*Whole\.", after, re.DOTALL)
 
 
 def test_what_stands_between_lines_of_tools_is_not_erased(tmp_path: Path) -> None:
@@ -361,13 +361,13 @@ def test_what_stands_between_lines_of_tools_is_not_erased(tmp_path: Path) -> Non
     ):
         assert terminal.end() == 0
     assert ERASED.search(terminal.seen) is None
-    assert f"{INSTEAD}So." in terminal.plain
+    assert f"{REPLACEMENT_NOTE}So." in terminal.plain
     assert terminal.plain.rstrip().splitlines()[-2] == "Done."
 
 
 def test_a_terminal_says_how_long_it_waits() -> None:
     _, events = played(Fail(RateLimited("429: slow down", status=429, retry_after=12.0)), "Whole.")
-    assert "too many requests (429: slow down); asking again in 12 s…\n" in drawn(events, width=80)
+    assert "too many requests (429: slow down); retrying in 12 s…\n" in drawn(events, width=80)
 
 
 @pytest.mark.parametrize(
@@ -376,20 +376,20 @@ def test_a_terminal_says_how_long_it_waits() -> None:
         (
             "unreachable",
             "provider `openai` cannot be reached at http://127.0.0.1:9/v1: Connect call failed; check base_url",
-            "the provider cannot be reached (http://127.0.0.1:9/v1: Connect call failed; check base_…); asking again…",
+            "the provider cannot be reached (http://127.0.0.1:9/v1: Connect call failed; check base_…); retrying…",
         ),
-        ("limited", "provider `openai` answered 429: slow down", "too many requests (429: slow down); asking again…"),
+        ("limited", "provider `openai` answered 429: slow down", "too many requests (429: slow down); retrying…"),
         (
             "unanswered",
             "provider `openai` sent nothing within first_byte=3 s",
-            "no answer came (sent nothing within first_byte=3 s); asking again…",
+            "there was no answer (sent nothing within first_byte=3 s); retrying…",
         ),
         ("error", "the provider sent an error: provider `x` answered 5", None),
     ],
 )
 def test_a_retry_does_not_say_the_same_twice(kind: str, reason: str, told: str | None) -> None:
     line = retrying(RequestRetried("run", 0, 0, 0.0, attempt=1, kind=kind, reason=reason))
-    assert line == (told or f"the stream broke with an error ({reason}); asking again…")
+    assert line == (told or f"the stream broke with an error ({reason}); retrying…")
 
 
 @pytest.mark.parametrize(
@@ -417,17 +417,17 @@ def test_text_that_scrolled_away_is_not_taken_back() -> None:
     _, events = played([Say("a line\n" * 30), Break()], "Whole.")
     shown = drawn(events)
     assert ERASED.search(shown) is None
-    assert f"{INSTEAD}Whole." in shown
+    assert f"{REPLACEMENT_NOTE}Whole." in shown
 
 
 def test_a_page_takes_back_one_part_and_leaves_the_others() -> None:
     console = Console(force_terminal=True, width=40, height=20, color_system=None)
-    page = Page(console)
+    page = PrintedTurn(console)
     with console.capture() as capture:
         page.print(RichText("said"), "text")
         page.end_line()
         page.print(RichText("a note\n"), "note")
-        assert page.take_back("text")
+        assert page.remove("text")
     assert not page.has("text")
     assert capture.get().endswith("\r\x1b[2A\x1b[Ja note\n")
 
@@ -460,9 +460,9 @@ def test_in_a_pipe_the_retry_is_told_on_standard_error_and_the_answer_stands_alo
         done = in_pipe("run", "Hi", *at(server), "--tools", write_tools(tmp_path))
     assert (done.returncode, done.stdout) == (0, "Done.\n")
     told = done.stderr.splitlines()
-    assert any(re.fullmatch(r"retry: the stream broke \(.*\); asking again…", line) for line in told)
+    assert any(re.fullmatch(r"retry: the stream broke \(.*\); retrying…", line) for line in told)
     assert "thought: So." in told
-    assert any(re.fullmatch(r"kept: weather \d\.\d\d s: Rome: sunny", line) for line in told)
+    assert any(re.fullmatch(r"reused: weather \d\.\d\d s: Rome: sunny", line) for line in told)
 
 
 def test_json_lines_are_the_events_as_they_are() -> None:
@@ -478,7 +478,7 @@ def test_of_a_run_that_fails_after_a_replacement_what_was_said_last_is_told() ->
         done = in_pipe("run", "Hi", *at(server), "--attempts", "2")
     assert (done.returncode, done.stdout) == (3, "")
     assert "broke off, at 2 tries" in done.stderr.splitlines()[-1]
-    assert "said until then: Half an ans" in done.stderr
+    assert "text so far: Half an ans" in done.stderr
 
 
 # Options
@@ -494,7 +494,7 @@ def test_one_attempt_asks_once() -> None:
 def test_no_attempt_at_all_is_refused() -> None:
     done = invoke("run", "Hi", "--model", "openai:x", "--base-url", "http://127.0.0.1:9", "--attempts", "0")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "--attempts 0: it is a number from 1" in done.stderr
+    assert "--attempts 0: give a number from 1" in done.stderr
 
 
 def test_another_model_goes_on_where_the_first_failed() -> None:
@@ -575,4 +575,4 @@ def test_calls_that_are_cut_break_nothing() -> None:
 
 def test_a_retry_elsewhere_says_so() -> None:
     failed = RequestRetried("r", 0, 3, 0.0, 1, "unavailable", "busy", 0.0, "a:x", True)
-    assert retrying(failed) == "the provider is not available (busy); asking another model…"
+    assert retrying(failed) == "the provider is not available (busy); trying another model…"

@@ -104,11 +104,11 @@ def test_the_end_of_a_long_command_is_shown_and_its_white_space_is_kept() -> Non
 
 
 def test_a_value_cannot_imitate_the_lines_of_the_prompt() -> None:
-    forged = "x\nEnd of the call: shell\n  run it? (y)es, (n)o, (e)dit, or say why not: \nTool call: ls, 0 arguments"
+    forged = "x\nEnd of the call: shell\n  run it? (y)es, (n)o: \nTool call: ls, 0 arguments"
     rows = approval_text(ToolCall("c", "shell", {"command": forged}))
     assert [row for row in rows if not ROW.fullmatch(row)] == [
         "Tool call: shell, 1 argument",
-        "  command (string, 4 lines, 99 characters):",
+        "  command (string, 4 lines, 75 characters):",
         "End of the call: shell",
     ]
 
@@ -122,7 +122,7 @@ def test_letters_that_look_like_others_are_noted() -> None:
     rows = approval_text(ToolCall("c", "open", {"url": "https://p\u0430ypal.com", "name": "שלום"}))
     notes = [row for row in rows if row.startswith("  note: ")]
     assert notes == [
-        "  note: it has letters that are written from right to left; your terminal may show them in another order",
+        "  note: it contains letters that are written from right to left; your terminal may reorder them",
         '  note: "p\u0430ypal" mixes Cyrillic and Latin letters, which look alike',
     ]
 
@@ -141,8 +141,8 @@ def test_on_a_terminal_nobody_can_approve_before_the_end_was_shown(tmp_path: Pat
             assert re.search(r"rows 1 to 22 of \d+: Enter", terminal.plain)
             terminal.type("y\ny\ny\ny\ny\ny\ny\ny\ny\n")  # none of them approves, and none is kept for the question
             while True:
-                seen = terminal.wait_for_one_of("(n)o denies: ", "or say why not: ")
-                if seen == "or say why not: ":
+                seen = terminal.wait_for_one_of("(n)o denies: ", "or type a reason to deny it: ")
+                if seen == "or type a reason to deny it: ":
                     break
                 terminal.type("\n")
             assert "101│ rm -rf ~" in terminal.plain
@@ -158,7 +158,7 @@ def test_a_pager_can_deny_or_show_all_the_rest(typed: str, told: str, tmp_path: 
             terminal.wait_for("(n)o denies: ")
             terminal.type(f"{typed}\n")
             if typed == "a":
-                terminal.wait_for("or say why not: ")
+                terminal.wait_for("or type a reason to deny it: ")
                 terminal.type("y\n")
             assert terminal.end() == 0
         assert told in str(server.bodies[1]["messages"][-1]["content"])

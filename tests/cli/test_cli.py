@@ -70,7 +70,7 @@ def test_a_whole_response_is_shown_plainly_in_a_pipe() -> None:
     lines = done.stdout.decode().splitlines()
     assert lines[1] == "wire: openai-chat"
     assert 'call: get_weather {"city": "Shanghai", "days": 3} id=call_s1 complete' in lines
-    assert lines[-1] == "whole; finish: tool_calls, 212 tokens in, 61 out"
+    assert lines[-1] == "complete; finish: tool_calls, 212 tokens in, 61 out"
     assert b"\x1b" not in done.stdout
 
 
@@ -152,7 +152,7 @@ def test_standard_input_is_read() -> None:
         (["."], b"", "it is a folder"),
         (["--wire", "openai", "-"], b"{}", "there is no wire 'openai'; there are: openai-chat"),
         (["-"], b"", "decoding - failed: the body is empty"),
-        (["-"], b"<html>", "it looks like none of the wires; say which it is with --wire"),
+        (["-"], b"<html>", "its wire was not recognised; name it with --wire"),
         (["--wire", "gemini", "-"], b"<html>", "the body is HTML, not a response"),
     ],
 )
@@ -182,7 +182,7 @@ def test_the_version_is_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "Hi.", "--limit", "3"], "no such option: --limit; `unbroken run --help` lists what there is"),
+        (["run", "Hi.", "--limit", "3"], "no such option: --limit; `unbroken run --help` lists the options"),
         (["serve", "--alais", "x"], "no such option: --alais (Possible options: --alias); `unbroken serve --help`"),
         (["run"], "missing argument 'PROMPT'; `unbroken run --help`"),
         (["keys", "create"], "missing argument 'NAME'; `unbroken keys create --help`"),

@@ -71,7 +71,7 @@ def test_commands_are_listed_and_tools_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/nope", "there is no /nope here; /help shows what there is"),
+        ("/nope", "there is no command /nope; /help lists the commands"),
         ("/save", "/save needs the name of a file"),
         ("/load no/such.json", "'no/such.json' cannot be loaded"),
         ("/save no/such/folder.json", "cannot be saved in no/such/folder.json"),

@@ -53,7 +53,7 @@ def test_the_value_is_on_standard_output_and_the_way_there_on_standard_error(
     program = write(tmp_path, PROGRAM)
     done = invoke("dph", "run", program, *to(server), "-t", write_tools(tmp_path), "-v", "city=Oslo", env=KEY)
     assert (done.exit_code, done.stdout) == (0, "It is so: Sunny.\n")
-    assert "p.dph:2 /explore/ found: begins\n" in done.stderr
+    assert "p.dph:2 /explore/ found: started\n" in done.stderr
     assert 'p.dph:2 /explore/ found: call weather(city="Oslo")\n' in done.stderr
     assert "a tool prints this" in done.stderr
     assert "done · 2 requests · 30 tokens in, 7 out" in done.stderr
@@ -94,7 +94,7 @@ def test_what_is_given_wrongly_is_said(tmp_path: Path) -> None:
     program = write(tmp_path, "1 -> x")
     for wrong, words in (
         (["-v", "city"], "-v city: a variable is given as NAME=VALUE"),
-        (["--also", "fast"], "--also fast: say which model a name means"),
+        (["--also", "fast"], "--also fast: give a name and a model"),
     ):
         done = invoke("dph", "run", program, *wrong)
         assert done.exit_code == 2
@@ -124,8 +124,8 @@ def test_a_program_that_stops_says_where_and_its_exit_code_why(
 def test_a_program_that_stops_says_what_was_set_and_spent(server: ScriptedServer, tmp_path: Path) -> None:
     program = write(tmp_path, "/prompt/ Hi -> hello\n1 / 0 -> x")
     done = invoke("dph", "run", program, *to(server), env=KEY)
-    assert "set until then: hello\n" in done.stderr
-    assert "spent until then: 1 request · 3 tokens in, 3 out\n" in done.stderr
+    assert "variables set so far: hello\n" in done.stderr
+    assert "used so far: 1 request · 3 tokens in, 3 out\n" in done.stderr
     told = invoke("dph", "run", program, *to(server), "--json", env=KEY)
     last = json.loads(told.stdout.splitlines()[-1])
     assert (last["type"], last["line"], last["column"]) == ("ProgramFailed", 2, 3)
@@ -141,7 +141,7 @@ def test_mistakes_are_a_last_line_of_json_too(tmp_path: Path) -> None:
 def test_warnings_are_told_before_the_model_is_asked(server: ScriptedServer, tmp_path: Path) -> None:
     done = invoke("dph", "run", write(tmp_path, "/prompt/ In $city? -> x"), *to(server), env=KEY)
     assert done.exit_code == 0
-    warning, begins = done.stderr.index("warning: `$city` is not set"), done.stderr.index("begins")
+    warning, begins = done.stderr.index("warning: `$city` is not set"), done.stderr.index("started")
     assert warning < begins
 
 
@@ -190,7 +190,7 @@ def test_an_interrupt_says_what_was_under_way_and_what_was_set(tmp_path: Path) -
     finished = next(line for line in lines if line["type"] == "BlockFinished")
     assert finished["error"] == "cancelled"
     assert lines[-1] == {"type": "ProgramInterrupted", "variables": {"a": "first"}}
-    assert b"set until then: a" in err
+    assert b"variables set so far: a" in err
 
 
 def test_a_terminal_shows_blocks_calls_and_the_value(server: ScriptedServer, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_check_says_what_it_found_in_its_exit_code(tmp_path: Path) -> None:
     fine = write(tmp_path, "@weather(city='Oslo') -> x")
     done = invoke("dph", "check", fine, "-t", tools)
     assert (done.exit_code, done.stdout) == (0, "1 program: no mistakes found\n")
-    assert "tools were not looked at" in invoke("dph", "check", fine).stdout
+    assert "tools were not checked" in invoke("dph", "check", fine).stdout
     warned = write(tmp_path, "/prompt/ $who -> x", "w.dph")
     assert invoke("dph", "check", warned, "-t", tools).stdout == "1 program: no mistakes found, 1 warning\n"
     assert invoke("dph", "check", warned, "-t", tools, "--strict").exit_code == 1

@@ -114,4 +114,4 @@ def test_one_run_may_have_a_file_of_its_own_name_and_it_is_not_written_over(tmp_
 def test_a_chat_wants_a_folder(tmp_path: Path) -> None:
     done = invoke("chat", "--model", "openai:x", "--record", "this.jsonl", stdin="Hi\n")
     assert done.exit_code == 2
-    assert done.stderr == ("unbroken: --record this.jsonl: each turn is recorded in a file of its own; name a folder\n")
+    assert done.stderr == ("unbroken: --record this.jsonl: each turn is recorded in a separate file; name a folder\n")

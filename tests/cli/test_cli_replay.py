@@ -32,7 +32,7 @@ def test_the_answer_is_on_standard_output_and_the_rest_beside_it(recorded: Path)
     assert done.returncode == 0
     assert done.stdout == "Swim in the morning, whales at noon; both are booked.\n"
     assert "failed: map_of 1.00 s: Error: Execution timeout after 1s" in done.stderr
-    assert done.stderr.endswith("unbroken: replayed as it was recorded: 3 rounds, 8 calls; it took 4.55 s then\n")
+    assert done.stderr.endswith("unbroken: replayed as recorded: 3 rounds, 8 calls; the original took 4.55 s\n")
 
 
 def test_with_json_there_is_one_event_a_line(recorded: Path) -> None:
@@ -47,7 +47,7 @@ def test_live_tools_run_again_and_the_model_is_played_at_the_speed(recorded: Pat
     done = replay(recorded, "--live-tools", "--tools", TOOLS, "--speed", "50")
     assert done.returncode == 0
     assert "done: events_on 1.5" in done.stderr  # the tool takes as long as it takes
-    assert "it took 4.55 s then" in done.stderr
+    assert "the original took 4.55 s" in done.stderr
 
 
 def test_a_run_that_departs_ends_with_1_and_the_difference(recorded: Path, tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_a_run_that_waited_and_went_on_is_played_to_where_it_waited(tmp_path: Pa
     agent = Agent(model, [pay], on_approval=lambda call: Wait(), record=path)
     (call,) = agent.run_sync("Pay.").pending
     done = replay(path)
-    assert (done.returncode, "replayed as it was recorded" in done.stderr) == (0, True)
+    assert (done.returncode, "replayed as recorded" in done.stderr) == (0, True)
     assert agent.resume_sync(path, {call.id: Allow()}).text == "Paid."
     done = replay(path)
     assert done.returncode == 3
-    assert "replayed to where the run waited for somebody: 1 round, 0 calls; what came then is not" in done.stderr
+    assert "replayed until the run waited for an answer: 1 round, 0 calls; the rest is not" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_run_that_waited_and_went_on_is_played_to_where_it_waited(tmp_path: Pa
     [
         (["none.jsonl"], "there is no recording none.jsonl"),
         ([str(TOOLS)], "is not a recording: its first line does not begin with"),
-        (["FILE", "--speed", "0"], "--speed 0: it is a number above 0"),
+        (["FILE", "--speed", "0"], "--speed 0: give a number above 0"),
         (["FILE", "--live-tools"], "--live-tools needs the tools"),
     ],
 )

@@ -130,7 +130,7 @@ def test_a_run_that_waits_after_a_crash_is_replayed_to_where_it_waits(bank: Call
         assert "uncertain: pay(amount=5)" in done.stderr
     shop.resume("--answer", "p=allow")
     done = invoke("replay", shop.file)
-    assert (done.exit_code, "played to where the run waited" in done.stderr) == (3, True)
+    assert (done.exit_code, "replayed until the run waited" in done.stderr) == (3, True)
 
 
 def test_a_terminal_and_a_pipe_report_a_call_of_unknown_outcome_in_the_same_words(bank: Callable[[str], Bank]) -> None:
@@ -192,9 +192,9 @@ def waiting(file: Path) -> Path:
         (["--answer", "p"], "--answer p: write CALL_ID=ANSWER, where ANSWER is allow, deny, deny:REASON"),
         (["--answer", "p=yes"], "--answer p=yes: write CALL_ID=ANSWER"),
         (["--answer", "=allow"], "--answer =allow: write CALL_ID=ANSWER"),
-        (["--answer", "p=edit:5"], "the arguments are a JSON object"),
-        (["--answer", "p=edit:{"], "the arguments are no JSON"),
-        (["--answer", "p=allow", "--answer", "p=deny"], "--answer: p is answered twice"),
+        (["--answer", "p=edit:5"], "the arguments must be a JSON object"),
+        (["--answer", "p=edit:{"], "the arguments are not JSON"),
+        (["--answer", "p=allow", "--answer", "p=deny"], "--answer: p has two answers"),
         (["--answer", "q=allow"], "no call with the id `q` is waiting; waiting: `p` (pay)"),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_run_of_a_model_of_ones_own_needs_another_model(tmp_path: Path) -> Non
     file = waiting(tmp_path / "run.jsonl")
     done = invoke("resume", str(file), "--tools", str(tmp_path / "bank.py"))
     assert (done.exit_code, done.stdout) == (2, "")
-    words = f"unbroken: {file} was recorded with `scripted:demo`, which is no provider's: name one with --model\n"
+    words = f"unbroken: {file} was recorded with `scripted:demo`, which no provider has: choose one with --model\n"
     assert done.stderr == words
 
 
@@ -225,7 +225,7 @@ def test_a_run_is_not_resumed_without_its_tools(tmp_path: Path) -> None:
     file = waiting(tmp_path / "run.jsonl")
     done = invoke("resume", str(file), "--model", "openai:m")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{file} has the tools pay: name where they are with --tools, --mcp or --todo" in done.stderr
+    assert f"{file} uses the tools pay: name their sources with --tools, --mcp or --todo" in done.stderr
 
 
 def test_what_is_no_recording_of_an_agent_is_refused(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_closed_standard_output_is_told_before_anybody_is_asked(json_too: list
         done = redirected(">&-", "run", "Hi", *at(server), *json_too)
         assert not server.requests
     assert done.returncode == 2
-    assert done.stderr == "unbroken: standard output is closed, and the answer goes there; send it to /dev/null\n"
+    assert done.stderr == "unbroken: standard output is closed; if you do not need it, redirect it to /dev/null\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -224,7 +224,7 @@ def test_the_exit_codes_are_documented() -> None:
 def test_text_that_was_heard_before_a_failure_is_told() -> None:
     with serve([Say("Half an answer"), Break()]) as server:
         done = invoke("run", "Hi", *at(server))
-    assert "said until then: Half an answer" in done.stderr
+    assert "text so far: Half an answer" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("unbroken: ")
 
 
@@ -261,7 +261,7 @@ def test_an_interrupt_ends_the_run_with_every_call_answered(tmp_path: Path) -> N
     [
         (["--model", "nope:x"], "there is no provider `nope`"),
         (["--model", "gpt-5"], "write provider:model, for example openai:gpt-5"),
-        ([], "no model is named; say --model PROVIDER:MODEL"),
+        ([], "no model was given; use --model PROVIDER:MODEL"),
         (["--model", "openai:gpt-5"], "set OPENAI_API_KEY or name a variable that holds one with --api-key-env"),
         (
             ["--model", "openai:gpt-5", "--api-key-env", "NOT_SET_ANYWHERE"],
@@ -375,7 +375,7 @@ def test_on_a_terminal_somebody_is_asked(typed: list[str], told: str, tmp_path: 
     with serve([Call("delete", path="a.txt")], "Done.") as server:
         with Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal:
             for line in typed:
-                terminal.wait_for("new: " if line.startswith(("{", "nonsense")) else "or say why not: ")
+                terminal.wait_for("new: " if line.startswith(("{", "nonsense")) else "or type a reason to deny it: ")
                 terminal.type(f"{line}\n")
             assert terminal.end() == 0
         assert told in str(server.bodies[1]["messages"][-1]["content"])
@@ -458,7 +458,7 @@ def test_ctrl_c_at_a_question_answers_the_call_and_ends(tmp_path: Path) -> None:
         serve([Call("delete", path="a.txt")]) as server,
         Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal,
     ):
-        terminal.wait_for("or say why not: ")
+        terminal.wait_for("or type a reason to deny it: ")
         terminal.interrupt()
         assert terminal.end() == 130
     lines = terminal.plain.splitlines()

@@ -98,7 +98,7 @@ def test_without_anything_a_demo_model_is_served_until_ctrl_c() -> None:
         assert server.said("Anthropic clients") == server.said("Gemini clients") == url
         assert server.said("model") == "demo: a script to try clients with"
         assert server.said("store") == "memory:"
-        assert server.said("keys") == "not asked for"
+        assert server.said("keys") == "not required"
         assert server.said("status page") == f"{url}/"
         assert [model["id"] for model in server.get("/v1/models")[1]["data"]] == ["demo"]
         status, answer = server.post("/v1/chat/completions", question())
@@ -157,14 +157,14 @@ def test_workers_share_a_port_and_a_store() -> None:
 def test_keys_are_asked_for_and_changes_are_noticed_while_it_runs() -> None:
     secret = invoke("keys", "create", "ann", "--alias", "demo", "--requests-per-minute", "5").stdout.strip()
     with serving("--keys", "on") as server:
-        assert server.said("keys") == "asked for, 1 in unbroken-keys.json"
+        assert server.said("keys") == "required, 1 in unbroken-keys.json"
         assert server.get("/v1/models")[0] == 401
         assert server.get("/v1/models", "ub-wrong")[0] == 401
         assert server.get("/v1/models", secret)[0] == 200
         statuses = [server.post("/v1/chat/completions", question(), secret)[0] for _ in range(6)]
         assert statuses == [200] * 5 + [429]
         other = invoke("keys", "create", "bob").stdout.strip()
-        assert invoke("keys", "revoke", "ann").stdout == "the key of `ann` is revoked\n"
+        assert invoke("keys", "revoke", "ann").stdout == "the key of `ann` was revoked\n"
         until = time.monotonic() + PATIENCE
         while server.get("/v1/models", secret)[0] == 200 and time.monotonic() < until:
             time.sleep(0.05)
@@ -252,12 +252,12 @@ model              work: openai:gpt-5 (openai-responses), else home
 model              home: ollama:qwen3 (openai-chat), one call at a time
 client             pi: one call at a time
 store              sqlite:turns.db
-keys               asked for, 0 in unbroken-keys.json
+keys               required, 0 in unbroken-keys.json
 configuration      unbroken.toml
 """,
     )
     assert done.stderr == (
-        "unbroken: nobody has a key: make one with `unbroken keys create NAME --file unbroken-keys.json`\n"
+        "unbroken: there is no key yet: create one with `unbroken keys create NAME --file unbroken-keys.json`\n"
     )
     assert os.listdir() == ["unbroken.toml"]
 
@@ -286,7 +286,7 @@ def test_keys_that_are_missing_are_all_told_in_the_words_of_the_file() -> None:
     done = invoke("serve", "--check", "--upstream", "xai:grok", env={"XAI_API_KEY": None})
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
-        "unbroken: unbroken.toml is not read, as --upstream names the model",
+        "unbroken: unbroken.toml is not read, because --upstream names the model",
         "unbroken: provider `xai` needs a key: set XAI_API_KEY or name a variable with --api-key-env",
     ]
 
@@ -299,7 +299,7 @@ def test_options_count_before_the_file() -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "would listen on    http://127.0.0.1:1234"
     assert "model              work: openai:gpt-5 (openai-responses), one call at a time, else home" in lines
-    assert "keys               not asked for" in lines
+    assert "keys               not required" in lines
     assert lines[-1] == "configuration      gateway.toml"
 
 
@@ -317,9 +317,9 @@ def test_the_store_s_address_may_stand_in_a_variable_and_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--config", "a.toml", "--upstream", "openai:a"), "--config and --upstream cannot be used together: a file"),
+        (("--config", "a.toml", "--upstream", "openai:a"), "--config and --upstream cannot be used together: the file"),
         (("--config", "none.toml"), "none.toml: there is no such file; without one, name a model with --upstream"),
-        (("--keys", "maybe"), "--keys maybe: say on or off"),
+        (("--keys", "maybe"), "--keys maybe: give on or off"),
         (("--hold-timeout", "soon"), "--hold-timeout has to be a time above 0"),
         (("--port", "70000"), "--port has to be a whole number from 0 to 65535"),
         (("--upstream", "gpt-5"), "--upstream has to be PROVIDER:MODEL like openai:gpt-5"),
@@ -369,11 +369,11 @@ def test_a_client_that_can_never_be_met_is_told() -> None:
     done = invoke("serve", "--check", env={"WORK_KEY": "sk-secret"})
     assert (done.exit_code, done.stderr) == (
         0,
-        "unbroken: client `pi` is known by the key `nobody`, and unbroken-keys.json has none of that name: "
-        "it will never be met\n",
+        "unbroken: client `pi` has the key `nobody`, but unbroken-keys.json has no key of that name: "
+        "its profile is never used\n",
     )
     done = invoke("serve", "--check", "--keys", "off", env={"WORK_KEY": "sk-secret"})
-    assert "and keys are not asked for: it will never be met\n" in done.stderr
+    assert "but keys are not required: its profile is never used\n" in done.stderr
     invoke("keys", "create", "nobody")
     assert invoke("serve", "--check", env={"WORK_KEY": "sk-secret"}).stderr == ""
 
@@ -381,7 +381,7 @@ def test_a_client_that_can_never_be_met_is_told() -> None:
 def test_that_there_are_no_keys_is_said_beside_the_list() -> None:
     done = invoke("keys", "list")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "unbroken: no keys in unbroken-keys.json; `unbroken keys create NAME` makes one\n"
+    assert done.stderr == "unbroken: no keys in unbroken-keys.json; `unbroken keys create NAME` creates one\n"
 
 
 @pytest.mark.parametrize("command", [(), ("serve",), ("run",), ("keys", "list"), ("faults", "run")], ids=" ".join)
@@ -394,7 +394,10 @@ def test_help_shows_no_value_behind_what_takes_none(command: tuple[str, ...]) ->
 def test_keys_are_listed_without_the_keys() -> None:
     created = invoke("keys", "create", "ann", "--in-flight", "2")
     secret = created.stdout.strip()
-    assert created.stderr == "unbroken: this is the key of `ann`, shown this once; its hash is in unbroken-keys.json\n"
+    assert (
+        created.stderr
+        == "unbroken: this is the key of `ann`; it cannot be shown again, only its hash is in unbroken-keys.json\n"
+    )
     invoke("keys", "create", "bob", "--alias", "a", "--alias", "b")
     ann, bob = (line.split("\t") for line in invoke("keys", "list").stdout.splitlines())
     assert ann[:4] == ["ann", "all", "no limit", "2"]
@@ -418,5 +421,5 @@ def test_keys_go_where_the_configuration_says() -> None:
 def test_a_key_that_passes_nothing_through_passes_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     done = invoke("keys", "create", "ann", "--pass", "none", "--pass", "GET /v1/files", "--file", str(file))
-    assert "--pass none: it means that nothing is passed through" in str(done.exception)
+    assert "--pass none: this means that nothing is passed through" in str(done.exception)
     assert not file.exists()

@@ -114,11 +114,11 @@ def test_thresholds_can_be_given_anew(recordings: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--prices", "2", "--prices 2: give what a million tokens cost, in and out, as in 2.50,10"),
-        ("--prices", "2,-1", "--prices 2,-1: give what"),
-        ("--prices", "nan,1", "--prices nan,1: give what"),
-        ("--prices", "1e308,1", "--prices 1e308,1: give what"),
-        ("--prices", "", "--prices : give what"),
+        ("--prices", "2", "--prices 2: give the prices of a million tokens, in and out, as in 2.50,10"),
+        ("--prices", "2,-1", "--prices 2,-1: give the prices"),
+        ("--prices", "nan,1", "--prices nan,1: give the prices"),
+        ("--prices", "1e308,1", "--prices 1e308,1: give the prices"),
+        ("--prices", "", "--prices : give the prices"),
         ("--by", "day", "--by day: give one of model, agent"),
         ("--alert", "avg_query_latency", "--alert avg_query_latency: give METRIC=NUMBER"),
         ("--alert", "speed=3", "alert `speed`: there is no metric 'speed'"),
@@ -136,7 +136,7 @@ def test_nothing_to_count_is_wrong_use(tmp_path: Path) -> None:
     assert done.stdout == ""
     first, second = done.stderr.splitlines()
     assert first == f"unbroken: left out: there is no recording {tmp_path / 'gone.jsonl'}"
-    assert second.startswith("unbroken: there is nothing to count in ")
+    assert second.startswith("unbroken: nothing to count in ")
 
 
 def test_bars_go_from_the_first_step_that_has_any_to_the_last() -> None:
@@ -189,7 +189,7 @@ def test_a_pipe_and_a_link_to_itself_are_left_out_and_the_rest_is_counted(record
     assert told["recordings"] == 1
     reasons = {Path(each["path"]).name: each["reason"] for each in told["left_out"]}
     assert "Too many levels of symbolic links" in reasons["loop.jsonl"]
-    assert "is no file, but a pipe" in reasons["pipe.jsonl"]
+    assert "is not a file but a pipe" in reasons["pipe.jsonl"]
 
 
 def test_numbers_that_are_none_are_not_counted(recordings: Path, tmp_path: Path) -> None:

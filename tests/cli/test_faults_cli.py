@@ -62,7 +62,7 @@ def test_a_server_breaks_as_often_as_it_was_told_and_ends_at_an_interrupt() -> N
     body = find_wire("openai-chat").write_request(ASKED)
     with serving("--fault", "status_503", "--times", "2") as server:
         assert list(server.urls) == list(WIRES)
-        assert server.words == "breaks the first 2: status_503; Ctrl-C ends it"
+        assert server.words == "breaks the first 2: status_503; Ctrl-C stops it"
         url = f"{server.urls['openai-chat']}/chat/completions"
         assert [server.post(url, body) for _ in range(3)] == [503, 503, 200]
         came = f"openai-chat whole any {len(body):,} bytes"
@@ -80,7 +80,7 @@ def test_one_server_tests_many_faults() -> None:
         for name, status in (("status_429", 429), ("html_502", 502)):
             url = f"{base}/fault/{name}/v1/chat/completions"
             assert [server.post(url, body) for _ in range(2)] == [status, 200]
-            assert [server.line().rpartition(": ")[2] for _ in range(2)] == [name, "well"]
+            assert [server.line().rpartition(": ")[2] for _ in range(2)] == [name, "good"]
 
 
 def test_the_mistakes_of_who_sets_up_a_client_have_a_line_each() -> None:
@@ -105,7 +105,7 @@ def test_the_mistakes_of_who_sets_up_a_client_have_a_line_each() -> None:
         assert server.post(f"{base}/chat/completions", b'{"model": "any"}') == 400
         assert server.line().endswith(" bytes: refused: messages: none")
         assert server.post(f"{base}/chat/completions", body) == 200
-        assert server.line().endswith(" bytes: well")
+        assert server.line().endswith(" bytes: good")
 
 
 def test_the_faults_are_listed() -> None:

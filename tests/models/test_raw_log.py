@@ -455,7 +455,7 @@ def test_decode_says_of_each_exchange_how_it_ended(log_of_three: Path) -> None:
     first, second, third = done.stdout.decode().split("\n\n")
     assert first.splitlines()[0].startswith("exchange 1: 20")
     assert "openai:m  openai-chat  200, end after " in first
-    assert first.splitlines()[1:] == ["text: Hello there", "whole; finish: stop, 3 tokens in, 2 out"]
+    assert first.splitlines()[1:] == ["text: Hello there", "complete; finish: stop, 3 tokens in, 2 out"]
     assert "429, end after" in second
     assert "broken: limited: provider `openai` answered 429: slow down" in second
     assert "broken: unfinished: the body ended without the terminal sign of its wire" in third
@@ -468,7 +468,7 @@ def test_decode_picks_one_exchange_by_number_or_id(log_of_three: Path) -> None:
         assert done.returncode == 0
         assert done.stdout.decode().splitlines()[1] == "text: Hello there"
     done = unbroken("decode", "--exchange", "4", str(log_of_three))
-    told = b"there is no exchange 4 in it; they are numbered from 1 to 3"
+    told = b"it contains no exchange 4; they are numbered from 1 to 3"
     assert (done.returncode, told in done.stderr) == (2, True)
 
 
@@ -487,7 +487,7 @@ def test_decode_leaves_out_a_torn_last_line_and_says_so(log_of_three: Path) -> N
     assert done.returncode == 1
     assert b"200, not ended after" in done.stdout
     assert b"the log ends before the response does" in done.stdout
-    assert b"the last line left out: it is torn" in done.stderr
+    assert b"the last line was skipped: it is incomplete" in done.stderr
 
 
 def test_decode_goes_on_after_lines_that_it_cannot_read(log_of_three: Path) -> None:
@@ -496,16 +496,16 @@ def test_decode_goes_on_after_lines_that_it_cannot_read(log_of_three: Path) -> N
     log_of_three.write_bytes(b"".join([good[0][:50] + b"\n", b"[1]\n", stranger, *good]))
     done = unbroken("decode", "--exchange", "1", str(log_of_three))
     assert (done.returncode, b"text: Hello there" in done.stdout) == (0, True)
-    assert b"lines 1, 2, 3 left out" in done.stderr
+    assert b"lines 1, 2, 3 skipped" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        (["-"], b'{"raw_log":1,"exch', "there is no whole exchange in it"),
+        (["-"], b'{"raw_log":1,"exch', "it contains no complete exchange"),
         (["-"], b'{"raw_log":9,"exchange":"a-1-1","kind":"request"}\n', "is of format 9, and 1 can be read"),
-        (["--exchange", "2", "-"], CHAT[0], "--exchange 2: - is no raw log; leave the option out"),
+        (["--exchange", "2", "-"], CHAT[0], "--exchange 2: - is not a raw log; leave out the option"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(arguments: list[str], stdin: bytes, message: str) -> None:

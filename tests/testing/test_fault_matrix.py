@@ -219,14 +219,14 @@ def test_the_command_prints_a_table_or_json() -> None:
     [
         ({"fault": ["rest"]}, "did you mean reset"),
         ({"fault": ["no_type"], "wire": ["gemini"]}, "nothing to run"),
-        ({"fault": ["reset"], "write": Path("page.md")}, "--write needs the whole matrix"),
+        ({"fault": ["reset"], "write": Path("page.md")}, "--write needs the complete matrix"),
         ({"timeout": 0.0}, "--timeout 0"),
         ({"fault": ["reset"], "target": "no-such-program"}, "no-such-program cannot be run"),
         ({"fault": ["reset"], "target": " "}, "--target is empty"),
         ({"fault": ["reset"], "target": ""}, "--target is empty"),
         ({"fault": ["reset"], "target": "python 'unclosed"}, "--target python 'unclosed: no closing quotation"),
-        ({"write": Path("-"), "json": True}, "--write - and --json both want standard output"),
-        ({"write": Path("page.md"), "target": ""}, "--write needs the whole matrix"),
+        ({"write": Path("-"), "json": True}, "--write - and --json both write to standard output"),
+        ({"write": Path("page.md"), "target": ""}, "--write needs the complete matrix"),
     ],
 )
 def test_what_cannot_be_run_is_told_in_one_line(options: dict[str, Any], told: str) -> None:
@@ -340,7 +340,8 @@ def test_a_program_that_asks_whole_is_spared_the_faults_of_streams(tmp_path: Pat
     chosen = ("--fault", "crlf", "--fault", "several_calls", "--fault", "refusal_inside")
     done = unbroken("--target", program(tmp_path, WHOLE), *chosen, "--json")
     assert done.stderr == (
-        "unbroken: --target asks openai-chat without streaming: faults that befall streams alone are left out (1)\n"
+        "unbroken: --target sends requests to openai-chat without streaming: "
+        "faults that only happen to streams are left out (1)\n"
     )
     ended = [(each["fault"], each["mode"], each["outcome"], each["good"]) for each in json.loads(done.stdout)]
     assert ended == [("several_calls", "whole", "answered", True), ("refusal_inside", "whole", "gave up", True)]

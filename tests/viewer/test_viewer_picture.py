@@ -538,7 +538,7 @@ def test_a_file_whose_name_is_no_text_can_be_opened(long_run: Path, tmp_path: Pa
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "f.jsonl")
-    with pytest.raises(UserError, match="is no file, but a pipe"):
+    with pytest.raises(UserError, match="is not a file but a pipe"):
         Shelf(tmp_path / "f.jsonl")
 
 

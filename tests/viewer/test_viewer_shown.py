@@ -233,7 +233,7 @@ def test_a_folder_without_recordings_is_no_picture_however_it_is_asked_for(long_
     for option in (("--plain",), ("--json",), ("--html", str(tmp_path / "out.html")), ("--no-open",)):
         done = view(str(tmp_path), *option)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "Agent(record=…) and unbroken run --record write some" in done.stderr
+        assert "Agent(record=…) and unbroken run --record write recordings" in done.stderr
     below = tmp_path / "recordings" / "test_file"
     below.mkdir(parents=True)
     (below / "test_name.jsonl").write_bytes(long_run.read_bytes())
@@ -245,5 +245,5 @@ def test_the_page_is_never_written_over_a_recording(long_run: Path, tmp_path: Pa
     path.write_bytes(long_run.read_bytes())
     done = view(str(path), "--html", str(path))
     assert (done.returncode, path.read_bytes()) == (2, long_run.read_bytes())
-    assert "is a recording, and would be lost" in done.stderr
+    assert "is a recording and would be overwritten" in done.stderr
     assert "the name of the file is empty" in view(str(path), "--html", "").stderr

@@ -128,7 +128,7 @@ def test_the_server_says_where_it_is_and_ends_when_it_is_told_to() -> None:
         )
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
-        assert line.endswith("  model: scripted:wishes; Ctrl-C ends it\n")
+        assert line.endswith("  model: scripted:wishes; Ctrl-C stops it\n")
         async with aiohttp.ClientSession() as session, session.get(f"{line.split()[0]}world") as answer:
             assert (await answer.json())["number"] == 0
         process.send_signal(signal.SIGINT)

@@ -1,6 +1,6 @@
 """The command line: `unbroken`. Pretty on a terminal, plain in a pipe, JSON on request.
 
-Exit codes: 0 all is well, 1 the thing asked about is broken, 2 the command was used wrongly or its input is no input.
+Exit codes: 0 success; 1 the checked thing is broken; 2 the command was used wrongly, or its input is not valid.
 """
 
 from unbroken.cli.main import main

@@ -1,7 +1,7 @@
-"""Runs an agent on a loop in a thread of its own, while the main thread keeps the terminal.
+"""Runs an agent on an event loop in a separate thread, while the main thread keeps the terminal.
 
-So you can ask the person, who may take their time, while calls continue and servers stay connected. An interrupt is a
-message like any other: it ends the run and nothing else. A `Screen` draws what happens.
+So a person can take their time to answer a question while calls continue and servers stay connected. An interrupt is a
+message like any other: it ends the run and nothing else. A `Screen` shows what happens.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from unbroken.tools.approval import Approval
 Work: TypeAlias = Callable[[Sink], Coroutine[Any, Any, Result]]
 """Starts a run that sends its events to the sink."""
 
-UNNOTICED = 0.1
-"""Seconds in which an interrupt is noticed, if it is noticed at all."""
+RESEND_AFTER = 0.1
+"""Seconds after which an interrupt that nothing has handled is sent again."""
 CLOSING = 10.0
-"""Seconds that servers have to close."""
+"""Seconds that MCP servers have to close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Screen(Protocol):
     """Where a run is shown: live on a terminal, as plain lines, or as JSON."""
 
     @property
-    def asks(self) -> bool:
-        """Can it ask a person?"""
+    def can_ask(self) -> bool:
+        """Whether it can ask a person."""
         ...
 
     def show(self, event: Event) -> None: ...
 
     def ask(self, call: ToolCall) -> Approval:
-        """May this call run?"""
+        """Asks a person whether this call may run."""
         ...
 
     def line(self, text: str) -> None:
@@ -80,7 +80,7 @@ class AgentThread:
 
     @contextmanager
     def open(self, agent: Agent) -> Generator[None]:
-        """The loop runs and the agent's servers are open."""
+        """Inside the `with` block the loop runs and the agent's servers are open."""
         ready: Future[None] = Future()
         thread = threading.Thread(target=lambda: asyncio.run(self._keep(agent, ready)), name="unbroken", daemon=True)
         thread.start()
@@ -93,8 +93,8 @@ class AgentThread:
             thread.join(CLOSING if self._interrupts < 2 else 0.1)
 
     def play(self, work: Work) -> Result:
-        """One run to its end, shown on the screen. An interrupt ends it, with every call answered, and is raised when
-        that is done; a second one does not wait."""
+        """Runs once to the end, shown on the screen. An interrupt ends the run, with every call answered, and is raised
+        when that is done; after a second interrupt nothing is waited for."""
         loop = self._loop
         assert loop is not None
         tasks: list[asyncio.Task[Result]] = []
@@ -112,7 +112,7 @@ class AgentThread:
             while True:
                 match self._inbox.get():
                     case _Question() as question:
-                        self._put_to_person(loop, question)
+                        self._ask_person(loop, question)
                     case _Interrupt():
                         loop.call_soon_threadsafe(end)
                     case Event() as event:
@@ -123,7 +123,7 @@ class AgentThread:
                         return task.result()
 
     async def approve(self, call: ToolCall) -> Approval:
-        """Asked by the agent, on its loop."""
+        """The agent calls this, on its loop."""
         question = _Question(call, asyncio.get_running_loop().create_future())
         self._inbox.put(question)
         return await question.answer
@@ -141,7 +141,7 @@ class AgentThread:
                 raise
             ready.set_exception(error)
 
-    def _put_to_person(self, loop: asyncio.AbstractEventLoop, question: _Question) -> None:
+    def _ask_person(self, loop: asyncio.AbstractEventLoop, question: _Question) -> None:
         self._asking = True
         try:
             answer = self.screen.ask(question.call)
@@ -162,15 +162,15 @@ class AgentThread:
 
         before = signal.signal(signal.SIGINT, interrupted)
         try:
-            with self._noticed_at_a_prompt():
+            with self._interrupting_prompts():
                 yield
         finally:
             signal.signal(signal.SIGINT, before)
 
     @contextmanager
-    def _noticed_at_a_prompt(self) -> Generator[None]:
-        """`input` waits for keys alone: an interrupt that arrives after the prompt is shown and just before the wait is
-        not handled until a key is pressed. So it is sent again if nothing has handled it."""
+    def _interrupting_prompts(self) -> Generator[None]:
+        """`input` only wakes up for keys: an interrupt that arrives after the prompt is shown and just before the wait
+        is not handled until a key is pressed. So it is sent again if nothing has handled it."""
         if not hasattr(signal, "pthread_kill"):  # Windows
             yield
             return
@@ -180,7 +180,7 @@ class AgentThread:
         def listen() -> None:
             while os.read(reader, 1):
                 seen = self._interrupts
-                time.sleep(UNNOTICED)
+                time.sleep(RESEND_AFTER)
                 if self._asking and self._interrupts == seen:
                     signal.pthread_kill(main, signal.SIGINT)
 

@@ -1,10 +1,10 @@
 """Asks a person on a terminal whether a call may run.
 
-All of the call is shown, exactly, so that nothing in it can pass for something else. Every row of a value begins with a
-line number and a bar, so a value cannot imitate the lines of the prompt. Characters that cannot be seen, that look like
-a space, or that change the order of others are written as `⟨U+202E⟩`; the bracket `⟨` itself is written so too:
-different arguments never look the same. A long call is shown page by page: it cannot be approved before its end was
-shown, and what was typed before that is discarded.
+All of the call is shown exactly, so that nothing in it can be mistaken for something else. Every row of a value begins
+with a line number and a bar, so a value cannot imitate the lines of the prompt. Characters that are invisible, look
+like a space or change the order of others are written as `⟨U+202E⟩`, and so is the bracket `⟨` itself: different
+arguments never look the same. A long call is shown page by page: it cannot be approved before its end was shown, and
+what was typed before that is discarded.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ try:
 except ImportError:  # Windows
     termios = None
 
-QUESTION = "  run it? (y)es, (n)o, (e)dit, or say why not: "
+QUESTION = "  run it? (y)es, (n)o, (e)dit, or type a reason to deny it: "
+NOBODY_ASKED = "nobody could be asked"
+"""The reason of a denial without a terminal."""
 
 
 def ask_on_terminal(console: Console, call: ToolCall) -> Approval:
-    """`EOFError` if nobody is there. A call with edited arguments is shown again before it can be approved."""
+    """Raises `EOFError` if standard input is closed. A call with edited arguments is shown again before it can be
+    approved."""
     shown, edited = call, False
     refusal = _show(console, call)
     while refusal is None:
@@ -58,7 +61,7 @@ def ask_on_terminal(console: Console, call: ToolCall) -> Approval:
 
 
 def _show(console: Console, call: ToolCall) -> Approval | None:
-    """All of the call, a page at a time; what the person decides before its end can only be a refusal."""
+    """Shows all of the call, a page at a time. Before the end is shown, the person can only deny it."""
     rows = approval_text(call, console.width)
     page = max(console.height - 2, 5)
     at = 0
@@ -78,7 +81,7 @@ def _show(console: Console, call: ToolCall) -> Approval | None:
 
 
 def _answer(question: str) -> str:
-    """What is typed from now on: what was typed before the question was not meant for it."""
+    """Reads what is typed from now on: what was typed before the question was not meant as its answer."""
     if termios is not None:
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     return input(question).strip()
@@ -88,20 +91,20 @@ def _read_arguments(line: str) -> dict[str, Json]:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise UserError(f"that is no JSON: {error}") from None
+        raise UserError(f"this is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UserError("arguments are a JSON object, as in the line above")
+        raise UserError("the arguments must be a JSON object, as in the line above")
     return value  # pyright: ignore[reportUnknownVariableType] - JSON objects have text keys
 
 
 NARROWEST = 20
 _WORD = re.compile(r"\w+")
 _SCRIPTS = ("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE")
-"""Scripts whose letters look like those of another."""
+"""Scripts with letters that look like letters of another script."""
 
 
 def approval_text(call: ToolCall, width: int = 100) -> list[str]:
-    """The rows to show before a person decides, none wider than `width` as far as a terminal can be that narrow."""
+    """The rows to show before a person decides. None is wider than `width`, unless the terminal is too narrow."""
     if call.arguments is None:
         values: list[tuple[str, Json]] = [("input", call.raw)]
     else:
@@ -119,19 +122,19 @@ def approval_text(call: ToolCall, width: int = 100) -> list[str]:
 
 
 def call_of(pending: Mapping[str, Json]) -> ToolCall:
-    """A call from the form that events have it in."""
+    """A call in the form that events use."""
     return ToolCall(str(pending.get("id")), str(pending.get("name")), pending.get("arguments"))
 
 
 def _line(text: str) -> str:
-    """One line of a value. Spaces at its end cannot be seen, so they are counted."""
+    """One line of a value. Spaces at its end are invisible, so they are counted."""
     kept = text.rstrip(" ")
     ending = len(text) - len(kept)
     return visible(kept) + (f"⟨{ending} × SPACE⟩" if ending else "")
 
 
 def _name(name: str) -> str:
-    """A name as it is if it is an ordinary word, and quoted if it is not."""
+    """The name itself if it is an ordinary word, otherwise quoted."""
     return name if name.isidentifier() and name.isascii() else visible(json.dumps(name, ensure_ascii=False))
 
 
@@ -150,7 +153,7 @@ def _numbered(lines: list[str], width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, room: int) -> list[str]:
-    """Cut into rows here: the terminal would continue without a bar."""
+    """Cuts the text into rows: if the terminal wrapped it, the next row would have no bar."""
     if text.isascii() and len(text) <= room:
         return [text]
     rows: list[str] = []
@@ -171,7 +174,7 @@ def _notes(values: list[tuple[str, Json]]) -> Iterator[str]:
     if text.isascii():
         return
     if any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
-        yield "it has letters that are written from right to left; your terminal may show them in another order"
+        yield "it contains letters that are written from right to left; your terminal may reorder them"
     mixed = dict.fromkeys(word for word in _WORD.findall(text) if not word.isascii() and len(_scripts(word)) > 1)
     for word in mixed:
         scripts = " and ".join(script.capitalize() for script in _scripts(word))

@@ -21,7 +21,7 @@ from unbroken.errors import UnbrokenError, UserError
 from unbroken.tools.toolbox import Toolbox
 from unbroken.trajectory.recording import SUFFIX
 
-with suppress(ImportError):  # not everywhere; where it is, `input` has a line editor and remembers
+with suppress(ImportError):  # not on every platform; with it, `input` has line editing and history
     import readline as readline
 
 COMMANDS = {
@@ -29,7 +29,7 @@ COMMANDS = {
     "/tools": "the tools that the model has",
     "/save FILE": "write the conversation to a file; --save does it after each turn",
     "/load FILE": "continue a saved conversation",
-    "/exit": "leave; so does Ctrl-D",
+    "/exit": "leave (or press Ctrl-D)",
 }
 
 
@@ -40,15 +40,15 @@ def chat_command(
 ) -> None:
     with ending(setup):
         if setup.record.endswith(SUFFIX):
-            raise UserError(f"--record {setup.record}: each turn is recorded in a file of its own; name a folder")
+            raise UserError(f"--record {setup.record}: each turn is recorded in a separate file; name a folder")
         with open_session(setup) as session:
-            code = Chat(session, setup, save).go_on()
+            code = Chat(session, setup, save).run()
     raise typer.Exit(code)
 
 
-chat_command.__doc__ = f"""Talk with a model that has tools. Ctrl-C ends a turn, at the prompt it ends the chat.
+chat_command.__doc__ = f"""Talk with a model that has tools. Ctrl-C ends a turn; at the prompt it ends the chat.
 
-    In a pipe each line is a turn, and the first one that fails ends the chat. Say /help for the commands.
+    In a pipe each line is a turn, and the first one that fails ends the chat. Type /help for the commands.
 
     {EXIT_CODES}
     """
@@ -65,8 +65,8 @@ class Chat:
         if save and Path(save).exists():
             self._load(save)
 
-    def go_on(self) -> int:
-        """Until the person leaves. Gives the exit code: that of the last turn that did not end with an answer."""
+    def run(self) -> int:
+        """Runs until the person leaves. Returns the exit code of the last turn that did not end with an answer."""
         code = 0
         if self._person:
             self._screen.line(f"Talking with {self._session.agent.model.name}. /help lists the commands.")
@@ -75,7 +75,7 @@ class Chat:
                 break
             try:
                 if line.startswith("/"):
-                    self._obey(line)
+                    self._run_command(line)
                 elif line:
                     code = self._say(line) or code
             except KeyboardInterrupt:
@@ -99,7 +99,7 @@ class Chat:
             self._session.print_recorded()
         return 0 if self._person else code_of_stop(result.stop_reason)
 
-    def _obey(self, line: str) -> None:
+    def _run_command(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         rest = rest.strip()
         commands: dict[str, Callable[[], None]] = {
@@ -110,7 +110,7 @@ class Chat:
         }
         command = commands.get(word)
         if command is None:
-            raise UserError(f"there is no {one_line(word, 40)} here; /help shows what there is")
+            raise UserError(f"there is no command {one_line(word, 40)}; /help lists the commands")
         command()
 
     def _help(self) -> None:
@@ -122,7 +122,7 @@ class Chat:
         for tool in tools:
             self._screen.line(f"{tool.name:<24} {one_line(tool.spec.description, 90)}")
         if not tools:
-            self._screen.line("there are none; --tools FILE.py and --mcp COMMAND give it some")
+            self._screen.line("there are none; add some with --tools FILE.py or --mcp COMMAND")
 
     def _load(self, path: str) -> None:
         self._chat = Conversation.load(self._session.agent, path)
@@ -140,7 +140,7 @@ def _file(command: str, name: str) -> str:
 
 
 def _typed() -> Iterator[str]:
-    """Lines of a person. Ctrl-D and Ctrl-C end them."""
+    """Lines that a person types, until Ctrl-D or Ctrl-C."""
     while True:
         try:
             yield input("> ").strip()

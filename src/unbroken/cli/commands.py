@@ -23,7 +23,7 @@ def build(wanted: str = "") -> typer.Typer:
         cls=_Group,
         no_args_is_help=True,
         add_completion=False,
-        rich_markup_mode="markdown",  # it fills the lines of a docstring to the width of the terminal
+        rich_markup_mode="markdown",  # it wraps a docstring to the width of the terminal
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
@@ -39,7 +39,8 @@ def build(wanted: str = "") -> typer.Typer:
 
 
 def _load(name: str) -> Any:
-    """A function, or the group of commands below this name. Loading all of them takes twice as long as one."""
+    """The function, or the group of commands, with this name. Loading all of them takes twice as long as loading
+    one."""
     match name:
         case "run":
             from unbroken.cli.run import run_command as command  # noqa: PLC0415 - start-up time
@@ -69,7 +70,7 @@ def _load(name: str) -> Any:
 
 
 _UsageError: Any = typer.BadParameter.__base__
-"""Of all errors in options and arguments. typer has no name of its own for it, and its click may be its own copy."""
+"""The base of all errors in options and arguments. typer does not export it, and may contain its own copy of click."""
 
 
 class _Command(TyperCommand):
@@ -79,14 +80,14 @@ class _Command(TyperCommand):
 
 class _Group(TyperGroup):
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """A wrong option is one line on standard error, as every other error is."""
+        """Reports a wrong option in one line on standard error, like every other error."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)
         try:
             code = super().main(*args, standalone_mode=False, **extra)
         except _UsageError as error:
             if message := error.format_message():  # none if the help was shown in its place
-                way_out = f"; `{error.ctx.command_path} --help` lists what there is" if error.ctx else ""
+                way_out = f"; `{error.ctx.command_path} --help` lists the options" if error.ctx else ""
                 print_line(f"{message[0].lower()}{message[1:].rstrip('.')}{way_out}")
             sys.exit(MISUSED)
         except typer.Abort:
@@ -99,7 +100,7 @@ class _Group(TyperGroup):
 
 
 def _flags_alone(params: Sequence[Any]) -> Sequence[Any]:
-    """typer's help shows `<bool>` behind an option that takes no value."""
+    """Hides the `<bool>` that typer's help shows for an option without a value."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""

@@ -1,7 +1,7 @@
-"""`unbroken decode FILE`: what is in a provider's response, and whether it is complete; the same for each
-exchange of a raw log (`raw_log_view`).
+"""`unbroken decode FILE`: what is in a provider's response, and whether it is complete; the same for each exchange of a
+raw log (`response_view`).
 
-Reads a file or standard input. Shows; decides nothing: all of it comes from `decoding`.
+Reads a file or standard input. This module only prints: everything comes from `decoding`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from unbroken.models.raw_log import MARK
 from unbroken.wires import WIRES, find_wire
 
 GUESSED_FROM = 65536
-"""Bytes within which the wire should be recognised; otherwise the body is read to its end first."""
+"""The wire should be recognised within this many bytes; otherwise the body is read to its end first."""
 
 
 def decode_command(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A recorded response, or a raw log; - reads standard input.")
     ],
-    wire: Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; guessed when absent.")] = "",
+    wire: Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; guessed by default.")] = "",
     tools: Annotated[
-        str, typer.Option(help="Offered tool names, comma-separated: recovers calls that leaked into text.")
+        str,
+        typer.Option(help="The names of the offered tools, comma-separated: recovers calls that leaked into the text."),
     ] = "",
-    follow: Annotated[bool, typer.Option(help="Print each call in the moment its last byte has arrived.")] = False,
-    chunk: Annotated[int, typer.Option(min=0, help="Bytes that are fed at a time; 0 chooses.")] = 0,
-    exchange: Annotated[str, typer.Option(help="Of a raw log: only this one, by its number or its id.")] = "",
+    follow: Annotated[bool, typer.Option(help="Print each call as soon as its last byte has arrived.")] = False,
+    chunk: Annotated[int, typer.Option(min=0, help="Bytes to feed at a time; 0 for a default.")] = 0,
+    exchange: Annotated[str, typer.Option(help="Only this exchange of a raw log, by number or id.")] = "",
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object instead of text; for a raw log one a line.")
+        bool, typer.Option("--json", help="One JSON object instead of text; for a raw log one per line.")
     ] = False,
 ) -> None:
     """Show what is in a response: text, reasoning, every tool call, and whether it is complete.
@@ -47,7 +48,7 @@ def decode_command(
     A raw log (`connect(raw_log=FILE)`) is shown exchange by exchange.
 
     Exit codes: 0 the response is complete; 1 it is broken, and the reason is printed; 2 there is no response, or the
-    command was used wrongly. Of a raw log, 0 if every response that is shown is complete.
+    command was used wrongly. For a raw log, 0 if every response that is shown is complete.
     """
     if json and follow:
         raise UserError("--json and --follow cannot be used together: choose one of them")
@@ -62,13 +63,13 @@ def decode_command(
             raise typer.Exit(1)
         return
     if exchange:
-        raise UserError(f"--exchange {exchange}: {file} is no raw log; leave the option out")
+        raise UserError(f"--exchange {exchange}: {file} is not a raw log; leave out the option")
     head = _until_guessed(pieces, wire)
     name = wire or guess_wire(head)
     if name is None:
         if not head.strip():
             raise NotAResponse(f"decoding {file} failed: the body is empty")
-        raise NotAResponse(f"decoding {file} failed: it looks like none of the wires; say which it is with --wire")
+        raise NotAResponse(f"decoding {file} failed: its wire was not recognised; name it with --wire")
     decoder = Decoder(name, offered or None)
     console = Console(highlight=False)
     live = Live(console) if follow else None
@@ -100,7 +101,7 @@ def _show(live: Live | None, deltas: list[Delta], position: int) -> None:
 
 
 def _begin(pieces: Iterator[bytes]) -> bytes:
-    """As much as it takes to know whether it is a raw log: hardly ever more than the first piece."""
+    """Reads enough to know whether it is a raw log: hardly ever more than the first piece."""
     begin = b""
     while len(begin) < len(MARK) and MARK.startswith(begin) and (piece := next(pieces, b"")):
         begin += piece
@@ -108,7 +109,7 @@ def _begin(pieces: Iterator[bytes]) -> bytes:
 
 
 def _until_guessed(pieces: Iterator[bytes], wire: str) -> bytes:
-    """As much as it takes to recognise the wire: all of it, if nothing gives it away."""
+    """Reads enough to recognise the wire: everything, if nothing identifies it."""
     head, tried = bytearray(), 1
     if not wire:
         for piece in pieces:
@@ -121,7 +122,7 @@ def _until_guessed(pieces: Iterator[bytes], wire: str) -> bytes:
 
 
 def _read(file: str, size: int) -> Iterator[bytes]:
-    """The bytes as they come, so that a pipe can be followed while it is written."""
+    """Yields the bytes as they arrive, so that a pipe can be followed while it is written."""
     try:
         if file == "-":
             if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it

@@ -39,23 +39,21 @@ FINE, WRONG = 0, 1
 File: TypeAlias = Annotated[str, typer.Argument(metavar="FILE.dph", help="The program; - reads standard input.")]
 Variables: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--variable", "-v", metavar="NAME=VALUE", help="A variable; a value that is JSON is read so. May be repeated."
-    ),
+    typer.Option("--variable", "-v", metavar="NAME=VALUE", help="A variable; a JSON value is parsed. May be repeated."),
 ]
 Also: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=PROVIDER:MODEL", help='What model="NAME" in a block means; may be repeated.'),
+    typer.Option(metavar="NAME=PROVIDER:MODEL", help='The model for model="NAME" in a block; may be repeated.'),
 ]
 
 
 @app.command("run")
 @options.takes(*options.MODEL, "tools", "mcp", "yes", "record", *options.OUTPUT)
 def run_command(file: File, setup: options.Setup, also: Also = None, variable: Variables = None) -> None:
-    """Run a program. Standard output has its value, that of the statement which ran last.
+    """Run a program. Standard output gets its value, which is that of the statement that ran last.
 
-    It is checked first: a program with a mistake that can be found is not begun. On a terminal, and on standard error
-    in a pipe, you see each block as it begins, calls, and ends. Tools that need an approval are denied without --yes.
+    The program is checked first: if a mistake is found, it does not start. The terminal, or standard error in a pipe,
+    shows when each block starts and ends, and its calls. Tools that need an approval are denied without --yes.
 
     Exit codes: 0 the program ran to its end; 2 wrong use, a program with mistakes, a wrong key; 3 the provider failed;
     4 the program stopped (a tool failed, a loop over a number, …); 130 interrupted.
@@ -79,7 +77,7 @@ def run_command(file: File, setup: options.Setup, also: Also = None, variable: V
             typer.echo(clean(_in_words(error)), err=True)
             _print_variables(error.variables)
             if error.requests:
-                print_line(f"spent until then: {spent(error.requests, error.usage)}")
+                print_line(f"used so far: {spent(error.requests, error.usage)}")
             raise typer.Exit(_code(error.__cause__)) from None
         show.finish(result)
     raise typer.Exit(ANSWERED)
@@ -92,13 +90,13 @@ def check_command(
     setup: options.Setup,
     variable: Annotated[
         list[str] | None,
-        typer.Option("--variable", "-v", metavar="NAME", help="A variable that will be given; may be repeated."),
+        typer.Option("--variable", "-v", metavar="NAME", help="A variable that `run` will be given; may be repeated."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as mistakes.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Problems as JSON, one a line, on standard output.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Problems as JSON on standard output, one per line.")] = False,
 ) -> None:
     """Find mistakes without running anything: blocks that are not closed, unknown tools and arguments, variables that
-    nothing sets, programs that are not there. Without --tools nothing is said about tools.
+    are never set, programs that do not exist. Without --tools, tools are not checked.
 
     Exit codes: 0 no mistakes; 1 there are some; 2 wrong use, or a file that cannot be read.
     """
@@ -119,7 +117,7 @@ def check_command(
         _print_problems(problems)
         if not wrong and not unreadable:
             warned = f", {counted(len(problems), 'warning')}" if problems else ""
-            looked = "" if setup.tools or setup.mcp else " (tools were not looked at: give --tools)"
+            looked = "" if setup.tools or setup.mcp else " (tools were not checked: give --tools)"
             typer.echo(f"{counted(len(files), 'program')}: no mistakes found{warned}{looked}")
     for error in unreadable:
         print_line(str(error))
@@ -151,7 +149,7 @@ def _run(
                 _print_problems(run.warnings)
         except asyncio.CancelledError:
             await run.aclose()
-            async for event in run:  # the events of what was under way, and how it ended
+            async for event in run:  # the events of what was in progress, and how it ended
                 show.show(event)
             raise
         return run.result
@@ -167,9 +165,9 @@ def _run(
 
 
 def _print_variables(variables: dict[str, Json]) -> None:
-    names = [name for name, value in variables.items() if value != []]  # lists are there from the beginning
+    names = [name for name, value in variables.items() if value != []]  # lists exist from the beginning
     if names:
-        print_line(f"set until then: {', '.join(names)}")
+        print_line(f"variables set so far: {', '.join(names)}")
 
 
 def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Problem]:
@@ -192,7 +190,7 @@ def _problems(file: str, setup: options.Setup, names: set[str]) -> Sequence[Prob
 def _program(file: str) -> Program:
     if file == "-":
         if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, when the shell closed it
-            raise UserError("reading standard input failed: it is closed; give the file of the program")
+            raise UserError("reading standard input failed: it is closed; name the file of the program")
         try:
             return load_program(f"{sys.stdin.buffer.read().decode('utf-8-sig')}\n")
         except UnicodeDecodeError as error:
@@ -211,7 +209,7 @@ def _variables(given: Sequence[str]) -> dict[str, Json]:
 
 
 def _value(text: str) -> Json:
-    """Numbers, true, false, null, lists, objects and texts in quotes are read as JSON; anything else is a text."""
+    """Parses numbers, true, false, null, lists, objects and quoted strings as JSON; anything else is a string."""
     try:
         return read_json(text)
     except ValueError:
@@ -223,7 +221,7 @@ def _models(given: Sequence[str]) -> dict[str, Model]:
     for one in given:
         name, equals, model = one.partition("=")
         if not equals or not name or not model:
-            raise UserError(f"--also {one}: say which model a name means, as in --also fast=openai:gpt-5-mini")
+            raise UserError(f"--also {one}: give a name and a model, as in --also fast=openai:gpt-5-mini")
         found[name] = connect(model)
     return found
 
@@ -237,7 +235,7 @@ def _show(json: bool) -> Show:
 
 
 def _in_words(error: ProgramFailed) -> str:
-    """With options named as they are here; the words of a tool, and the program's own line, stay as they are."""
+    """The message with command line options. Messages of tools, and the quoted line of the program, are not changed."""
     cause = error.__cause__
     if not isinstance(cause, UnbrokenError) or isinstance(cause, ToolCallFailed):
         return str(error)

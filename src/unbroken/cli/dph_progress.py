@@ -1,4 +1,4 @@
-"""What is seen of a program that runs: lines on a terminal, lines on standard error with the value alone on standard
+"""Shows a DPH program while it runs: as lines on a terminal, as lines on standard error with only the value on standard
 output, or every event as JSON."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Show(Protocol):
         ...
 
     def refuse(self, error: InvalidProgram) -> None:
-        """It was not begun."""
+        """The program has mistakes and was not started."""
         ...
 
     def fail(self, error: ProgramFailed) -> None:
@@ -51,7 +51,7 @@ class Show(Protocol):
         ...
 
     def interrupt(self, variables: dict[str, Json]) -> None:
-        """Somebody ended it."""
+        """Somebody interrupted it."""
         ...
 
     def close(self) -> None:
@@ -59,8 +59,8 @@ class Show(Protocol):
         ...
 
 
-class _Words:
-    """The command itself prints these in words, on standard error."""
+class _NoMessages:
+    """For screens without JSON: the command itself prints these messages, on standard error."""
 
     def refuse(self, error: InvalidProgram) -> None:
         pass
@@ -72,7 +72,7 @@ class _Words:
         pass
 
 
-class PlainShow(_Words):
+class PlainShow(_NoMessages):
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out, self._err = out, err
 
@@ -84,7 +84,7 @@ class PlainShow(_Words):
 
     def finish(self, result: ProgramResult) -> None:
         if (text := _printed(result.value)) is not None:
-            # As it is: whoever reads a pipe wants the data. Only half a character cannot be written.
+            # Unescaped: the reader of a pipe expects the data as it is. Only half a surrogate pair cannot be written.
             self._out.write(text.encode("utf-8", "replace").decode() + "\n")
             self._out.flush()
         self._err.write(f"{closing(result)}\n")
@@ -93,7 +93,7 @@ class PlainShow(_Words):
         self._err.flush()
 
 
-class TerminalShow(_Words):
+class TerminalShow(_NoMessages):
     def __init__(self) -> None:
         self._console = Console(highlight=False)
 
@@ -163,14 +163,14 @@ class JsonShow:
     def close(self) -> None:
         self._out.flush()
 
-    def _write(self, said: dict[str, Json]) -> None:
-        # Half a surrogate pair, as a cut answer may have, cannot be written: it becomes an escape.
-        text = json.dumps(said, ensure_ascii=False, default=str)
+    def _write(self, message: dict[str, Json]) -> None:
+        # Half a surrogate pair, which a cut-off answer may contain, cannot be written: it becomes an escape.
+        text = json.dumps(message, ensure_ascii=False, default=str)
         self._out.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
         self._out.flush()
 
 
-_COLOURS = {"begins": "cyan", "done": "green", "failed": "red", "call": "blue", "gave": "green", "retry": "yellow"}
+_COLOURS = {"started": "cyan", "done": "green", "failed": "red", "call": "blue", "gave": "green", "retry": "yellow"}
 
 
 def closing(result: ProgramResult) -> str:
@@ -191,7 +191,7 @@ def _called(block: BlockRun) -> str:
 def _line(event: ProgramEvent) -> tuple[str, str] | None:
     match event:
         case BlockStarted(block=block):
-            return None if block.kind == "call" else ("begins", "")  # a call says so itself
+            return None if block.kind == "call" else ("started", "")  # a call has its own line
         case BlockFinished(block=block, error=error) if error:
             return "failed", one_line(error)
         case BlockFinished(block=block, value=value, seconds=took, stop_reason=reason):
@@ -200,7 +200,7 @@ def _line(event: ProgramEvent) -> tuple[str, str] | None:
         case InBlock(event=CallStarted() as call):
             return "call", f"{visible(call.name)}{in_brackets(call.arguments, 200)}"
         case InBlock(event=CallFinished() as call):
-            mark = "failed" if call.error else "gave"
+            mark = "failed" if call.error else "result"
             return mark, f"{visible(call.name)} {seconds(call.seconds)}: {one_line(call.text)}"
         case InBlock(event=CallProgress() as progress):
             return "progress", f"{visible(progress.name)}: {one_line(progress.message)}"
@@ -208,7 +208,7 @@ def _line(event: ProgramEvent) -> tuple[str, str] | None:
             return "retry", retrying(retry)
         case InBlock(event=CallsIgnored() as ignored):
             return "ignored", visible(", ".join(ignored.names))
-        case InBlock(event=LimitReached() as limit) if event.block.kind != "judge":  # its one round is all it has
+        case InBlock(event=LimitReached() as limit) if event.block.kind != "judge":  # a judge always has one round
             return "limit", f"{limit.kind} ({limit.limit:g})"
         case InBlock(event=TextFinished(text=text, final=False)):
             return "thought", one_line(text)
@@ -217,7 +217,7 @@ def _line(event: ProgramEvent) -> tuple[str, str] | None:
 
 
 def _printed(value: Json) -> str | None:
-    """The value for a person: a text as it is, anything else as JSON over several lines."""
+    """The value for a person: a string as it is, anything else as JSON over several lines."""
     if value is None:
         return None
     if isinstance(value, str | Answer):

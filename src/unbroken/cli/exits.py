@@ -1,4 +1,5 @@
-"""Exit codes, and the line on standard error for an error that ends a command. It names options, not arguments."""
+"""Exit codes, and the line on standard error for an error that ends a command. The line names command line options
+instead of Python arguments."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ ANSWERED, MISUSED, FAILED, STOPPED, WAITING, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
 EXIT_CODES = (
     "Exit codes: 0 answered; 2 wrong use, a wrong key or a model that does not exist; 3 the provider failed or its "
-    "answer broke off; 4 a limit, a loop or failing tools ended the run (the text is still printed); 5 calls wait for "
-    "somebody outside; 130 interrupted."
+    "answer broke off; 4 a limit, a loop or failing tools ended the run (the text is still printed); 5 calls are "
+    "waiting for an answer; 130 interrupted."
 )
 
 _OPTIONS = {
@@ -35,7 +36,7 @@ _OPTIONS = {
     "base_url=": "--base-url",
     "base_url": "--base-url",
 }
-"""The way out that an error names, and the option that does the same."""
+"""The advice in an error message, and the option that does the same."""
 
 
 def code_of_stop(reason: StopReason) -> int:
@@ -47,7 +48,7 @@ def code_of(error: UnbrokenError) -> int:
 
 
 def print_line(line: str) -> None:
-    """One line on standard error. Line breaks and control characters in it are made harmless."""
+    """Prints one line on standard error. Line breaks and control characters in it are replaced."""
     typer.echo(f"unbroken: {clean(' '.join(line.split()))}", err=True)
 
 
@@ -62,7 +63,7 @@ def print_error(error: UnbrokenError, setup: Setup) -> int:
 
 
 def in_options(message: str) -> str:
-    """The message with options in place of arguments."""
+    """Replaces Python arguments in the message by options."""
     if not _is_about_user_file(message):
         for spelled, option in _OPTIONS.items():
             message = message.replace(spelled, option)
@@ -77,7 +78,7 @@ def _is_about_user_file(message: str) -> bool:
 
 @contextmanager
 def ending(setup: Setup) -> Generator[None]:
-    """An error or an interrupt becomes a line and an exit code."""
+    """Turns an error or an interrupt into a line and an exit code."""
     try:
         yield
     except UnbrokenError as error:

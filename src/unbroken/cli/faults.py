@@ -1,6 +1,7 @@
-"""`unbroken faults`: a provider that breaks, to be put behind any client, and the list of what it can break.
+"""`unbroken faults`: a provider that breaks, to test any client with, and the list of its faults.
 
-`serve` runs the faulty upstream of `unbroken.testing` until it is interrupted, `list` prints its faults.
+`serve` runs the faulty provider of `unbroken.testing` until it is interrupted, `list` prints its faults, `run` runs the
+fault matrix.
 """
 
 from __future__ import annotations
@@ -36,47 +37,49 @@ if TYPE_CHECKING:
     from unbroken.testing.scenario import Stray
 
 
-# `unbroken faults run`: the fault matrix, against our own agent or against a program of yours. `testing.matrix` and
-# `testing.target` run and judge it; here are the options, the progress line, and the table.
+# `unbroken faults run`: the fault matrix, against our own agent or against your program. `testing.matrix` and
+# `testing.target` run and judge it; this file has the options, the progress line and the table.
 
 
 WRONG = 1
 
-Told: TypeAlias = "Callable[[Ended], None]"
-Player: TypeAlias = "Callable[[Told], Coroutine[Any, Any, list[Ended]]]"
+OnEnded: TypeAlias = "Callable[[Ended], None]"
+Player: TypeAlias = "Callable[[OnEnded], Coroutine[Any, Any, list[Ended]]]"
 
 
 def run_command(
-    fault: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")] = None,
-    wire: Annotated[list[str] | None, typer.Option(help=f"Only this one: {', '.join(WIRES)}; may be repeated.")] = None,
+    fault: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this fault; may be repeated.")] = None,
+    wire: Annotated[
+        list[str] | None, typer.Option(help=f"Only this wire: {', '.join(WIRES)}; may be repeated.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
     write: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write the outcomes as a page (docs/faults.md); - prints it.")
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(metavar="CMD", help="A program of yours in place of our agent, run once for each fault."),
+        typer.Option(metavar="CMD", help="Test this program instead of our agent; it is run once for each fault."),
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that --target has for one fault.")] = 30.0,
+    timeout: Annotated[float, typer.Option(metavar="S", help="Time limit for --target per fault, in seconds.")] = 30.0,
 ) -> None:
-    """Break responses in every known way, on every wire, streamed and not, and see what happens to the run.
+    """Break responses in every known way, on every wire, with and without streaming, and see what happens to the run.
 
-    A --target gets an address and a key in its environment (OPENAI_BASE_URL and the like, UNBROKEN_MODEL,
-    UNBROKEN_PROMPT); docs/faults.md describes what is expected of it. It must use openai-chat, unless --wire names
-    another. First it is run with nothing broken; if it asks without streaming, faults of streams are left out.
+    A --target gets an address and a key in its environment (OPENAI_BASE_URL and similar, UNBROKEN_MODEL,
+    UNBROKEN_PROMPT); docs/faults.md describes what it has to do. It must use openai-chat, unless --wire names another.
+    First it is run with nothing broken; if it sends requests without streaming, faults of streams are left out.
 
     Exit codes: 0 all ended as expected; 1 something did not; 2 wrong use; 130 interrupted.
     """
     if not timeout > 0:  # NaN is not
         raise UserError(f"--timeout {timeout:g}: give seconds above 0")
     if write is not None and (fault or wire or target is not None):
-        raise UserError("--write needs the whole matrix: leave out --fault, --wire and --target")
+        raise UserError("--write needs the complete matrix: leave out --fault, --wire and --target")
     printed = write == Path("-")
     if printed and json:
-        raise UserError("--write - and --json both want standard output: choose one")
+        raise UserError("--write - and --json both write to standard output: choose one")
     try:
-        chosen, player = _own(fault, wire) if target is None else _foreign(fault, wire, target, timeout)
-        ended = _follow(chosen, quiet=json, player=player)
+        chosen, player = _our_agent(fault, wire) if target is None else _other_program(fault, wire, target, timeout)
+        ended = _run_all(chosen, quiet=json, player=player)
     except KeyboardInterrupt:
         print_line("interrupted")
         raise typer.Exit(INTERRUPTED) from None
@@ -95,47 +98,47 @@ def run_command(
     raise typer.Exit(0 if all(each.good for each in ended) else WRONG)
 
 
-def _own(faults: Sequence[str] | None, wires: Sequence[str] | None) -> tuple[list[Case], Player]:
+def _our_agent(faults: Sequence[str] | None, wires: Sequence[str] | None) -> tuple[list[Case], Player]:
     from unbroken.testing import matrix  # noqa: PLC0415 - start-up time
 
     chosen = matrix.cases(_faults(faults), [find_wire(name).name for name in wires or WIRES])
-    return _some(chosen), lambda told: matrix.play(chosen, told)
+    return _not_empty(chosen), lambda on_ended: matrix.play(chosen, on_ended)
 
 
-def _foreign(
+def _other_program(
     faults: Sequence[str] | None, wires: Sequence[str] | None, command: str, timeout: float
 ) -> tuple[list[Case], Player]:
-    """The faults that can befall a program, as it asks."""
+    """The faults that can happen to a program, given how it sends requests."""
     from unbroken.testing import matrix  # noqa: PLC0415 - start-up time
     from unbroken.testing.target import AT_ONCE, Target  # noqa: PLC0415 - start-up time
 
     target = Target(command, timeout)
-    # A program's own results are not long, so no history is too long for it.
+    # A program's own results are not long, so its history never becomes too long.
     known = [each for each in _faults(faults) if each.longest is None]
     chosen: list[Case] = []
     for wire in [find_wire(name).name for name in wires or (DEFAULT_WIRE,)]:
-        possible = _some(matrix.cases(known, [wire], whens=("once",)))
+        possible = _not_empty(matrix.cases(known, [wire], whens=("once",)))
         mode = asyncio.run(target.rehearse(wire))
         here = [case for case in possible if case.mode == mode]
         chosen += here
         left = len({case.fault.name for case in possible} - {case.fault.name for case in here})
         if mode == "whole" and left:
-            why = f"faults that befall streams alone are left out ({left})"
-            print_line(f"--target asks {wire} without streaming: {why}")
-    return _some(chosen), lambda told: matrix.play(chosen, told, target.play, AT_ONCE)
+            why = f"faults that only happen to streams are left out ({left})"
+            print_line(f"--target sends requests to {wire} without streaming: {why}")
+    return _not_empty(chosen), lambda on_ended: matrix.play(chosen, on_ended, target.play, AT_ONCE)
 
 
 def _faults(names: Sequence[str] | None) -> list[Fault]:
     return [testing.find_fault(name) for name in names or testing.FAULTS]
 
 
-def _some(chosen: list[Case]) -> list[Case]:
+def _not_empty(chosen: list[Case]) -> list[Case]:
     if not chosen:
-        raise UserError("nothing to run: these faults do not happen on these wires; `unbroken faults list` says where")
+        raise UserError("nothing to run: these faults do not happen on these wires; see `unbroken faults list`")
     return chosen
 
 
-def _follow(chosen: list[Case], quiet: bool, player: Player) -> list[Ended]:
+def _run_all(chosen: list[Case], quiet: bool, player: Player) -> list[Ended]:
     """Runs them, with a progress bar on a terminal."""
     if quiet or not is_terminal(sys.stderr):
         return _unwrapped(player(lambda _: None))
@@ -149,13 +152,13 @@ def _follow(chosen: list[Case], quiet: bool, player: Player) -> list[Ended]:
         task = progress.add_task("", total=len(chosen), wrong="")
         wrong = 0
 
-        def told(ended: Ended) -> None:
+        def on_ended(ended: Ended) -> None:
             nonlocal wrong
             wrong += not ended.good
-            said = f"[red]{wrong} not as expected[/red]" if wrong else ""
-            progress.update(task, advance=1, description=f"{ended.case.fault.name}, {ended.case.wire}", wrong=said)
+            note = f"[red]{wrong} not as expected[/red]" if wrong else ""
+            progress.update(task, advance=1, description=f"{ended.case.fault.name}, {ended.case.wire}", wrong=note)
 
-        return _unwrapped(player(told))
+        return _unwrapped(player(on_ended))
 
 
 def _unwrapped(work: Coroutine[Any, Any, list[Ended]]) -> list[Ended]:
@@ -217,7 +220,7 @@ def _run_as_json(ended: Ended) -> dict[str, Any]:
 
 
 app = typer.Typer(
-    help="A provider that breaks in every way that was seen in the field: test your own client with it.",
+    help="A provider that breaks in every way seen in practice, to test your own client with.",
     no_args_is_help=True,
 )
 
@@ -230,7 +233,7 @@ _LONGEST = 300
 def list_command(
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
-    """The faults: what each does, where, and what a good client does with it.
+    """List the faults: what each does, where it happens, and what a good client does with it.
 
     The outcome is for one such response among good ones: answered; told (the model gets an error result and continues);
     or a typed error.
@@ -253,23 +256,23 @@ def list_command(
 def serve_command(
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="What to break, NAME@120 after byte 120; may be repeated."),
+        typer.Option(metavar="NAME", help="The fault to cause, NAME@120 after byte 120; may be repeated."),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 takes any that is free.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes any free one.")] = 0,
     times: Annotated[
-        str, typer.Option(metavar="N|all", help="How many responses meet each fault; then all is well.")
+        str, typer.Option(metavar="N|all", help="How many responses have each fault; later ones are good.")
     ] = "1",
     wire: Annotated[
-        list[str] | None, typer.Option(help=f"Break only this one: {', '.join(WIRES)}; may be repeated.")
+        list[str] | None, typer.Option(help=f"Break only this wire: {', '.join(WIRES)}; may be repeated.")
     ] = None,
     differs: Annotated[bool, typer.Option("--differs", help="Give a different answer to a retry.")] = False,
     log_level: LogLevelName = "",
 ) -> None:
-    """A provider on this machine that speaks all four wires, and breaks. Ctrl-C ends it.
+    """Run a provider on this machine that has all four wires, and breaks. Ctrl-C stops it.
 
-    It calls the tools that it is offered, two at once, and answers when it has their results; any key and any model
-    will do. A client can choose a fault for itself: by its model, fault:NAME, or by its base URL,
-    http://HOST:PORT/fault/NAME (and /v1 where the client wants it). `unbroken faults list` has the names.
+    It calls the tools that it is offered, two at once, and answers when it has their results; it accepts any key and
+    any model. A client can choose a fault itself: by its model, fault:NAME, or by its base URL,
+    http://HOST:PORT/fault/NAME (followed by /v1 if the client needs it). `unbroken faults list` has the names.
     """
     set_up_logs(level=chosen_level(log_level, "warning") or "warning")
     wires = {find_wire(name).name for name in wire or WIRES}
@@ -301,9 +304,9 @@ async def _serve(server: FaultyServer, faults: list[str], times: str) -> None:
             what = (
                 "every response" if times == "all" else f"the first {times}" if times != "1" else "the first response"
             )
-            typer.echo(f"breaks {what}: {', '.join(faults)}; Ctrl-C ends it")
+            typer.echo(f"breaks {what}: {', '.join(faults)}; Ctrl-C stops it")
         else:
-            typer.echo(f"breaks what the client chooses: {server.url}/fault/NAME, or model fault:NAME; Ctrl-C ends it")
+            typer.echo(f"breaks what the client chooses: {server.url}/fault/NAME, or model fault:NAME; Ctrl-C stops it")
         await stop.wait()
 
 
@@ -323,13 +326,13 @@ def _on(fault: Fault, wires: set[str]) -> Fault:
 
 
 def _print_sent(sent: Sent) -> None:
-    """What came, and what became of it."""
+    """Prints a request and the outcome."""
     mode = "streamed" if sent.stream else "whole"
-    came = f"{sent.number} {sent.wire} {mode} {clean(sent.model)[:60] or '-'} {sent.size:,} bytes"
+    request = f"{sent.number} {sent.wire} {mode} {clean(sent.model)[:60] or '-'} {sent.size:,} bytes"
     status = str(sent.status) if sent.status else "no answer"
-    went = f"{status}, {len(sent.data):,} bytes"
-    said = f"refused: {one_line(sent.refused, _LONGEST)}" if sent.refused else "well"
-    typer.echo(f"{came} -> {went}: {sent.fault or said}")
+    response = f"{status}, {len(sent.data):,} bytes"
+    outcome = f"refused: {one_line(sent.refused, _LONGEST)}" if sent.refused else "good"
+    typer.echo(f"{request} -> {response}: {sent.fault or outcome}")
 
 
 def _print_stray(stray: Stray) -> None:

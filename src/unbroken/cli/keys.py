@@ -1,4 +1,5 @@
-"""`unbroken keys`: make, list and revoke the keys that clients show to the gateway. A running gateway notices."""
+"""`unbroken keys`: create, list and revoke the keys that clients send to the gateway. A running gateway notices
+changes."""
 
 from __future__ import annotations
 
@@ -20,17 +21,22 @@ from unbroken.gateway.keys import GatewayKey, create_key, list_keys, revoke_key
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.settings import GatewaySettings
 
-app = typer.Typer(help="The keys that clients show to the gateway (`unbroken serve`).", no_args_is_help=True)
+app = typer.Typer(help="The keys that clients send to the gateway (`unbroken serve`).", no_args_is_help=True)
 
 _DEFAULT = GatewaySettings(())
 
 KeysFile: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--file", metavar="FILE", help="Where keys are kept.", show_default=f"{FILE}'s, or {_DEFAULT.keys_file}"
+        "--file",
+        metavar="FILE",
+        help="The file that stores the keys.",
+        show_default=f"{FILE}'s, or {_DEFAULT.keys_file}",
     ),
 ]
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is; not the key itself.")]
+Name: TypeAlias = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the key's owner; not the key itself.")
+]
 
 
 @app.command("create")
@@ -38,10 +44,10 @@ def create_command(
     name: Name,
     alias: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A model that may be asked for; may be repeated.", show_default="all"),
+        typer.Option(metavar="NAME", help="A model that the key may use; may be repeated.", show_default="all"),
     ] = None,
     requests_per_minute: Annotated[
-        int | None, typer.Option(metavar="N", help="In each worker.", show_default="no limit")
+        int | None, typer.Option(metavar="N", help="Requests per minute, in each worker.", show_default="no limit")
     ] = None,
     in_flight: Annotated[
         int | None,
@@ -52,16 +58,16 @@ def create_command(
         typer.Option(
             "--pass",
             metavar="'METHOD /v1/PATH'",
-            help="A request that it may pass through to the provider, `none` for none at all; may be repeated.",
-            show_default="as [passing] says",
+            help="A request that the key may pass through to the provider, `none` for no request; may be repeated.",
+            show_default="as in [passing]",
         ),
     ] = None,
     operator: Annotated[
-        bool, typer.Option("--operator", help="It may see the status and the metrics of all keys.")
+        bool, typer.Option("--operator", help="The key may see the status and the metrics of all keys.")
     ] = False,
     file: KeysFile = "",
 ) -> None:
-    """Make a key. It is printed this once and kept as a hash: nobody can show it again."""
+    """Create a key. It is printed only now and stored as a hash: it cannot be shown again."""
     configured = _configured()
     served = [upstream.alias for upstream in configured.upstreams]
     for one in alias or ():
@@ -69,7 +75,7 @@ def create_command(
             raise UserError(f"--alias {one}: {FILE} has no such model; there are: {', '.join(served)}")
     if pass_ and "none" in pass_ and len(pass_) > 1:
         raise UserError(
-            "--pass none: it means that nothing is passed through; leave it out, or the other --pass options"
+            "--pass none: this means that nothing is passed through; leave out either it or the other --pass options"
         )
     path = file or configured.keys_file
     secret = create_key(
@@ -84,7 +90,7 @@ def create_command(
         ),
     )
     typer.echo(secret)
-    print_line(f"this is the key of `{name}`, shown this once; its hash is in {path}")
+    print_line(f"this is the key of `{name}`; it cannot be shown again, only its hash is in {path}")
 
 
 @app.command("list")
@@ -92,18 +98,18 @@ def list_command(
     file: KeysFile = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON array instead of a table.")] = False,
 ) -> None:
-    """The keys that there are: whose they are and what they may, not the keys themselves."""
+    """List the keys: their owners and permissions, not the keys themselves."""
     path = file or _configured().keys_file
     keys = list_keys(path)
     if json:
         typer.echo(dumps([_as_json(key) for key in keys], ensure_ascii=False, indent=2))
     elif not keys:
-        print_line(f"no keys in {path}; `unbroken keys create NAME` makes one")
+        print_line(f"no keys in {path}; `unbroken keys create NAME` creates one")
     elif not is_terminal(sys.stdout):
         for key in keys:
             typer.echo("\t".join(_row(key)))
     else:
-        table = Table("name", "models", "a minute", "in flight", "made", "passes", "sees", box=None, pad_edge=False)
+        table = Table("name", "models", "a minute", "in flight", "created", "passes", "sees", box=None, pad_edge=False)
         for key in keys:
             table.add_row(*_row(key))
         Console(highlight=False).print(table)
@@ -111,10 +117,10 @@ def list_command(
 
 @app.command("revoke")
 def revoke_command(name: Name, file: KeysFile = "") -> None:
-    """Take a key back. A running gateway refuses it within a second or two."""
+    """Revoke a key. A running gateway refuses it within a second or two."""
     path = file or _configured().keys_file
     revoke_key(path, name)
-    typer.echo(f"the key of `{name}` is revoked")
+    typer.echo(f"the key of `{name}` was revoked")
 
 
 def _configured() -> GatewaySettings:
@@ -122,14 +128,14 @@ def _configured() -> GatewaySettings:
 
 
 def _row(key: GatewayKey) -> tuple[str, ...]:
-    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created))
+    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created))
     passes = "as configured" if key.passes is None else ", ".join(map(str, key.passes)) or "nothing"
     return (
         key.name,
         ", ".join(key.aliases) or "all",
         _limit(key.requests_per_minute),
         _limit(key.in_flight),
-        made,
+        created,
         passes,
         "everything" if key.operator else "its own requests",
     )

@@ -1,11 +1,11 @@
-"""A run on a terminal: text as it comes, one line for each call, a panel with what is to be done.
+"""Shows a run on a terminal: text as it arrives, one line for each call, and a panel with the to-do list.
 
-Text goes straight to the terminal, which wraps and keeps it whole. Only what changes in place stands in a live area
-below: calls that are running, and the wait for the model. It is drawn by a thread of its own, so that it moves while
-nothing happens; when a round has ended, its lines are printed for good.
+Text goes straight to the terminal, which wraps it and keeps it in its scrollback. Only what changes in place (running
+calls, the wait for the model) is in a live area below. A separate thread draws that area, so that it moves while
+nothing happens. When a round has ended, its lines are printed permanently.
 
-Text that is replaced, because a stream broke and the second answer differs, is drawn anew in its place. Where that is
-not safe (a tool may have printed something meanwhile, or the text has scrolled away) it follows, with a word about it.
+If a stream breaks and the retry produces different text, the old text is redrawn in place. If that is not safe (a tool
+may have printed something, or the text has scrolled away), the new text follows below, with a note.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.panel import Panel
 from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
-from unbroken.cli.approval_prompt import approval_text, ask_on_terminal, call_of
+from unbroken.cli.approval_prompt import NOBODY_ASKED, approval_text, ask_on_terminal, call_of
 from unbroken.cli.terminal_text import (
     MAY_HAVE_RUN,
     clean,
@@ -59,35 +59,33 @@ from unbroken.messages import Json, ToolCall
 from unbroken.run_view import CallView, RunView
 from unbroken.tools.approval import Approval, Deny
 
-# Redraws text of the current turn when a retry replaces it.
-#
-# A terminal cannot be read back, so `Page` records what was printed. It redraws nothing if it cannot be sure of the
-# place: characters whose width terminals do not agree on, a window that changed, text that scrolled away, or a tool
-# that may have printed.
+# Redraws text of the current turn when a retry replaces it. A terminal cannot be read back, so `PrintedTurn` records
+# what was printed. It redraws nothing if it cannot be sure of the position: characters whose width differs between
+# terminals, a resized window, text that scrolled away, or a tool that may have printed.
 
 
 _JOINED = range(0x1F1E6, 0x1F200), range(0x1F3FB, 0x1F400)
-"""Letters of flags, and colours of skin: terminals join them, or do not."""
+"""Flag letters and skin tones: some terminals join them with their neighbours, others do not."""
 
 
-class Page:
+class PrintedTurn:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._pieces: list[tuple[Text, str]] = []
-        """Each with the part of the turn that it belongs to."""
+        """Each piece with the part of the turn that it belongs to."""
         self._width = console.width
-        self._sure = True
+        self._redrawable = True
         self.mid_line = False
 
     def begin(self) -> None:
-        """A new turn: what was printed before stays."""
+        """Starts a new turn. What was printed before stays."""
         self.end_line()
         self._pieces.clear()
-        self._width, self._sure = self._console.width, True
+        self._width, self._redrawable = self._console.width, True
 
-    def settle(self) -> None:
-        """Others print too: nothing of this turn can be redrawn."""
-        self._sure = False
+    def forbid_redraw(self) -> None:
+        """Others are printing too, so nothing of this turn can be redrawn."""
+        self._redrawable = False
 
     def print(self, text: Text, part: str) -> None:
         self._pieces.append((text, part))
@@ -101,11 +99,12 @@ class Page:
     def has(self, part: str) -> bool:
         return any(piece for piece, of in self._pieces if of == part)
 
-    def take_back(self, part: str) -> bool:
-        """Removes this part of the turn, if that can be done. Nothing else may be drawn on the terminal now."""
+    def remove(self, part: str) -> bool:
+        """Removes this part of the turn from the terminal, if possible. Nothing else may be drawing at the same
+        time."""
         above = rows_above("".join(piece.plain for piece, _ in self._pieces), self._width)
         console = self._console
-        if not self._sure or above is None or console.width != self._width or console.legacy_windows:
+        if not self._redrawable or above is None or console.width != self._width or console.legacy_windows:
             return False
         if above >= console.height - 1:
             return False
@@ -119,7 +118,7 @@ class Page:
 
 
 def rows_above(text: str, width: int) -> int | None:
-    """How many rows a terminal has moved down after this text; None if that depends on the terminal."""
+    """How many rows the cursor has moved down after this text; None if that depends on the terminal."""
     rows = column = 0
     for character in text:
         if character == "\n":
@@ -139,26 +138,26 @@ PER_SECOND = 12.5
 MARKS = {"pending": ("☐", ""), "in_progress": ("▶", "cyan"), "completed": ("✔", "green")}
 TEXT, REASONING, NOTE = "", "dim italic", "dim"
 """The parts of a turn, by their style."""
-INSTEAD = "in place of what was said above:\n"
-KEPT_ROWS = 5
-"""Lines of text that the live area shows below calls that are still running."""
+REPLACEMENT_NOTE = "this replaces the text above:\n"
+DELAYED_LINES = 5
+"""Lines of delayed text that the live area shows below running calls."""
 
 
 class LiveScreen:
-    def __init__(self, console: Console, asks: bool) -> None:
-        self.asks = asks
+    def __init__(self, console: Console, can_ask: bool) -> None:
+        self.can_ask = can_ask
         self._console = console
         self._live: Live | None = None
-        self._page = Page(console)
+        self._printed = PrintedTurn(console)
         self._view = RunView()
-        self._rows: dict[int, CallView] = {}
+        self._calls: dict[int, CallView] = {}
         """The calls that have a line in the live area, by number."""
         self._todos: list[dict[str, Json]] = []
-        """They stay when another run begins."""
+        """Kept when the next run begins."""
         self._todos_changed = False
         self._waiting_since = 0.0
-        self._kept: list[tuple[str, str]] = []
-        """Text that came while calls were running, with its style: it follows their lines."""
+        self._delayed: list[tuple[str, str]] = []
+        """Text that arrived while calls were running, with its style. It is printed after their lines."""
         self._style = ""
 
     def show(self, event: Event) -> None:
@@ -167,9 +166,9 @@ class LiveScreen:
             case RunStarted():
                 self._view = RunView()
             case RequestSent():
-                if self._has_lost:
+                if self._has_orphans:
                     self._settle()
-                self._page.begin()
+                self._printed.begin()
                 self._waiting_since = event.time
                 self._draw()
             case TextAdded(text=text):
@@ -185,17 +184,17 @@ class LiveScreen:
                 self._waiting_since = event.time + event.wait
                 self._draw()
             case CallStarted():
-                self._rows[event.call] = self._view.by_number[event.call]
-                self._page.settle()
+                self._calls[event.call] = self._view.by_number[event.call]
+                self._printed.forbid_redraw()
                 self._draw()
             case CallFinished():
-                self._rows[event.call] = self._view.by_number[event.call]
+                self._calls[event.call] = self._view.by_number[event.call]
                 self._draw()
             case CallAdopted():
-                if self._rows.pop(event.adopted, None) is not None:
-                    self._rows[event.call] = self._view.by_number[event.call]
+                if self._calls.pop(event.adopted, None) is not None:
+                    self._calls[event.call] = self._view.by_number[event.call]
             case CallDropped():
-                if event.call in self._rows:
+                if event.call in self._calls:
                     self._draw()
             case ApprovalAsked(name=name, arguments=arguments, uncertain=True):
                 called = f"{visible(name)}{in_brackets(arguments, 200)}"
@@ -209,10 +208,10 @@ class LiveScreen:
             case RecordingIncomplete(path=path, reason=reason):
                 self._line(f"[red]the recording {escape(path)} is incomplete from here on: {escape(reason)}[/]")
             case ToolLate(name=name):
-                self._line(f"[yellow]{escape(name)} still runs after its time-out[/]")
+                self._line(f"[yellow]{escape(name)} is still running after its time-out[/]")
             case TextFinished() | RoundFinished():
-                settled = not self._has_lost or isinstance(event, RoundFinished)
-                if settled and all(row.is_over for row in self._rows.values()):
+                settled = not self._has_orphans or isinstance(event, RoundFinished)
+                if settled and all(call.is_over for call in self._calls.values()):
                     self._settle()
                     self._end_line()
             case RunFinished():
@@ -223,14 +222,14 @@ class LiveScreen:
                 pass
 
     def ask(self, call: ToolCall) -> Approval:
-        """Other calls go on meanwhile; their lines come back when the answer is there."""
+        """Other calls continue meanwhile; their lines are drawn again after the answer."""
         self._stop()
         self._end_line()
-        self._page.settle()
+        self._printed.forbid_redraw()
         try:
             return ask_on_terminal(self._console, call)
         except EOFError:
-            return Deny("nobody is there to ask")
+            return Deny(NOBODY_ASKED)
         except KeyboardInterrupt:
             self._console.print()
             raise
@@ -243,12 +242,12 @@ class LiveScreen:
         self._end_line()
 
     @property
-    def _has_lost(self) -> bool:
-        """There is a call of a response that broke off, and nobody has taken it over yet."""
-        return any(row.response_broke for row in [*self._rows.values()])  # another thread draws
+    def _has_orphans(self) -> bool:
+        """Whether there is a call of a response that broke off which no call of the retry has adopted yet."""
+        return any(call.response_broke for call in [*self._calls.values()])  # another thread draws
 
-    def _all_rows(self) -> list[CallView]:
-        return sorted([*self._rows.values()], key=_since)
+    def _in_order(self) -> list[CallView]:
+        return sorted([*self._calls.values()], key=_since)
 
     # The live area
 
@@ -271,37 +270,39 @@ class LiveScreen:
 
     def _area(self) -> RenderableType:
         now = time.time()
-        rows = self._all_rows()
+        calls = self._in_order()
         room = max(self._console.height - 3 - (len(self._todos) + 2 if self._todos else 0), 3)
-        parts: list[RenderableType] = [self._line_of(row, now) for row in rows[-room:]]
-        if len(rows) > room:
-            parts.insert(0, Text(f"  … and {len(rows) - room} calls above", "dim"))
-        if tail := "".join(text for text, _ in self._kept):
-            parts += [Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in tail.splitlines()[-KEPT_ROWS:]]
+        parts: list[RenderableType] = [self._line_of(call, now) for call in calls[-room:]]
+        if len(calls) > room:
+            parts.insert(0, Text(f"  … and {len(calls) - room} calls above", "dim"))
+        if tail := "".join(text for text, _ in self._delayed):
+            parts += [
+                Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in tail.splitlines()[-DELAYED_LINES:]
+            ]
         if self._todos:
             parts.append(self._panel())
         if now < self._waiting_since:
-            parts.append(Text(f"{_frame(now)} asking again in {self._waiting_since - now:.0f} s", "dim"))
-        elif (not rows or self._has_lost) and now - self._waiting_since > 0.3:
+            parts.append(Text(f"{_frame(now)} retrying in {self._waiting_since - now:.0f} s", "dim"))
+        elif (not calls or self._has_orphans) and now - self._waiting_since > 0.3:
             parts.append(Text(f"{_frame(now)} waiting for the model {now - self._waiting_since:.0f} s", "dim"))
         return Group(*parts)
 
-    def _line_of(self, row: CallView, now: float) -> Text:
-        mark, colour, style = _mark(row, now)
+    def _line_of(self, call: CallView, now: float) -> Text:
+        mark, colour, style = _mark(call, now)
         text = Text.assemble((mark, colour), " ")
-        if row.outcome is None:
-            result = row.dropped or (row.progress.message if row.progress is not None else "")
-            took = seconds(max(now - _since(row), 0.0))
+        if call.outcome is None:
+            result = call.dropped or (call.progress.message if call.progress is not None else "")
+            took = seconds(max(now - _since(call), 0.0))
         else:
-            result, took = row.text, "not run" if row.outcome == "not_executed" else seconds(row.seconds)
+            result, took = call.text, "not run" if call.outcome == "not_executed" else seconds(call.seconds)
         width = self._console.width
         wide = max(min(width * 2 // 5, 48), 20)
-        called = Text(visible(row.name), "bold")
-        called.append(in_brackets(row.arguments or {}, 200), "")
+        called = Text(visible(call.name), "bold")
+        called.append(in_brackets(call.arguments or {}, 200), "")
         called.truncate(wide, overflow="ellipsis", pad=True)
         text.append_text(called)
         text.append(f" {took:>8}", "dim")
-        text.append("  early" if row.early else "       ", "cyan dim")
+        text.append("  early" if call.early else "       ", "cyan dim")
         left = width - cell_len(text.plain) - 3
         if left > 8 and result:
             text.append(f"  {one_line(result, left)}", style)
@@ -318,25 +319,25 @@ class LiveScreen:
             lines.append(Text.assemble((mark, style), " ", (words, "dim strike" if status == "completed" else "")))
         return Panel(Group(*lines), title="to do", title_align="left", border_style="dim")
 
-    # What stays
+    # What stays on the terminal
 
     def _settle(self) -> None:
-        """The lines of a round, for good; then the text that came meanwhile."""
+        """Prints the lines of a round permanently, then the text that arrived meanwhile."""
         self._stop()
-        rows, self._rows = self._all_rows(), {}
-        if rows:
+        calls, self._calls = self._in_order(), {}
+        if calls:
             self._end_line()
-            self._page.settle()
+            self._printed.forbid_redraw()
         now = time.time()
-        for row in rows:
-            self._console.print(self._line_of(row, now))
+        for call in calls:
+            self._console.print(self._line_of(call, now))
         if self._todos_changed and self._todos:
             self._end_line()
-            self._page.settle()
+            self._printed.forbid_redraw()
             self._console.print(self._panel())
             self._todos_changed = False
-        kept, self._kept = self._kept, []
-        for text, style in kept:
+        delayed, self._delayed = self._delayed, []
+        for text, style in delayed:
             self._write(text, style)
 
     def _finish(self, event: RunFinished) -> None:
@@ -352,51 +353,51 @@ class LiveScreen:
 
     def _write(self, text: str, style: str) -> None:
         text = clean(text.replace("\r\n", "\n"))
-        if self._rows:
-            self._kept.append((text, style))
+        if self._calls:
+            self._delayed.append((text, style))
             return
         self._stop()
         if style != self._style:
             self._end_line()
             self._style = style
-        self._page.print(Text(text, style), style)
+        self._printed.print(Text(text, style), style)
 
     def _replace(self, text: str, style: str) -> None:
-        """A second answer says something else."""
-        self._kept = [(kept, of) for kept, of in self._kept if of != style]
-        if self._page.has(style):
+        """A retry produced different text: shows it in place of the old text."""
+        self._delayed = [(text, of) for text, of in self._delayed if of != style]
+        if self._printed.has(style):
             self._stop()
-            if not self._page.take_back(style):
-                self._write(INSTEAD, NOTE)
+            if not self._printed.remove(style):
+                self._write(REPLACEMENT_NOTE, NOTE)
         self._write(text, style)
-        if self._rows:
+        if self._calls:
             self._draw()
 
     def _line(self, markup: str) -> None:
         if self._live is None:
             self._end_line()
-        self._page.print(Text.from_markup(f"{markup}\n"), NOTE)
+        self._printed.print(Text.from_markup(f"{markup}\n"), NOTE)
 
     def _end_line(self) -> None:
-        self._page.end_line()
+        self._printed.end_line()
 
 
 def _frame(now: float) -> str:
     return FRAMES[int(now * PER_SECOND) % len(FRAMES)]
 
 
-def _since(row: CallView) -> float:
-    return next((time for time in (row.started, row.finished) if time is not None), 0.0)
+def _since(call: CallView) -> float:
+    return next((time for time in (call.started, call.finished) if time is not None), 0.0)
 
 
-def _mark(row: CallView, now: float) -> tuple[str, str, str]:
+def _mark(call: CallView, now: float) -> tuple[str, str, str]:
     """The mark, its colour, and the style of the result."""
-    if row.dropped is not None:
+    if call.dropped is not None:
         return "–", "yellow", "yellow"
-    if row.outcome is None:
+    if call.outcome is None:
         return _frame(now), "cyan", "dim"
-    if row.duplicate_of:
+    if call.duplicate_of:
         return "=", "green", "dim"
-    if row.outcome in ("unknown", "not_executed"):
-        return "?" if row.outcome == "unknown" else "–", "yellow", "yellow"
-    return ("✘", "red", "red") if row.error else ("✔", "green", "")
+    if call.outcome in ("unknown", "not_executed"):
+        return "?" if call.outcome == "unknown" else "–", "yellow", "yellow"
+    return ("✘", "red", "red") if call.error else ("✔", "green", "")

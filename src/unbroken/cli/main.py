@@ -1,6 +1,6 @@
 """The entry point: standard streams, `--version`, and our errors as one line and an exit code.
 
-`--version` is answered before the commands (`commands`) are loaded, which import typer and rich.
+`--version` is handled before the commands (`commands`) are loaded, which import typer and rich.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def print_version() -> None:
 
 
 READER_GONE = 141
-"""The exit code of programs whose reader has gone, as shells give it."""
+"""The exit code of a program whose reader has gone, as in a shell."""
 
 
 class Output(TextIOWrapper):
-    """Raises `UserError` if it cannot be written to (a full disk), which a command reports in one line like any other
-    error. A pipe whose reader has gone, as with `head`, is not an error."""
+    """Raises `UserError` if it cannot be written to (the disk is full), which a command reports in one line like any
+    other error. A pipe whose reader has gone, as with `head`, is not an error."""
 
     gone = False
     """The reader has closed the pipe."""
 
     @classmethod
     def over(cls, stream: TextIOWrapper) -> Output:
-        """A terminal that is not UTF-8 shows ? and nothing breaks."""
+        """A terminal that is not UTF-8 shows ? instead of failing."""
         return cls(stream.buffer, stream.encoding, "replace", line_buffering=stream.line_buffering)
 
     def write(self, text: str, /) -> int:
@@ -79,22 +79,24 @@ class Output(TextIOWrapper):
             raise UserError(f"standard output cannot be written to: {error.strerror or error}") from error
 
     def _discard(self) -> None:
-        """What is still buffered would be written at the end of the program, fail again, and print a traceback."""
+        """Drops the buffer: otherwise it would be written at the end of the program, fail again, and print a
+        traceback."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
 
 
 def open_streams() -> Output | None:
-    """A shell may have closed them; then Python has none. Returns what standard output is now."""
+    """Opens replacements for the standard streams that the shell has closed (Python then has None). Returns what
+    standard output is now."""
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - see above
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it is open as long as the program runs
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - see above
-        sys.stderr.write("unbroken: standard output is closed, and the answer goes there; send it to /dev/null\n")
+        sys.stderr.write("unbroken: standard output is closed; if you do not need it, redirect it to /dev/null\n")
         sys.exit(2)
     out, err = sys.stdout, sys.stderr
     if isinstance(err, TextIOWrapper):
-        err.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? and nothing breaks
+        err.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? instead of failing
     if not isinstance(out, TextIOWrapper):
         return None
     sys.stdout = output = Output.over(cast("TextIOWrapper", out))
@@ -102,5 +104,5 @@ def open_streams() -> Output | None:
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """There is no stream if the shell closed it."""
+    """The stream is None if the shell closed it."""
     return stream is not None and stream.isatty()

@@ -1,4 +1,4 @@
-"""The options that several commands share. A command takes those it names as one `Setup`."""
+"""The options that several commands share. A command lists the ones it takes and receives them as one `Setup`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ModelName: TypeAlias = Annotated[
         help="For example openai:gpt-5, ollama:qwen3.",
     ),
 ]
-BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server that speaks the provider's wire.")]
+BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server with the provider's wire.")]
 ApiKeyEnv: TypeAlias = Annotated[
-    str, typer.Option(metavar="VARIABLE", help="Where the key is; else the provider's own variable.")
+    str, typer.Option(metavar="VARIABLE", help="The variable that holds the key; by default the provider's own.")
 ]
-WireName: TypeAlias = Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; else the provider's first.")]
+WireName: TypeAlias = Annotated[str, typer.Option(help=f"One of {', '.join(WIRES)}; by default the provider's first.")]
 Tools: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--tools", "-t", metavar="FILE.py", help="A file or module with @tool functions; may be repeated."),
@@ -51,46 +51,49 @@ ScheduleName: TypeAlias = Annotated[
     str, typer.Option(metavar="|".join(SCHEDULES), help="How the calls of one response run.")
 ]
 Rounds: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="Responses with calls, then an answer.", show_default="16")
+    int | None,
+    typer.Option(metavar="N", help="Limit of responses with calls; then the model must answer.", show_default="16"),
 ]
-Calls: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="Calls in all, then an answer.")]
-Seconds: TypeAlias = Annotated[float | None, typer.Option(metavar="S", help="Seconds in all, then an answer.")]
+Calls: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="Limit of calls; then the model must answer.")]
+Seconds: TypeAlias = Annotated[
+    float | None, typer.Option(metavar="S", help="Limit of seconds; then the model must answer.")
+]
 OneCall: TypeAlias = Annotated[bool, typer.Option("--one-call", help="Ask for one call in each response.")]
 Todo: TypeAlias = Annotated[bool, typer.Option("--todo", help="Let the model keep a to-do list.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Approve every call that asks for it.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Approve every call that needs an approval.")]
 NoStream: TypeAlias = Annotated[bool, typer.Option("--no-stream", help="Ask for responses without streaming.")]
 Attempts: TypeAlias = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Tries at each answer, the first included.", show_default=str(ATTEMPTS)),
+    typer.Option(metavar="N", help="Attempts at each response, including the first.", show_default=str(ATTEMPTS)),
 ]
 Fallback: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="PROVIDER:MODEL", help="The model to ask when the first has failed; may be repeated."),
+    typer.Option(metavar="PROVIDER:MODEL", help="The model to use if the first has failed; may be repeated."),
 ]
 RawLog: TypeAlias = Annotated[
-    str, typer.Option(metavar="FILE", help="Keep requests and responses there as they are, without secrets.")
+    str, typer.Option(metavar="FILE", help="Log the raw requests and responses in this file, without secrets.")
 ]
-Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run in a file there.")]
+Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run in a file in this folder.")]
 RecordFailure: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="stop|continue",
-        help="If that file cannot be written: start no tool that may change something, or continue.",
+        help="If the recording cannot be written: start no tool that may change something, or continue.",
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Events as JSON, one a line, on standard output.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Events as JSON on standard output, one per line.")]
 LogLevelName: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--log-level", metavar="|".join(LEVELS), help=f"Log lines on standard error, from this level on; or {VARIABLE}."
+        "--log-level", metavar="|".join(LEVELS), help=f"Log to standard error from this level on; also {VARIABLE}."
     ),
 ]
-Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Log what happens; show where an error came from.")]
+Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Log what happens; show the traceback of an error.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What was given on the command line, unchecked."""
+    """The options from the command line, unchecked."""
 
     model: ModelName = ""
     base_url: BaseUrl = ""
@@ -123,8 +126,8 @@ OUTPUT = ("json", "debug", "log_level")
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command gets these options in its parameter `setup`. typer reads options off a signature, so the parameter is
-    replaced by one for each option there."""
+    """A decorator: the command receives these options in its parameter `setup`. typer reads options from the signature,
+    so that parameter is replaced there by one for each option."""
     types = get_type_hints(Setup, include_extras=True)
     defaults = {field.name: field.default for field in fields(Setup)}
     shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=types[name]) for name in names]

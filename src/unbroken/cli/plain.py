@@ -1,11 +1,11 @@
-"""Screens that are no terminal: the answer alone on standard output with what happens on standard error, or every event
-as a line of JSON."""
+"""Screens for output that is not a terminal: either the answer alone on standard output and progress on standard error,
+or every event as a line of JSON."""
 
 from __future__ import annotations
 
 from typing import IO
 
-from unbroken.cli.approval_prompt import approval_text, call_of
+from unbroken.cli.approval_prompt import NOBODY_ASKED, approval_text, call_of
 from unbroken.cli.terminal_text import MAY_HAVE_RUN, clean, closing, in_brackets, one_line, retrying, seconds, visible
 from unbroken.events import (
     ApprovalAsked,
@@ -32,7 +32,6 @@ from unbroken.run_view import RunView
 from unbroken.tools.approval import Approval, Deny
 from unbroken.wires.jsontext import dumps
 
-NOBODY = "nobody is there to ask"
 OUTCOMES: dict[Outcome, str] = {
     "done": "done",
     "failed": "failed",
@@ -45,7 +44,7 @@ MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
 
 
 class PlainScreen:
-    asks = False
+    can_ask = False
 
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out = out
@@ -89,7 +88,7 @@ class PlainScreen:
             case RecordingIncomplete(path=path, reason=reason):
                 self._say("recording", f"{clean(path)} is incomplete from here on: {one_line(reason)}")
             case ToolLate(name=name):
-                self._say("late", f"{visible(name)} still runs after its time-out")
+                self._say("late", f"{visible(name)} is still running after its time-out")
             case RunFinished():
                 if event.text:
                     self._out.write(f"{clean(event.text)}\n")
@@ -100,12 +99,12 @@ class PlainScreen:
                 self._say("end", closing(event))
             case RunFailed():
                 if text := "".join([turn.text for turn in self._view.turns[-1:]]):
-                    self._say("said until then", one_line(text, 2000))
+                    self._say("text so far", one_line(text, 2000))
             case _:
                 pass
 
     def ask(self, call: ToolCall) -> Approval:
-        return Deny(NOBODY)
+        return Deny(NOBODY_ASKED)
 
     def line(self, text: str) -> None:
         self._err.write(f"{clean(text)}\n")
@@ -116,9 +115,9 @@ class PlainScreen:
 
     def _outcome(self, event: CallFinished) -> str:
         if event.duplicate_of:
-            return "same"
-        kept = event.outcome == "done" and self._view.by_number[event.call].took_over
-        return "kept" if kept else OUTCOMES[event.outcome]
+            return "shared"
+        reused = event.outcome == "done" and self._view.by_number[event.call].took_over
+        return "reused" if reused else OUTCOMES[event.outcome]
 
     def _say(self, what: str, text: str) -> None:
         self.line(f"{what}: {text}")
@@ -129,7 +128,7 @@ class PlainScreen:
 
 
 class JsonScreen:
-    asks = False
+    can_ask = False
 
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out = out
@@ -140,7 +139,7 @@ class JsonScreen:
         self._out.flush()
 
     def ask(self, call: ToolCall) -> Approval:
-        return Deny(NOBODY)
+        return Deny(NOBODY_ASKED)
 
     def line(self, text: str) -> None:
         self._err.write(f"{clean(text)}\n")

@@ -1,7 +1,7 @@
-"""`unbroken probe --base-url … --model …`: what a live endpoint does well, differently or not at all, and its
-provider profile.
+"""`unbroken probe --base-url … --model …`: tests a live endpoint (what works, what differs, what is broken) and prints
+its provider profile.
 
-On a terminal each question is shown as it is asked. In a pipe the whole output is TOML: the findings are comments, so
+On a terminal each test is shown when it starts. In a pipe the complete output is TOML: the findings are comments, so
 you can append it to your file of provider profiles unchanged.
 """
 
@@ -40,24 +40,24 @@ _MARKS: dict[Judgement, tuple[str, str]] = {
 }
 _LONGEST = 300
 _TIMES = re.compile(r"\b(?:total|first_byte|idle|connect_timeout)=(?=\d)")
-"""What `connect` calls the times that come of --timeout."""
+"""The names that `connect` has for the times that --timeout sets."""
 
 
 def probe_command(
-    model: Annotated[str, typer.Option("--model", "-m", help="The model, by the name that the server has for it.")],
-    base_url: Annotated[str, typer.Option(metavar="URL", help="Where it is; else the provider's own address.")] = "",
+    model: Annotated[str, typer.Option("--model", "-m", help="The model, as the server names it.")],
+    base_url: Annotated[str, typer.Option(metavar="URL", help="The address; by default the provider's own.")] = "",
     provider: Annotated[
         str, typer.Option(help="The profile to start from; compatible is any OpenAI-compatible server.")
     ] = "compatible",
     wire: options.WireName = "",
     api_key_env: options.ApiKeyEnv = "",
-    timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one answer may take.")] = 120.0,
+    timeout: Annotated[float, typer.Option(metavar="S", help="Time limit for one answer, in seconds.")] = 120.0,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
-    """Send a live endpoint eighteen small requests, and print the provider profile that makes Unbroken handle it.
+    """Send a live endpoint eighteen small test requests, and print the provider profile with which Unbroken handles it.
 
-    Exit codes: 0 all works, or is bent and handled (with the printed profile); 1 something is broken; 2 it could not be
-    asked: a wrong key, no such model, nobody there; 130 interrupted.
+    Exit codes: 0 everything works, or differs and is handled (with the printed profile); 1 something is broken; 2 it
+    could not be tested: a wrong key, an unknown model, no server; 130 interrupted.
     """
     screen: _Screen = _Json() if json else _Live() if is_terminal(sys.stdout) else _Plain()
     try:
@@ -84,7 +84,7 @@ def probe_command(
 
 
 def _connect(provider: str, model: str, base_url: str, wire: str, api_key_env: str, timeout: float) -> HTTPModel:
-    """The bare model: one that retries would hide what is looked for."""
+    """The model without retries, which would hide the faults that the probe looks for."""
     if not timeout > 0:  # NaN is not
         raise UserError(f"--timeout {timeout:g}: give seconds above 0")
     key = os.environ.get(api_key_env, "").strip() if api_key_env else None

@@ -1,4 +1,4 @@
-"""How a decoded response looks: on a terminal, in a pipe, as JSON."""
+"""Prints a decoded response: on a terminal, in a pipe, or as JSON."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ from unbroken.models.raw_log import Exchange, read_exchanges
 from unbroken.wires import WIRES, find_wire
 
 SHOWN = 400
-"""Characters of a long text that a terminal shows."""
+"""Characters of a long text that are shown on a terminal."""
 
 
 class Live:
-    """Prints what happens while the bytes arrive: the text as it comes, each call when its last byte has come."""
+    """Prints what happens while the bytes arrive: the text immediately, each call as soon as its last byte has
+    arrived."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -65,7 +66,7 @@ class Live:
                 )
             case CallWithdrawn(index):
                 self._line(
-                    f"[yellow]↺[/] [dim]byte {position:>6,}[/]  call {index} is withdrawn: it is no call of its own"
+                    f"[yellow]↺[/] [dim]byte {position:>6,}[/]  call {index} is withdrawn: it is not a call to run"
                 )
             case ServerCallSeen(seen):
                 self._line(f"[dim]⚙ byte {position:>6,}  run by the provider: {escape(seen.name or seen.type)}[/]")
@@ -130,7 +131,7 @@ def show_plain(response: Response, *heading: str) -> None:
 
 
 def as_json(response: Response, wire: str, about: dict[str, Json] | None = None) -> str:
-    """With `about`, which comes first, all of it is one line."""
+    """`about` comes first in the object. With it, the JSON is one line."""
     calls: list[dict[str, Any]] = [asdict(call) for call in response.calls]
     value: dict[str, Any] = {
         **(about or {}),
@@ -145,18 +146,18 @@ def as_json(response: Response, wire: str, about: dict[str, Json] | None = None)
         "usage": None if response.usage is None else {**asdict(response.usage), "raw": dict(response.usage.raw)},
         "error": response.error,
     }
-    text = json.dumps(_sayable(value), ensure_ascii=False, indent=None if about else 2, allow_nan=False)
+    text = json.dumps(_finite(value), ensure_ascii=False, indent=None if about else 2, allow_nan=False)
     return text.encode("utf-8", "replace").decode()
 
 
-def _sayable(value: Json) -> Json:
-    """NaN and Infinity, which a provider's own numbers may be, are null in JSON."""
+def _finite(value: Json) -> Json:
+    """Replaces NaN and Infinity, which a provider's numbers may contain, by null, as JSON requires."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _sayable(item) for key, item in cast("dict[str, Json]", value).items()}
+        return {key: _finite(item) for key, item in cast("dict[str, Json]", value).items()}
     if isinstance(value, list | tuple):
-        return [_sayable(item) for item in cast("list[Json]", value)]
+        return [_finite(item) for item in cast("list[Json]", value)]
     return value
 
 
@@ -170,35 +171,35 @@ def _short(text: str) -> str:
 
 
 def _closing(response: Response, pretty: bool) -> str:
-    said = [f"finish: {response.finish}"] if response.finish is not None else []
+    notes = [f"finish: {response.finish}"] if response.finish is not None else []
     if response.usage:
-        said.append(tokens_used(response.usage.input_tokens, response.usage.output_tokens))
-    finish = ", ".join(said) or "no finish reason"
+        notes.append(tokens_used(response.usage.input_tokens, response.usage.output_tokens))
+    finish = ", ".join(notes) or "no finish reason"
     verdict = response.verdict
     if verdict.whole:
-        return f"[green]whole[/]  [dim]{escape(finish)}[/]" if pretty else clean(f"whole; {finish}")
+        return f"[green]complete[/]  [dim]{escape(finish)}[/]" if pretty else clean(f"complete; {finish}")
     if pretty:
         return f"[bold red]broken: {verdict.kind}[/]  {escape(verdict.reason)}  [dim]{escape(finish)}[/]"
     return clean(f"broken: {verdict.kind}: {verdict.reason}; {finish}")
 
 
-# A raw log for people: each exchange with what became of it, its response decoded as it was when it came. Decides
-# nothing: verdicts come from `decoding`, and an answer that is no response is read by `models.failures`.
+# Prints a raw log: each exchange with its outcome, and its response decoded as it was when it arrived. This code
+# decides nothing: verdicts come from `decoding`, and `models.error_responses` reads an answer that is not a response.
 
 
 _HOW: dict[str, tuple[How, str]] = {
     "end": ("unfinished", ""),
-    "closed": ("unfinished", "it was not read any further"),
+    "closed": ("unfinished", "the rest was not read"),
     "lost": ("lost", "the connection was lost"),
     "silent": ("silent", "the stream fell silent"),
-    "late": ("late", "the time was up"),
+    "late": ("late", "the time limit was reached"),
 }
-_UNTOLD: tuple[How, str] = ("unfinished", "the log ends before the response does")
+_NOT_LOGGED: tuple[How, str] = ("unfinished", "the log ends before the response does")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What was given on the command line; the log has the rest."""
+    """The options of the command line; the log has the rest."""
 
     wire: str
     tools: list[str]
@@ -207,10 +208,10 @@ class Decoding:
 
 
 def show_exchanges(pieces: Iterable[bytes], file: str, wanted: str, how: Decoding, json: bool) -> bool:
-    """Shows them all, or the one that is wanted. Returns whether each that was shown is complete."""
+    """Shows all exchanges, or only the wanted one. Returns whether each response that was shown is complete."""
     console = Console(highlight=False)
     unread = _Unread(file)
-    shown, last, whole = 0, 0, True
+    shown, last, complete = 0, 0, True
     for exchange in read_exchanges(unread.lines(pieces), unread):
         last = max(last, exchange.number)
         if wanted not in ("", str(exchange.number), exchange.id):
@@ -218,35 +219,35 @@ def show_exchanges(pieces: Iterable[bytes], file: str, wanted: str, how: Decodin
         if shown and not json:
             typer.echo()
         shown += 1
-        whole = _show(console, exchange, how, json) and whole
+        complete = _show(console, exchange, how, json) and complete
     unread.report()
     if not shown:
-        which = "there is no whole exchange in it"
+        which = "it contains no complete exchange"
         if wanted and last:
-            which = f"there is no exchange {wanted} in it; they are numbered from 1 to {last}"
+            which = f"it contains no exchange {wanted}; they are numbered from 1 to {last}"
         raise NotAResponse(f"decoding {file} failed: {which}")
-    return whole
+    return complete
 
 
 class _Unread:
-    """The lines that could not be read; they are reported once, at the end."""
+    """The lines that could not be read. They are reported once, at the end."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._numbers: list[int] = []
-        self._torn = False
+        self._cut = False
 
     def __call__(self, number: int, line: bytes) -> None:
         if line.endswith(b"\n"):
             self._numbers.append(number)
         else:
-            self._torn = True
+            self._cut = True
 
     def lines(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         held: list[bytes] = []
         for piece in pieces:
-            *whole, rest = piece.split(b"\n")
-            for line in whole:
+            *complete, rest = piece.split(b"\n")
+            for line in complete:
                 yield b"".join([*held, line, b"\n"])
                 held.clear()
             held.append(rest)
@@ -257,17 +258,15 @@ class _Unread:
         if self._numbers:
             lines = ", ".join(map(str, self._numbers[:5])) + (", …" if len(self._numbers) > 5 else "")
             what = "line" if len(self._numbers) == 1 else "lines"
-            print_line(
-                f"{self._file}: {what} {lines} left out: torn, or of an exchange whose beginning is not in the file"
-            )
-        if self._torn:
-            print_line(f"{self._file}: the last line left out: it is torn, whoever wrote it was stopped")
+            print_line(f"{self._file}: {what} {lines} skipped: damaged, or part of an exchange that begins elsewhere")
+        if self._cut:
+            print_line(f"{self._file}: the last line was skipped: it is incomplete, because its writer was stopped")
 
 
 def _show(console: Console, exchange: Exchange, how: Decoding, json: bool) -> bool:
     wire = how.wire or exchange.wire
     if wire not in WIRES:
-        raise UserError(f"exchange {exchange.number} is of a wire that is not known, {wire!r}: say one with --wire")
+        raise UserError(f"exchange {exchange.number} has an unknown wire, {wire!r}: choose one with --wire")
     live = Live(console) if how.follow else None
     name = f"exchange {exchange.number}"
     facts = f"{exchange.at}  {exchange.model}  {wire}  {_ending(exchange)}"
@@ -291,8 +290,8 @@ def _show(console: Console, exchange: Exchange, how: Decoding, json: bool) -> bo
 def _ending(exchange: Exchange) -> str:
     status = "no answer" if exchange.status is None else str(exchange.status)
     how = "not ended" if exchange.how is None else exchange.how
-    twice = ", sent twice" if exchange.resent else ""
-    return f"{status}, {how} after {exchange.seconds:.2f} s{twice}"
+    resent = ", sent resent" if exchange.resent else ""
+    return f"{status}, {how} after {exchange.seconds:.2f} s{resent}"
 
 
 def _about(exchange: Exchange) -> dict[str, Json]:
@@ -326,7 +325,7 @@ def _decode(exchange: Exchange, wire: str, how: Decoding, live: Live | None) -> 
                     live.show(delta, position)
     except StreamError:
         pass  # beyond a limit, as the verdict reports
-    kind, cause = _HOW.get(exchange.how, _UNTOLD) if exchange.how else _UNTOLD
+    kind, cause = _HOW.get(exchange.how, _NOT_LOGGED) if exchange.how else _NOT_LOGGED
     try:
         decoder.end(exchange.reason or cause, kind)
     except StreamError:
@@ -342,7 +341,7 @@ def _in_pieces(chunks: list[bytes], size: int) -> Iterable[bytes]:
 
 
 def _request(exchange: Exchange, wire: str) -> Request | None:
-    """None if it is not one that this wire can read: the settings of a user may be of any kind."""
+    """None if this wire cannot read it: the user's settings may be anything."""
     try:
         body = orjson.loads(exchange.body)
         return replace(find_wire(wire).decode_request(body), stream=exchange.stream)
@@ -351,7 +350,7 @@ def _request(exchange: Exchange, wire: str) -> Request | None:
 
 
 def _failure(exchange: Exchange) -> Verdict:
-    """What became of a request that no response came to."""
+    """The verdict on a request that got no response."""
     if exchange.status is not None:
         provider, _, model = exchange.model.partition(":")
         asked = Asked(provider, model, exchange.url.partition("?")[0], key="***")
@@ -367,9 +366,9 @@ def _failure(exchange: Exchange) -> Verdict:
         case "end" | "closed" if exchange.reason:
             return judge_failure(ProviderError(exchange.reason))
         case "end" | "closed":
-            return Verdict("unfinished", "the request was given up before an answer came")
+            return Verdict("unfinished", "the request was abandoned before there was an answer")
         case _:
-            return Verdict("unfinished", "the log ends before an answer came")
+            return Verdict("unfinished", "the log ends before there was an answer")
 
 
 def _nothing(verdict: Verdict) -> Response:

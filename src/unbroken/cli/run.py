@@ -1,4 +1,4 @@
-"""`unbroken run "…"`: one prompt, as many rounds of tool calls as it takes, one answer."""
+"""`unbroken run "…"`: one prompt, as many rounds of tool calls as needed, one answer."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ from unbroken.trajectory.replay import RecordingEnded, ReplayDiverged
 
 @options.takes(*options.ALL)
 def run_command(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What is to be done; - reads standard input.")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The task; - reads standard input.")],
     setup: options.Setup,
-    image: Annotated[list[str] | None, typer.Option(metavar="FILE|URL", help="Shown with the prompt.")] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE|URL", help="An image to send with the prompt; may be repeated."),
+    ] = None,
     timeline: Annotated[bool, typer.Option("--timeline", help="Draw when each call was written and run.")] = False,
 ) -> None:
     with ending(setup):
@@ -53,8 +56,8 @@ def run_command(
 
 run_command.__doc__ = f"""Ask a model, run the tools that it calls, print its answer.
 
-    On a terminal everything is shown as it happens; in a pipe standard output has the answer alone, and standard error
-    what happens on the way.
+    On a terminal everything is shown as it happens. In a pipe standard output contains only the answer, and standard
+    error the progress.
 
     {EXIT_CODES}
     """
@@ -66,7 +69,7 @@ def _prompt(given: str, images: list[str]) -> Prompt:
             raise UserError("reading standard input failed: it is closed; give the prompt as an argument")
         given = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not given.strip():
-        raise UserError("the prompt is empty; say what is to be done")
+        raise UserError("the prompt is empty; describe the task")
     return [given, *map(_image, images)] if images else given
 
 
@@ -78,7 +81,8 @@ def _image(place: str) -> Media:
         raise UserError(words.replace(OTHER_TYPE, "give a file whose name ends in .png, .jpg, .webp or .gif")) from None
 
 
-# `unbroken replay FILE`: plays a recorded run again without a model, and without its tools unless you ask for them.
+# `unbroken replay FILE`: replays a recorded run without a model, and without running its tools unless --live-tools is
+# given.
 
 
 SAME, DEPARTED = 0, 1
@@ -86,26 +90,29 @@ SAME, DEPARTED = 0, 1
 
 @options.takes("tools", *options.OUTPUT)
 def replay_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording, as `--record` and `record=` make them.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording, written by `--record` or `record=`.")],
     setup: options.Setup,
-    live_tools: Annotated[bool, typer.Option("--live-tools", help="Run the tools; only the model is played.")] = False,
+    live_tools: Annotated[
+        bool, typer.Option("--live-tools", help="Run the tools; only the model is replayed.")
+    ] = False,
     speed: Annotated[
-        float | None, typer.Option(metavar="N", help="In real time, N times as fast; without it, at once.")
+        float | None,
+        typer.Option(metavar="N", help="Replay at N times the original speed, not at once."),
     ] = None,
 ) -> None:
-    """Play a recorded run again: the same requests, answers and results, without asking anybody.
+    """Replay a recorded run: the same requests, answers and results, without asking any model.
 
-    With --live-tools (and the --tools that they are in) the tools run again and only the model is played. A run that
-    diverges from the recording is stopped there, and shown as a diff.
+    With --live-tools (and --tools with their file) the tools run again and only the model is replayed. A run that
+    diverges from the recording is stopped there, and the difference is shown as a diff.
 
-    Exit codes: 0 it went as it was recorded; 1 it diverged from the recording; 2 wrong use, or no recording; 3 it is
-    played to a part: the recording ends before the run did, or the run waited for somebody, and went on later.
+    Exit codes: 0 it went as recorded; 1 it diverged from the recording; 2 wrong use, or not a recording; 3 only a part
+    was replayed: the recording ends before the run did, or the run waited for an answer and was continued later.
     """
     with ending(setup), logged(setup):
         if speed is not None and not speed > 0:
-            raise UserError(f"--speed {speed:g}: it is a number above 0")
+            raise UserError(f"--speed {speed:g}: give a number above 0")
         if live_tools and not setup.tools:
-            raise UserError("--live-tools needs the tools: name the file that they are in with --tools FILE.py")
+            raise UserError("--live-tools needs the tools: name their file with --tools FILE.py")
         recording = read_recording(file)
         for problem in recording.problems:
             print_line(f"{file}: {problem}")
@@ -113,7 +120,7 @@ def replay_command(
 
 
 def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: float | None) -> int:
-    screen, _, _ = open_screen(setup, asks=False)
+    screen, _, _ = open_screen(setup, can_ask=False)
     agent = agent_of(recording, build_tools(setup) if live_tools else None)
     try:
         result = agent.replay(
@@ -137,21 +144,21 @@ def _play(recording: Recording, setup: options.Setup, live_tools: bool, speed: f
         before = recording.ending
         if not isinstance(before, RunFailed) or before.error != type(error).__name__:
             raise
-        print_line(f"replayed as it was recorded: it failed with {before.error}")
+        print_line(f"replayed as recorded: the run failed with {before.error}")
         return SAME
     screen.close()
     before = recording.ending
     took = in_seconds(before.seconds if isinstance(before, RunFinished) else result.seconds)
     rounds, calls = counted(result.rounds, "round"), counted(len(result.calls), "call")
-    if result.stop_reason == "waiting" and _went_on(recording):
-        print_line(f"replayed to where the run waited for somebody: {rounds}, {calls}; what came then is not played")
+    if result.stop_reason == "waiting" and _was_continued(recording):
+        print_line(f"replayed until the run waited for an answer: {rounds}, {calls}; the rest is not replayed")
         return 3
-    print_line(f"replayed as it was recorded: {rounds}, {calls}; it took {took} then")
+    print_line(f"replayed as recorded: {rounds}, {calls}; the original took {took}")
     return SAME
 
 
-def _went_on(recording: Recording) -> bool:
-    """Did anything come after the run first waited? A resume that nobody gave an answer to adds nothing."""
+def _was_continued(recording: Recording) -> bool:
+    """Whether anything happened after the run first waited. A resume without any answer adds nothing."""
     lines = iter(recording.lines)
     for line in lines:
         if line["line"] == "event" and line["event"] == "run_finished":
@@ -170,14 +177,14 @@ _ANSWERS = "allow, deny, deny:REASON, edit:{JSON} or result:TEXT"
     *options.OUTPUT,
 )
 def resume_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording, as `--record` and `record=` make them.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording, written by `--record` or `record=`.")],
     setup: options.Setup,
     answer: Annotated[
         list[str] | None,
-        typer.Option(metavar="CALL_ID=ANSWER", help=f"For a call that waits: {_ANSWERS}; may be repeated."),
+        typer.Option(metavar="CALL_ID=ANSWER", help=f"The answer for a waiting call: {_ANSWERS}; may be repeated."),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="Else the model of the recording.")
+        str, typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="By default the model of the recording.")
     ] = "",
 ) -> None:
     with ending(setup):
@@ -197,8 +204,8 @@ def resume_command(
 
 resume_command.__doc__ = f"""Continue a recorded run whose process died, that failed, or that waits for an answer.
 
-    Instructions, schedule and limits are those of the recording; name the tools again. Calls that have a result do not
-    run again. The run is recorded in the same file.
+    Instructions, schedule and limits come from the recording; name the tools again. Calls that have a result do not run
+    again. The run is recorded in the same file.
 
     {EXIT_CODES}
     """
@@ -208,7 +215,7 @@ def _answers(given: Iterable[str]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for id, answer in map(_answer, given):
         if id in answers:
-            raise UserError(f"--answer: {id} is answered twice; give one answer for each call")
+            raise UserError(f"--answer: {id} has two answers; give one answer for each call")
         answers[id] = answer
     return answers
 
@@ -231,26 +238,29 @@ def _arguments(given: str, text: str) -> dict[str, Any]:
     try:
         value: Any = json_text.loads(text)
     except ValueError as error:
-        raise UserError(f"--answer {given}: the arguments are no JSON: {error}") from None
+        raise UserError(f"--answer {given}: the arguments are not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UserError(f"--answer {given}: the arguments are a JSON object, as in {{}}")
+        raise UserError(f"--answer {given}: the arguments must be a JSON object, such as {{}}")
     return cast("dict[str, Any]", value)
 
 
 def _check_model(recording: Recording) -> None:
-    """A program may have recorded it with a model of its own."""
+    """A program may have recorded it with a custom model."""
     try:
         find_provider(recording.model.partition(":")[0])
     except UnknownProvider:
         raise UserError(
-            f"{recording.path} was recorded with `{recording.model}`, which is no provider's: name one with --model"
+            f"{recording.path} was recorded with `{recording.model}`, which no provider has: choose one with --model"
         ) from None
 
 
 def _check_tools(recording: Recording, setup: options.Setup) -> None:
-    """Without its tools every call of the run would be answered with an error, and that would be recorded."""
+    """Checks that the tools are given. Without them every call of the run would be answered with an error, and that
+    would be recorded."""
     with reading(recording):
         names = [str(tool["name"]) for line in recording.of("tools") for tool in line["tools"]]
     if names and not (setup.tools or setup.mcp or setup.todo):
-        told = ", ".join(dict.fromkeys(names))
-        raise UserError(f"{recording.path} has the tools {told}: name where they are with --tools, --mcp or --todo")
+        names_in_use = ", ".join(dict.fromkeys(names))
+        raise UserError(
+            f"{recording.path} uses the tools {names_in_use}: name their sources with --tools, --mcp or --todo"
+        )

@@ -1,7 +1,7 @@
 """`unbroken serve`: the gateway, from a file, from options, or with the demo model by default.
 
-What is served is decided by `gateway.config`; here it is shown, and the server started. uvicorn and what else only a
-server needs is an extra, and loaded when one is wanted.
+`gateway.config` decides what is served; this module prints it and starts the server. uvicorn and other packages that
+only a server needs are an optional extra, and are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from unbroken.logs import LogLevel, chosen_level, set_up_logs
 
 _EXTRA = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""What a machine that listens everywhere can be reached by from itself."""
+"""The local address of a machine that listens on all addresses."""
 
 _IN_A_FILE = {"pass api_key=…": "name a variable with `api_key_env`", "pass base_url=…": "write `base_url`"}
 _AS_OPTIONS = {"pass api_key=…": "name a variable with --api-key-env", "pass base_url=…": "give --base-url"}
-"""The way out that an error names, and what does the same here."""
+"""The advice in an error message, and what does the same here."""
 
 
 def serve_command(
@@ -39,51 +39,54 @@ def serve_command(
         str, typer.Option(metavar="PROVIDER:MODEL", help="The model to serve, as in openai:gpt-5; no file is read.")
     ] = "",
     alias: Annotated[
-        str, typer.Option(metavar="NAME", help="What clients ask for.", show_default="the model's own name")
+        str, typer.Option(metavar="NAME", help="The model name that clients use.", show_default="the model's own name")
     ] = "",
     base_url: BaseUrl = "",
     api_key_env: ApiKeyEnv = "",
     wire: WireName = "",
     config: Annotated[
-        str, typer.Option(metavar="FILE", help="What is served, and how.", show_default=f"{FILE}, if it is here")
+        str, typer.Option(metavar="FILE", help="The configuration file.", show_default=f"{FILE}, if it is here")
     ] = "",
     host: Annotated[str, typer.Option(metavar="HOST", help="Where to listen.", show_default=HOST)] = "",
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="0 takes any that is free.", show_default=str(PORT))
+        int | None, typer.Option(metavar="N", help="The port; 0 takes any free one.", show_default=str(PORT))
     ] = None,
     store: Annotated[
-        str, typer.Option(metavar="PATH|URL", help="Where turns are kept: a file, redis://…, memory:, env:VARIABLE.")
+        str, typer.Option(metavar="PATH|URL", help="Where turns are stored: a file, redis://…, memory:, env:VARIABLE.")
     ] = "",
     serial: Annotated[bool, typer.Option("--serial", help="One call at a time for every client.")] = False,
     hold_timeout: Annotated[
-        str, typer.Option(metavar="S", help="How long a call that was handed out is waited for.", show_default="1h")
+        str,
+        typer.Option(metavar="S", help="How long to wait for the result of a released call.", show_default="1h"),
     ] = "",
     keys: Annotated[
-        str, typer.Option(metavar="on|off", help="Ask clients for a key (`unbroken keys`).", show_default="off")
+        str, typer.Option(metavar="on|off", help="Require a key from clients (`unbroken keys`).", show_default="off")
     ] = "",
     keys_file: Annotated[
-        str, typer.Option(metavar="FILE", help="Where the keys are.", show_default=GatewaySettings(()).keys_file)
+        str, typer.Option(metavar="FILE", help="The file with the keys.", show_default=GatewaySettings(()).keys_file)
     ] = "",
     open_to_all: Annotated[
         bool,
-        typer.Option("--open-to-all", help="Another address than this machine's own, and no keys: it is meant so."),
+        typer.Option("--open-to-all", help="Allow listening on other addresses than this machine's own without keys."),
     ] = False,
     record: Annotated[
-        str, typer.Option(metavar="DIR", help="Record what models are asked and answer, a file for each request.")
+        str, typer.Option(metavar="DIR", help="Record requests to models and their answers, one file for each request.")
     ] = "",
     workers: Annotated[int | None, typer.Option(metavar="N", help="Processes.", show_default="1")] = None,
-    access_log: Annotated[bool, typer.Option("--access-log", help="A line in the log for each request.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Say what would be served, or all that is wrong.")] = False,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for each request.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Print what would be served, or all mistakes, and exit.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
     log_level: LogLevelName = "",
 ) -> None:
-    """Serve models to any client: OpenAI's, Anthropic's or Google's, each in its own words.
+    """Serve models to any client of OpenAI, Anthropic or Google, each in its own format.
 
     A client that takes one call at a time gets one at a time, whatever the model does. With no option and no file, a
     demo model is served that needs no key. Ctrl-C lets streams end, then stops; a second one stops at once.
 
-    Exit codes: 0 stopped, or --check found nothing wrong; 2 the options or the file are wrong, or the port is taken;
-    3 it could not start.
+    Exit codes: 0 stopped, or --check found nothing wrong; 2 the options or the file are wrong, or the port is taken; 3
+    it could not start.
     """
     with _telling(_AS_OPTIONS if upstream else _IN_A_FILE):
         said = ServeOptions(
@@ -124,23 +127,23 @@ def _serve(said: ServeOptions, file: str, check: bool, json: bool, log_level: st
 def _file(config: str, upstream: str) -> str:
     """The file to read; empty if there is none."""
     if config and upstream:
-        raise UserError("--config and --upstream cannot be used together: a file names its models itself")
+        raise UserError("--config and --upstream cannot be used together: the file names its models")
     if not config and Path(FILE).is_file():
         if not upstream:
             return FILE
-        print_line(f"{FILE} is not read, as --upstream names the model")
+        print_line(f"{FILE} is not read, because --upstream names the model")
     return config
 
 
 def _switch(given: str) -> bool | None:
     if given not in ("", "on", "off"):
-        raise UserError(f"--keys {given}: say on or off")
+        raise UserError(f"--keys {given}: give on or off")
     return given == "on" if given else None
 
 
 @contextmanager
 def _telling(words: dict[str, str]) -> Generator[None]:
-    """All that is wrong, a line for each."""
+    """Prints all mistakes, one line each."""
     try:
         yield
     except UnbrokenError as error:
@@ -164,7 +167,7 @@ def _missing_extra() -> Generator[None]:
 
 
 def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None:
-    """What is served, and how clients get there; `at` is the address, empty with --check."""
+    """Prints what is served, and how clients reach it; `at` is the address, empty with --check."""
     place = URL(at) if at else URL.build(scheme="http", host=settings.host, port=settings.port)
     near = str(place.with_host(_EVERYWHERE.get(place.host or "", place.host or ""))).rstrip("/")
     _line("listens on" if at else "would listen on", str(place).rstrip("/"))
@@ -177,7 +180,7 @@ def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None
         _line("client", f"{profile.name}: {'one call at a time' if profile.serial else 'all calls at once'}")
     _line("store", settings.store)
     ring = opened.ring
-    _line("keys", f"asked for, {len(ring)} in {settings.keys_file}" if ring is not None else "not asked for")
+    _line("keys", f"required, {len(ring)} in {settings.keys_file}" if ring is not None else "not required")
     if settings.record:
         part = "" if settings.record_share == 1 else f", {settings.record_share:.3g} of all requests"
         _line("recordings", f"{settings.record}{part}")
@@ -185,13 +188,13 @@ def _show(settings: GatewaySettings, opened: Opened, file: str, at: str) -> None
         _line("configuration", file)
     if at:
         _line("status page", f"{near}/")
-        typer.echo("Ctrl-C ends it")
+        typer.echo("Ctrl-C stops it")
     if ring is not None and not len(ring):
-        print_line(f"nobody has a key: make one with `unbroken keys create NAME --file {settings.keys_file}`")
+        print_line(f"there is no key yet: create one with `unbroken keys create NAME --file {settings.keys_file}`")
     for profile in settings.clients:
         if profile.key and (ring is None or not ring.has(profile.key)):
-            why = "keys are not asked for" if ring is None else f"{settings.keys_file} has none of that name"
-            print_line(f"client `{profile.name}` is known by the key `{profile.key}`, and {why}: it will never be met")
+            why = "keys are not required" if ring is None else f"{settings.keys_file} has no key of that name"
+            print_line(f"client `{profile.name}` has the key `{profile.key}`, but {why}: its profile is never used")
 
 
 def _line(what: str, value: str) -> None:

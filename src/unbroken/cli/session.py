@@ -1,5 +1,5 @@
-"""From options to a run, for every command that asks a model: the screen, logging, the model, the tools, the agent and
-its thread."""
+"""Builds a run from options, for every command that asks a model: the screen, logging, the model, the tools, the agent
+and its thread."""
 
 from __future__ import annotations
 
@@ -54,40 +54,40 @@ class Session:
     hints: bool = True
 
     def print_recorded(self) -> None:
-        """Where the last run was recorded, if it was."""
+        """Prints where the last run was recorded, if it was."""
         if self.recorder is not None and self.recorder.last:
             self.screen.close()
             self.console.print(Text(f"recorded in {self.recorder.last}", "dim"), soft_wrap=True)
 
     def print_order_hint(self) -> None:
-        """Which tools cost time because they declare nothing, if any did."""
+        """Prints which tools cost time because they declare no effect, if any did."""
         if self.hints and self.agent.order_hint.text:
             self.screen.close()
             self.console.print(Text(f"hint: {self.agent.order_hint.text}", "dim"), soft_wrap=True)
 
 
-def open_screen(setup: Setup, asks: bool = True) -> tuple[Screen, Console, bool]:
-    """The screen that fits, a console for lines that are no part of the answer, and whether both are the terminal.
-    `asks=False`: no approval is asked for."""
+def open_screen(setup: Setup, can_ask: bool = True) -> tuple[Screen, Console, bool]:
+    """The screen to use, a console for lines that are not part of the answer, and whether both are the terminal.
+    With `can_ask=False` it never asks for an approval."""
     console = Console(highlight=False)
     if not setup.json and is_terminal(sys.stdout) and not console.is_dumb_terminal:
-        return LiveScreen(console, asks=asks and is_terminal(sys.stdin)), console, True
+        return LiveScreen(console, can_ask=can_ask and is_terminal(sys.stdin)), console, True
     screen = (JsonScreen if setup.json else PlainScreen)(sys.stdout, sys.stderr)
-    return screen, Console(highlight=False, stderr=True), False  # standard output has the answer or JSON alone
+    return screen, Console(highlight=False, stderr=True), False  # standard output contains only the answer or JSON
 
 
 @contextmanager
 def open_session(setup: Setup, watched: bool = False, recording: Recording | None = None) -> Generator[Session]:
-    """`recording`: the run that is resumed. Its agent has the settings that were recorded."""
+    """`recording` is the run to resume, if any. The agent then has the settings that were recorded."""
     screen, console, live = open_screen(setup)
     thread = AgentThread(screen)
-    # What tools print is not the answer; on a terminal it may stand between the lines.
+    # What tools print is not the answer; on a terminal it may appear between the lines.
     with logged(setup, console if live else None), nullcontext() if live else redirect_stdout(sys.stderr):
         model = build_model(setup)
         watch = Watch() if watched else None
         tools = build_tools(setup)
         recorder = build_recorder(setup)
-        on_approval = allow if setup.yes else thread.approve if screen.asks else None
+        on_approval = allow if setup.yes else thread.approve if screen.can_ask else None
         if recording is None:
             agent = build_agent(setup, model, tools, on_approval, recorder, [watch] if watch else [])
         else:
@@ -101,13 +101,14 @@ def open_session(setup: Setup, watched: bool = False, recording: Recording | Non
 
 
 def allow(call: ToolCall) -> Allow:
-    """`--yes`."""
+    """The approver for `--yes`."""
     return Allow()
 
 
 @contextmanager
 def logged(setup: Setup, console: Console | None = None) -> Generator[None]:
-    """Without --log-level, UNBROKEN_LOG or --debug nothing is logged: the screen reports what matters."""
+    """Sets up logging for a command. Without --log-level, UNBROKEN_LOG or --debug nothing is logged: the screen reports
+    what matters."""
     level = chosen_level(setup.log_level, "debug" if setup.debug else None)
     if level is None:
         yield
@@ -127,10 +128,10 @@ def logged(setup: Setup, console: Console | None = None) -> Generator[None]:
 
 def build_model(setup: Setup) -> Model:
     if not setup.model.strip():
-        raise UserError("no model is named; say --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL")
+        raise UserError("no model was given; use --model PROVIDER:MODEL, as in openai:gpt-5, or set UNBROKEN_MODEL")
     attempts = ATTEMPTS if setup.attempts is None else setup.attempts
     if attempts < 1:
-        raise UserError(f"--attempts {attempts}: it is a number from 1, and counts the first try too")
+        raise UserError(f"--attempts {attempts}: give a number from 1; it includes the first attempt")
     try:
         return connect(
             setup.model.strip(),
@@ -154,7 +155,7 @@ def build_tools(setup: Setup) -> list[Source]:
 
 
 class NamingRecorder(Recorder):
-    """Knows the file of the last run."""
+    """A recorder that remembers the file of the last run."""
 
     last = ""
 
@@ -167,7 +168,7 @@ class NamingRecorder(Recorder):
 
 def build_recorder(setup: Setup) -> NamingRecorder | None:
     if setup.record_failure not in ("stop", "continue"):
-        raise UserError(f"--record-failure {setup.record_failure}: it is stop or continue")
+        raise UserError(f"--record-failure {setup.record_failure}: give stop or continue")
     if setup.record_failure == "continue" and not setup.record:
         raise UserError("--record-failure continue: nothing is recorded; name a folder with --record DIR")
     return NamingRecorder(setup.record, on_failure=setup.record_failure) if setup.record else None
@@ -210,7 +211,7 @@ def _tools(name: str) -> Toolbox:
     if name.endswith(".py") or os.sep in name or Path(name).exists():
         return Toolbox.from_file(name)
     here = os.getcwd()
-    sys.path.insert(0, here)  # a module in the current folder is found as `python -m` finds it
+    sys.path.insert(0, here)  # a module in the current folder is found, as with `python -m`
     try:
         return Toolbox(importlib.import_module(name))
     except UserError:

@@ -1,4 +1,4 @@
-"""`unbroken stats DIR|FILE…`: the numbers of many recorded runs. Reads and adds up; `stats_tables` draws."""
+"""`unbroken stats DIR|FILE…`: statistics of many recorded runs. This module reads and adds up; `stats_tables` draws."""
 
 from __future__ import annotations
 
@@ -26,31 +26,33 @@ from unbroken.trajectory.recording import SUFFIX, Recording, read_recording
 
 FIRED = 1
 _LONG = 0.5
-"""Seconds after which a terminal shows how far it is."""
-_TOLD = 20
-"""So many files that are left out are named on a terminal."""
+"""Seconds after which a terminal shows the progress."""
+_MOST_NAMED = 20
+"""How many skipped files a terminal lists by name."""
 _BY = ("model", "agent")
 _DEAREST = 1e9
-"""What a million tokens may cost, in whatever currency."""
+"""The highest accepted price of a million tokens, in any currency."""
 
 
 def stats_command(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR|FILE…", help="Recordings, or folders of them.")],
-    by: Annotated[str, typer.Option(metavar="model|agent", help="One column for each, and one for all.")] = "",
+    by: Annotated[
+        str, typer.Option(metavar="model|agent", help="One column for each of them, and one for the total.")
+    ] = "",
     prices: Annotated[
-        str | None, typer.Option(metavar="IN,OUT[,CACHED]", help="What a million tokens cost, to compute the cost.")
+        str | None, typer.Option(metavar="IN,OUT[,CACHED]", help="The prices of a million tokens, to compute the cost.")
     ] = None,
     alert: Annotated[
         list[str] | None,
-        typer.Option(metavar="METRIC=N", help="Warn if a metric is above this, in place of its own threshold."),
+        typer.Option(metavar="METRIC=N", help="Warn if a metric is above this, instead of its default threshold."),
     ] = None,
-    least: Annotated[int, typer.Option(metavar="N", help="Warn of nothing where fewer queries ended.", min=1)] = 1,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if there is something to warn of.")] = False,
+    least: Annotated[int, typer.Option(metavar="N", help="Do not warn if fewer queries ended.", min=1)] = 1,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if there is a warning.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
-    """Add up recorded runs: rounds, calls, failures, latency, tokens, what tools took, and what is worth a warning.
+    """Add up recorded runs: rounds, calls, failures, latency, tokens, time in tools, and warnings.
 
-    A file that is no recording is named, and the others are counted. Exit codes: 0; 1 with --check, if a metric is
+    A file that is not a recording is named, and the others are counted. Exit codes: 0; 1 with --check, if a metric is
     above its threshold; 2 wrong use, or there is nothing to count; 130 interrupted.
     """
     if by and by not in _BY:
@@ -74,17 +76,17 @@ def stats_command(
     if json:
         show_json(counted)
     else:
-        _tell_left_out(found.left_out)
+        _print_left_out(found.left_out)
         if found.recordings:
             (show_tables if is_terminal(sys.stdout) else show_plain)(counted)
     if not found.recordings:
         below = sorted({str(file.parent) for path in paths for file in Path(path).glob(f"*/*{SUFFIX}")})
         hint = f"; some are in {below[0]}: name that folder" if below else ""
-        print_line(f"there is nothing to count in {' '.join(map(str, paths))}: no recording could be read{hint}")
+        print_line(f"nothing to count in {' '.join(map(str, paths))}: no recording could be read{hint}")
         raise typer.Exit(MISUSED)
     if check and not found.all.queries:
         print_line(
-            "no query ended in these recordings, so there is nothing to check: a gate counts runs (Agent(record=DIR))"
+            "no query ended in these recordings, so there is nothing to check: --check needs runs (Agent(record=DIR))"
         )
         raise typer.Exit(MISUSED)
     raise typer.Exit(FIRED if check and counted.fired else ANSWERED)
@@ -98,7 +100,7 @@ def _prices(given: str | None) -> Prices | None:
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 3) or not all(0 <= number <= _DEAREST for number in numbers):
-        raise UserError(f"--prices {given}: give what a million tokens cost, in and out, as in 2.50,10")
+        raise UserError(f"--prices {given}: give the prices of a million tokens, in and out, as in 2.50,10")
     return Prices(*numbers)
 
 
@@ -147,7 +149,7 @@ def _read(files: Sequence[Path], by: str, prices: Prices | None) -> _Found:
 
 def _recording(file: Path) -> Recording:
     if file.exists() and not file.is_file():
-        raise UserError(f"{file} is no file, but a pipe or a device: it would be waited for")
+        raise UserError(f"{file} is not a file but a pipe or a device, which could block for ever")
     return read_recording(file)
 
 
@@ -156,7 +158,7 @@ def _group(recording: Recording, by: str) -> str:
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """Each once, in the order in which they are named; those of a folder by their names."""
+    """Each file once, in the order given; those of a folder by name."""
     files: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -173,7 +175,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a link that leads to itself: it is named with the reason, as what cannot be read
+    except OSError:  # a link to itself: it is reported as unreadable, with the reason
         return True
 
 
@@ -191,7 +193,7 @@ class _Step:
             self.status.start()
         if self.status is not None and now - self._shown > 0.1:
             self._shown = now
-            self.status.update(f"{self._done:,} of {self._count:,} recordings are read")
+            self.status.update(f"{self._done:,} of {self._count:,} recordings read")
         self._done += 1
 
 
@@ -205,8 +207,8 @@ def _progress(count: int) -> Generator[_Step]:
             step.status.stop()
 
 
-def _tell_left_out(left_out: Sequence[LeftOut]) -> None:
-    shown = left_out[:_TOLD] if is_terminal(sys.stderr) else left_out
+def _print_left_out(left_out: Sequence[LeftOut]) -> None:
+    shown = left_out[:_MOST_NAMED] if is_terminal(sys.stderr) else left_out
     for each in shown:
         print_line(f"left out: {each.reason}")
     if len(shown) < len(left_out):

@@ -1,4 +1,4 @@
-"""The numbers of many runs as tables and histograms on a terminal, plain lines in a pipe, or JSON."""
+"""Prints the statistics of many runs: tables and histograms on a terminal, plain lines in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 6
 _WIDTH = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _NONE = "-"
-"""Of nothing there is no mean."""
+"""Shown for the mean of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
     ("  stopped by a limit", lambda each: f"{each.queries - each.answered - _lost(each):,}"),
     ("  failed", lambda each: f"{each.failed:,}"),
     ("  cancelled", lambda each: f"{each.outcomes.get('cancelled', 0):,}"),
-    ("runs that wait", lambda each: f"{each.waiting:,}"),
+    ("runs that are waiting", lambda each: f"{each.waiting:,}"),
     ("runs that did not end", lambda each: f"{each.unended:,}"),
     ("latency, mean", lambda each: _latency(each, each.avg_query_latency)),
     ("  p50", lambda each: _latency(each, each.latency.quantile(0.5))),
@@ -102,11 +102,11 @@ _ROWS: tuple[tuple[str, Callable[[Metrics], str]], ...] = (
 )
 
 _TOOL_HEAD = ("tool", "calls", "ran", "failed", "refused", "shared", "mean", "p95", "max", "total")
-_SPARED = ("shared", "refused", "total", "p95", "ran", "calls", "mean")
-"""The columns that a narrow terminal does without, in this order."""
+_DROPPED_FIRST = ("shared", "refused", "total", "p95", "ran", "calls", "mean")
+"""The columns that are left out on a narrow terminal, in this order."""
 _GAP = 2
-_NAME = 16
-"""Columns that a name has at least, before others are left out."""
+_MIN_NAME = 16
+"""Columns that a name gets before other columns are left out."""
 
 
 def _two_rounds(metrics: Metrics) -> str:
@@ -147,13 +147,13 @@ def _tool_row(name: str, tool: ToolMetrics) -> list[str]:
 
 
 def _tools(metrics: Metrics) -> list[list[str]]:
-    """Those that took the most time first."""
+    """The tools, those with the most time first."""
     ranked = sorted(metrics.tools.items(), key=lambda each: (-each[1].seconds.total, -each[1].calls, each[0]))
     return [_tool_row(name, tool) for name, tool in ranked]
 
 
 def latency_bars(latency: Histogram) -> list[tuple[str, int]]:
-    """How many queries took how long, from the first step that has any to the last."""
+    """How many queries took how long, from the first non-empty step to the last."""
     below = [0, *latency.cumulative(_BOUNDS), latency.count]
     names = [f"up to {bound:g} s" for bound in _BOUNDS] + [f"over {_BOUNDS[-1]:g} s"]
     bars = [(name, more - less) for name, (less, more) in zip(names, pairwise(below), strict=True)]
@@ -173,7 +173,7 @@ def _trimmed(bars: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def bar(count: int, most: int, blocks: bool, width: int = _WIDTH) -> str:
-    """Of `width` columns at most; what is there at all is to be seen."""
+    """A bar of at most `width` columns. It is never empty unless the count is 0."""
     if not count:
         return ""
     if not blocks:
@@ -210,7 +210,7 @@ def _alert_fields(fired: Fired) -> dict[str, object]:
 
 
 def show_plain(counted: Counted) -> None:
-    """For `cut` and `awk`: fields between tabs, nothing that is not ASCII of our own."""
+    """For `cut` and `awk`: fields separated by tabs, and our own text in ASCII only."""
     typer.echo(_title(counted))
     if counted.by:
         typer.echo("\t".join([counted.by, *(one_line(name) for name in counted.columns)]))
@@ -244,8 +244,8 @@ def show_tables(counted: Counted) -> None:
         chosen, room = _columns(tools, console.width)
         table = _table([_TOOL_HEAD[place] for place in chosen])
         for name, *values in tools:
-            told = [name if cell_len(name) <= room else f"{set_cell_size(name, room - 1).rstrip()}…", *values]
-            table.add_row(*(escape(told[place]) for place in chosen), style="" if values[2] == "0" else "yellow")
+            cells = [name if cell_len(name) <= room else f"{set_cell_size(name, room - 1).rstrip()}…", *values]
+            table.add_row(*(escape(cells[place]) for place in chosen), style="" if values[2] == "0" else "yellow")
         console.print(table)
     room = max(min(_WIDTH, console.width - 23), 1)
     for title, bars in _histograms(counted):
@@ -260,7 +260,7 @@ def show_tables(counted: Counted) -> None:
 
 
 def _all_tables(counted: Counted, width: int) -> Iterator[Table]:
-    """One, or more below each other where the columns do not fit beside each other."""
+    """One table, or several below each other if the columns do not fit side by side."""
     names, rows = [one_line(name, 40) for name in counted.columns], _rows(counted)
     widths = [
         max(cell_len(name) * bool(counted.by), *(cell_len(row[place]) for row in rows)) + _GAP
@@ -281,17 +281,17 @@ def _all_tables(counted: Counted, width: int) -> Iterator[Table]:
 
 
 def _columns(rows: Sequence[Sequence[str]], width: int) -> tuple[list[int], int]:
-    """Those that fit, and the room for names: a name may be cut, and never a number."""
+    """The columns that fit, and the space for names: a name may be truncated, a number never."""
     name, *numbers = [max(map(cell_len, column)) for column in zip(_TOOL_HEAD, *rows, strict=True)]
     chosen = list(range(len(_TOOL_HEAD)))
 
     def room() -> int:
         return width - sum(numbers[place - 1] + _GAP for place in chosen[1:])
 
-    for spared in _SPARED:
-        if room() >= min(name, _NAME):
+    for column in _DROPPED_FIRST:
+        if room() >= min(name, _MIN_NAME):
             break
-        chosen.remove(_TOOL_HEAD.index(spared))
+        chosen.remove(_TOOL_HEAD.index(column))
     return chosen, max(room(), 2)
 
 

@@ -1,6 +1,5 @@
-"""Text for people, on a terminal and in a pipe: texts of providers and models made harmless, and the short phrases for
-what happens in a run.
-"""
+"""Text for people, on a terminal and in a pipe: makes texts of providers and models safe to print, and has the short
+phrases for what happens in a run."""
 
 from __future__ import annotations
 
@@ -25,37 +24,38 @@ _VISIBLE = (
 
 NAMES = {"\t": "TAB", "\r": "CR", "\n": "LF", "\x1b": "ESC", "\0": "NUL"}
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-"""Categories of characters that have no shape of their own."""
+"""Unicode categories of characters without a visible shape."""
 BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5\ufffc⟨")
-"""Letters and marks without a shape, and the bracket of our own marks."""
+"""Letters and marks without a visible shape, and the bracket that our own marks use."""
 SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 MOST_ACCENTS = 3
-"""Marks on one letter that are shown as they are: more would cover the rows around it."""
+"""Marks on one letter that are shown unchanged: more of them would cover the rows around it."""
 MAY_HAVE_RUN = "may have taken effect before the run stopped"
 _UNSEEN = {
     code: f"⟨U+{code:04X}⟩"
     for code in (0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
 }
-"""What changes the order of others or is not there for the eye. Joiners stay: emoji and some scripts need them."""
+"""Characters that are invisible or change the order of others. Joiners are not included: emoji and some scripts need
+them."""
 
 
 def clean(text: str) -> str:
-    """A provider's text for a terminal: control characters become visible ones and do nothing."""
+    """A provider's text for a terminal: control characters become visible and have no effect."""
     return text.translate(_VISIBLE)
 
 
 def clean_line(text: str) -> str:
-    """The same for a line among others, in which nothing may be hidden or out of order."""
+    """The same for a line between others: nothing in it may be hidden or reordered."""
     return clean(text).translate(_UNSEEN)
 
 
 def escape(text: str) -> str:
-    """A provider's text for rich, which does not read it as markup."""
+    """A provider's text for rich, with markup escaped."""
     return _escape(clean(text))
 
 
 def visible(text: str) -> str:
-    """The text with everything written out that a reader could miss."""
+    """The text with every character written out that a reader could miss."""
     if text.isascii() and text.isprintable():
         return text
     shown: list[str] = []
@@ -67,16 +67,16 @@ def visible(text: str) -> str:
             plain = accents < MOST_ACCENTS and _is_accent(character, before)
             accents = accents + 1 if plain else MOST_ACCENTS
         else:
-            plain = character == " " or not (category in HIDDEN or character in BLANK or _poses_as_a_sign(character))
+            plain = character == " " or not (category in HIDDEN or character in BLANK or _looks_like_ascii(character))
             accents = 0 if plain and category.startswith("L") else MOST_ACCENTS
         shown.append(character if plain else _mark(character))
         before = character
     return "".join(shown)
 
 
-def _poses_as_a_sign(character: str) -> bool:
-    """Does it look like a sign of ASCII, and is another character? The Greek question mark is a semicolon to the eye.
-    The wide forms of Chinese and Japanese are seen to be others."""
+def _looks_like_ascii(character: str) -> bool:
+    """Whether it looks like an ASCII punctuation mark but is another character. The Greek question mark looks like a
+    semicolon. The wide forms in Chinese and Japanese are visibly different."""
     if character.isascii() or unicodedata.east_asian_width(character) == "F":
         return False
     same = unicodedata.normalize("NFKC", character)
@@ -84,7 +84,8 @@ def _poses_as_a_sign(character: str) -> bool:
 
 
 def _is_accent(character: str, before: str) -> bool:
-    """A mark that is seen on the letter before it, and does not make of it what one other character is as well."""
+    """Whether it is a visible mark on the letter before it, and does not merge with that letter into a single
+    character."""
     if character in BLANK or any(ord(character) in each for each in SELECTORS):
         return False
     return len(unicodedata.normalize("NFC", before + character)) > 1
@@ -103,28 +104,28 @@ BROKEN = {
     "error": "the stream broke with an error",
     "damaged": "the stream was damaged",
     "empty": "the answer was empty",
-    "foreign": "that was no answer",
+    "foreign": "the response was not readable",
     "too_long": "the context is too long",
     "limited": "too many requests",
     "unavailable": "the provider is not available",
     "unreachable": "the provider cannot be reached",
-    "unanswered": "no answer came",
+    "unanswered": "there was no answer",
     "refused": "the request was refused",
 }
-"""What was wrong, by the kind of a verdict."""
+"""What was wrong, by the kind of the verdict."""
 
 
-_SAID_ALREADY = re.compile(r"\Aprovider `[^`]*` (?:cannot be reached at |answered (?=\d))?")
-"""The part of a reason that repeats the kind. Space is short, and the address and the status are what is new."""
+_REPEATED = re.compile(r"\Aprovider `[^`]*` (?:cannot be reached at |answered (?=\d))?")
+"""The part of a reason that repeats the kind. It is removed to save space: only the address and the status are new."""
 
 
 def one_line(text: str, longest: int = 200) -> str:
-    """The text in one line, cut where it is too long."""
+    """The text in one line, truncated if it is too long."""
     return _cut(clean_line(" ".join(text[: 8 * longest].split())), longest)
 
 
 def in_brackets(arguments: Mapping[str, Json], longest: int = 60) -> str:
-    """`(city="Rome", days=3)`, with everything written out that a reader could miss."""
+    """`(city="Rome", days=3)`, with every character written out that a reader could miss."""
     text = ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
     return f"({_cut(visible(' '.join(text[: 8 * longest].split())), longest)})"
 
@@ -147,11 +148,11 @@ def closing(event: RunFinished) -> str:
 
 
 def retrying(event: RequestRetried) -> str:
-    """`the stream broke (connection reset); asking again in 12 s…`"""
-    what = BROKEN.get(event.kind, "there was no whole answer")
-    why = f" ({one_line(_SAID_ALREADY.sub('', event.reason), 56)})" if event.reason else ""
+    """`the stream broke (connection reset); retrying in 12 s…`"""
+    what = BROKEN.get(event.kind, "the response was incomplete")
+    why = f" ({one_line(_REPEATED.sub('', event.reason), 56)})" if event.reason else ""
     wait = f" in {event.wait:.0f} s" if event.wait >= 0.5 else ""
-    return f"{what}{why}; asking {'another model' if event.elsewhere else 'again'}{wait}…"
+    return f"{what}{why}; {'trying another model' if event.elsewhere else 'retrying'}{wait}…"
 
 
 def counted(number: int, what: str) -> str:

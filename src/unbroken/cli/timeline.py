@@ -1,8 +1,8 @@
-"""When each call of a run was written by the model, started and ended, and a picture of it for a terminal.
+"""A picture of a run for a terminal: when the model wrote each call, and when it started and ended.
 
-`Watch` sees the events of a run, which a `RunView` adds up, and the deltas of the model: only those tell when a call
-began to be written. A response that breaks off and comes again is one turn, and a call that is adopted one line, from
-its first byte to its end. The picture is drawn by `viewer.waterfall`, as that of a recording is.
+`Watch` takes the events of a run, which a `RunView` accumulates, and the deltas of the model, because only those show
+when the model began to write a call. A response that breaks off and is retried is one turn, and an adopted call is one
+line, from its first byte to its end. `viewer.waterfall` draws the picture, as it does for a recording.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from unbroken.viewer.terminal import EARLY, FAILED, MODEL, RUNNING, WAITING, WRI
 
 FINE = Glyphs("─", "▒", "·", "█", "█", "█", "┊", "╳", "▸")
 COARSE = Glyphs("-", "~", ".", "#", "#", "#", " ", "x", ">")
-"""For a terminal that has no more than ASCII. A call that runs has one sign, and its colour says how."""
+"""For a terminal that has only ASCII. A running call always has the same character; its colour shows the state."""
 
 
 class Watch(Middleware):
-    """Of one run: `Agent(…, middleware=[watch])`."""
+    """Watches one run: `Agent(…, middleware=[watch])`."""
 
     edits_answers = False
 
     def __init__(self) -> None:
         self.view = RunView()
         self._writing: dict[int, tuple[str, float]] = {}
-        """The calls that are being written, by index: their names, and since when."""
+        """The calls that are being written, by index, with their name and start time."""
         self._by_id: dict[str, float] = {}
-        """When the calls began to be written that have no number yet."""
+        """When the model began to write the calls that have no number yet."""
         self._opened: dict[int, float] = {}
-        """The same of all others, by number."""
+        """The same for all others, by number."""
 
     async def ask_model(self, request: Request, call_next: Ask) -> AsyncIterator[Sequence[Delta]]:
         clock = current_clock()
         async with closing(call_next(request)) as batches:
             async for deltas in batches:
                 for delta in deltas:
-                    self._hear(delta, clock.now())
+                    self._take(delta, clock.now())
                 yield deltas
 
-    def _hear(self, delta: Delta, now: float) -> None:
+    def _take(self, delta: Delta, now: float) -> None:
         match delta:
             case CallOpened(index, name):
                 self._writing.setdefault(index, (name, now))
@@ -71,7 +71,7 @@ class Watch(Middleware):
             self._opened[event.call] = self._opened[event.adopted]
 
     def turns(self, now: float) -> list[Turn]:
-        """Every turn as it can be drawn, in seconds from the start of the run."""
+        """Every turn in a form that can be drawn, in seconds from the start of the run."""
         turns = [self._turn(turn, now) for turn in [*self.view.turns]]
         if turns:
             writing = [(index, *each) for index, each in [*self._writing.items()]]
@@ -119,11 +119,11 @@ class Watch(Middleware):
 
 @dataclass(slots=True)
 class Timeline:
-    """A picture of a run, on a scale of so many seconds. While the run goes, `now` says how far it is."""
+    """A picture of a run, scaled to a number of seconds. While the run is active, `now` is the current time."""
 
     watch: Watch
     scale: float = 0.0
-    """Seconds from the left to the right edge; 0: as long as the run took."""
+    """Seconds from the left to the right edge; 0 means the duration of the run."""
     now: float | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -144,11 +144,11 @@ class Timeline:
 
 
 def legend(console: Console, watch: Watch | None = None) -> Text:
-    """What the signs mean; that for a break only where `watch` saw one."""
+    """Explains the signs; the sign for a break only if `watch` saw one."""
     glyphs = _glyphs(console)
     signs = [
-        (glyphs.model, MODEL, "the model is heard"),
-        (glyphs.writing, WRITING, "the call is written"),
+        (glyphs.model, MODEL, "the model writes"),
+        (glyphs.writing, WRITING, "the call is being written"),
         (glyphs.waiting, WAITING, "it waits"),
         (glyphs.early, EARLY, "it runs, started early"),
         (glyphs.running, RUNNING, "it runs"),

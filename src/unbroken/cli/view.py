@@ -1,6 +1,6 @@
 """`unbroken view FILE|DIR`: recordings in the browser, in one HTML file, in the terminal, or as JSON.
 
-What is shown is made by `viewer`; here it is chosen how, and the browser opened.
+`viewer` builds what is shown; this module selects the output, and opens the browser.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from unbroken.viewer.server import whole_page
 from unbroken.viewer.terminal import COARSE, FINE, list_lines, picture_lines
 
 _NAMED = 5
-"""So many folders are named where recordings could be."""
+"""How many folders with recordings an error message names."""
 
 
 def view_command(
     path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A recording, or a folder of recordings.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the page is served; 0 is any free one.")] = 0,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free one.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")] = False,
     html: Annotated[
         str | None,
-        typer.Option(metavar="OUT.html", help="Write the page as one file that needs nothing else; - prints it."),
+        typer.Option(metavar="OUT.html", help="Write the page as one self-contained file; - prints it."),
     ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="The same picture here, in the terminal.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="What the page draws, as JSON.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Draw the same picture in the terminal.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the data of the page as JSON.")] = False,
     log_level: LogLevelName = "",
 ) -> None:
-    """Look at recorded runs: a list of them, and each as a waterfall, with its messages and its events.
+    """View recorded runs: a list of them, and each as a waterfall, with its messages and events.
 
-    The page is served on this machine alone (127.0.0.1) until Ctrl-C.
+    The page is served on this machine only (127.0.0.1) until Ctrl-C.
 
     Exit codes: 0 shown; 2 there is no recording, or it cannot be read, or the port is taken.
     """
@@ -53,7 +53,7 @@ def view_command(
         raise UserError("--html, --plain and --json cannot be used together: choose one of them")
     shelf = Shelf(path)
     if not shelf.one and not shelf.rows(0):
-        raise UserError(f"no recording is in {path}: {_instead(path)}")
+        raise UserError(f"there is no recording in {path}: {_instead(path)}")
     if html:
         _write(shelf, html)
     elif plain:
@@ -65,13 +65,13 @@ def view_command(
         try:
             asyncio.run(_serve(shelf, port, not no_open and _has_display()))
         except KeyboardInterrupt:
-            typer.echo("", err=True)  # behind the ^C
+            typer.echo("", err=True)  # after the ^C
 
 
 def _instead(folder: Path) -> str:
     below = recordings_below(folder)
     if not below:
-        return "Agent(record=…) and unbroken run --record write some"
+        return "Agent(record=…) and unbroken run --record write recordings"
     named = ", ".join(map(str, below[:_NAMED])) + (f" and {len(below) - _NAMED} more" if len(below) > _NAMED else "")
     return f"some are in {named}; name that folder" if len(below) == 1 else f"some are in {named}; name one of them"
 
@@ -84,7 +84,7 @@ async def _serve(shelf: Shelf, port: int, opens: bool) -> None:
     async with serving(shelf, port) as address:
         typer.echo(address)
         sys.stdout.flush()
-        print_line("Ctrl-C ends it")
+        print_line("Ctrl-C stops it")
         if opens:
             await asyncio.to_thread(webbrowser.open, address)
         await asyncio.Event().wait()
@@ -98,7 +98,7 @@ def _has_display() -> bool:
 
 def _write(shelf: Shelf, out: str) -> None:
     if out != "-" and is_recording(out):
-        raise UserError(f"{out} is a recording, and would be lost: name another file for the page")
+        raise UserError(f"{out} is a recording and would be overwritten: name another file for the page")
     page, left_out = whole_page(shelf)
     for words in left_out:
         print_line(words)

@@ -53,7 +53,7 @@ class Shelf:
         self.name = shown_name(path)
         self.one = not path.is_dir()
         if self.one and path.exists() and not path.is_file():
-            raise UserError(f"{path} is no file, but a pipe or a device: name a recording, or a folder of recordings")
+            raise UserError(f"{path} is not a file but a pipe or a device: name a recording, or a folder of recordings")
         if self.one and (problem := summarize(path).problem):
             raise UserError(problem)
         self._failed: dict[tuple[str, int], int] = {}

@@ -351,9 +351,12 @@ def _facts(picture: Picture) -> str:
 
 def _legend(picture: Picture, width: int, glyphs: Glyphs) -> Iterator[Text]:
     calls = [call for turn in picture.turns for call in turn.calls]
-    signs = [(glyphs.model, MODEL, "the model is heard")]
+    signs = [(glyphs.model, MODEL, "the model writes")]
     if calls:
-        signs += [(glyphs.writing, WRITING, "the call is written"), (glyphs.waiting, WAITING, "it waits, or shares")]
+        signs += [
+            (glyphs.writing, WRITING, "the call is being written"),
+            (glyphs.waiting, WAITING, "it waits, or shares a result"),
+        ]
         signs += [(glyphs.early, EARLY, "it runs, started early"), (glyphs.running, RUNNING, "it runs")]
     if any(call.error and call.state != "dropped" for call in calls):
         signs.append((glyphs.failed, FAILED, "it failed"))
