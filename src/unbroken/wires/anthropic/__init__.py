@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from unbroken.wires.anthropic.messages_content import NAME, is_all_signed, turn_thinking_off
@@ -16,16 +15,10 @@ if TYPE_CHECKING:
     from unbroken.wires.event_shapes import ForTests
 
 
-@cache
 def _for_tests() -> ForTests:
-    from unbroken.wires.anthropic.messages_strict import (  # noqa: PLC0415 - start-up time
-        MessagesEvents,
-        check_request,
-        check_shape,
-    )
-    from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
+    from unbroken.wires.anthropic.messages_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
-    return ForTests(check_shape, check_request, MessagesEvents())
+    return FOR_TESTS
 
 
 WIRE = Wire(

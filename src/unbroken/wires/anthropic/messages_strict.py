@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from unbroken.wires.event_shapes import Event, Events, EventShapes, PartOfCall, TooLong
+from unbroken.wires.event_shapes import Event, Events, EventShapes, ForTests, PartOfCall, TooLong
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.strict import (
     FLAG,
@@ -231,3 +231,6 @@ class MessagesEvents(EventShapes):
                 start["content_block"]["input"] = json.loads(text or "{}")
                 yield start
             yield event
+
+
+FOR_TESTS = ForTests(check_shape, check_request, MessagesEvents())

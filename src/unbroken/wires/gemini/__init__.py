@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from unbroken.wires.gemini.gemini_contents import sign_with_placeholder
@@ -17,16 +16,10 @@ if TYPE_CHECKING:
     from unbroken.wires.event_shapes import ForTests
 
 
-@cache
 def _for_tests() -> ForTests:
-    from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
-    from unbroken.wires.gemini.gemini_strict import (  # noqa: PLC0415 - start-up time
-        GeminiEvents,
-        check_request,
-        check_shape,
-    )
+    from unbroken.wires.gemini.gemini_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
-    return ForTests(check_shape, check_request, GeminiEvents())
+    return FOR_TESTS
 
 
 WIRE = Wire(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from unbroken.wires.event_shapes import Event, Events, EventShapes, TooLong
+from unbroken.wires.event_shapes import Event, Events, EventShapes, ForTests, TooLong
 from unbroken.wires.strict import (
     LIST,
     LIST_OR_OBJECT,
@@ -172,3 +172,6 @@ def _candidates(event: Event) -> list[Object]:
 
 def _parts(event: Event) -> list[Object]:
     return [part for candidate in _candidates(event) for part in dicts(candidate["content"]["parts"])]
+
+
+FOR_TESTS = ForTests(check_shape, check_request, GeminiEvents())

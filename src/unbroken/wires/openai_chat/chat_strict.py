@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from unbroken.messages import Json
-from unbroken.wires.event_shapes import Event, Events, EventShapes, PartOfCall, TooLong
+from unbroken.wires.event_shapes import Event, Events, EventShapes, ForTests, PartOfCall, TooLong
 from unbroken.wires.strict import (
     FLAG,
     LIST,
@@ -252,3 +252,6 @@ def _delta(event: Event) -> Json:
 
 def _with_delta(event: Event, delta: Object) -> Object:
     return {**as_dict(event), "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+
+FOR_TESTS = ForTests(check_shape, check_request, ChatEvents())

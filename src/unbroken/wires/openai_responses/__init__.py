@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from unbroken.wires.openai_responses.responses_decoder import MARKS, ResponsesDecoder, recognises
@@ -22,16 +21,10 @@ if TYPE_CHECKING:
     from unbroken.wires.event_shapes import ForTests
 
 
-@cache
 def _for_tests() -> ForTests:
-    from unbroken.wires.event_shapes import ForTests  # noqa: PLC0415 - start-up time
-    from unbroken.wires.openai_responses.responses_strict import (  # noqa: PLC0415 - start-up time
-        ResponsesEvents,
-        check_request,
-        check_shape,
-    )
+    from unbroken.wires.openai_responses.responses_strict import FOR_TESTS  # noqa: PLC0415 - start-up time
 
-    return ForTests(check_shape, check_request, ResponsesEvents())
+    return FOR_TESTS
 
 
 WIRE = Wire(

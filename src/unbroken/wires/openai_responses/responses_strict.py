@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from unbroken.wires.event_shapes import Event, Events, EventShapes, TooLong
+from unbroken.wires.event_shapes import Event, Events, EventShapes, ForTests, TooLong
 from unbroken.wires.openai_responses.responses_encoder import ResponsesProviderWriter
 from unbroken.wires.strict import (
     FLAG,
@@ -199,3 +199,6 @@ class ResponsesEvents(EventShapes):
 
     def error_event(self, error: Object, message: str) -> bytes:
         return ResponsesProviderWriter("", "failed").fail(500, message)
+
+
+FOR_TESTS = ForTests(check_shape, check_request, ResponsesEvents())
