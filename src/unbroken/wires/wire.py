@@ -6,14 +6,15 @@ a response is complete: it reports to a `Receiver` (the assembler, one layer up)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from unbroken.deltas import Delta, Meaning
+from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
 from unbroken.errors import CannotEncode, InvalidRequest
 from unbroken.messages import Assistant, Json, Request, ServerCall, ToolCall, Usage
-from unbroken.wires.http_api import HttpApi
+from unbroken.wires.http_api import HttpApi, status_of
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.raw_history import RawHistory, Relay
 from unbroken.wires.values import MISSHAPEN, IdRule, Object
@@ -113,6 +114,45 @@ class ResponseEncoder(Protocol):
     def body(self) -> bytes:
         """After the last delta: the same response as one non-streaming body. Not after `follow`."""
         ...
+
+
+class DeltaEncoder(ABC):
+    """What all encoders share: each kind of delta has its method."""
+
+    _usage: Usage | None = None
+
+    def write(self, delta: Delta) -> bytes:
+        match delta:
+            case TextDelta(text):
+                return self._text(text)
+            case ReasoningDelta(text):
+                return self._reasoning(text)
+            case CallReady(call):
+                return self._call(call)
+            case UsageReported(usage):
+                self._usage = usage
+                return b""
+            case Ended(verdict) if verdict.failed:
+                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
+            case Ended(verdict):
+                return self.end(verdict.meaning_for_client)
+            case _:
+                return b""
+
+    @abstractmethod
+    def _text(self, text: str) -> bytes: ...
+
+    @abstractmethod
+    def _reasoning(self, text: str) -> bytes: ...
+
+    @abstractmethod
+    def _call(self, call: ToolCall) -> bytes: ...
+
+    @abstractmethod
+    def fail(self, status: int, message: str, kind: str = "") -> bytes: ...
+
+    @abstractmethod
+    def end(self, told: Meaning) -> bytes: ...
 
 
 class ProviderWriter(ResponseEncoder, Protocol):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning, TextDelta
 from unbroken.messages import ToolCall, Usage
 from unbroken.wires.anthropic.messages_content import UNSIGNED
 from unbroken.wires.anthropic.messages_relay import RelayedBlock, RelayedMessages
 from unbroken.wires.anthropic.messages_requests import encode_call
-from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
+from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text, outgoing_arguments
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object
+from unbroken.wires.wire import DeltaEncoder
 
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -38,7 +39,7 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
     return _event(error_body(status, message, kind))
 
 
-class MessagesEncoder:
+class MessagesEncoder(DeltaEncoder):
     """A call is written when it is complete: a client never sees half of one.
 
     This wire has no time of a response, and usage is not a client's choice: `created` and `include_usage` change
@@ -62,7 +63,6 @@ class MessagesEncoder:
         self._relayed = RelayedMessages()
         self._torn: set[str] = set()
         """Calls that were closed before they were known to be complete, or that differ from what the client has."""
-        self._usage: Usage | None = None
         self._stop_reason = ""
         self._error: Object | None = None
 
@@ -76,22 +76,13 @@ class MessagesEncoder:
             return self._before_text + dumps(delta.text) + b"}}\n\n"
         if self._relayed.catch_up():
             self._go_on()
-        match delta:
-            case TextDelta(text):
-                return self._grow("text", text) if text else b""
-            case ReasoningDelta(text):
-                return self._grow("thinking", text) if text else b""
-            case CallReady(call):
-                return self._call(call)
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict) if verdict.failed:
-                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
-            case Ended(verdict):
-                return self.end(verdict.meaning_for_client)
-            case _:
-                return b""
+        return self.write(delta)
+
+    def _text(self, text: str) -> bytes:
+        return self._grow("text", text) if text else b""
+
+    def _reasoning(self, text: str) -> bytes:
+        return self._grow("thinking", text) if text else b""
 
     def body(self) -> bytes:
         if self._error is not None:

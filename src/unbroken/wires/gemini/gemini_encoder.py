@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning, TextDelta
 from unbroken.messages import ToolCall, Usage
 from unbroken.wires.gemini.gemini_contents import encode_arguments
 from unbroken.wires.gemini.gemini_parts import Parts
 from unbroken.wires.gemini.gemini_relay import RelayedGemini
-from unbroken.wires.http_api import TOO_LONG, beginning_with, status_of
+from unbroken.wires.http_api import TOO_LONG, beginning_with
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.parts import object_from_text
 from unbroken.wires.values import Object, as_dict
+from unbroken.wires.wire import DeltaEncoder
 
 _SILENT: Object = {"text": ""}
 """An empty content: google-genai drops a turn from its history for one without parts."""
@@ -47,7 +48,7 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
     return b"data: " + dumps(error_body(status, message, kind)) + b"\n\n"
 
 
-class GeminiEncoder:
+class GeminiEncoder(DeltaEncoder):
     """A call is written when it is complete, with its id: a client never sees half of one.
 
     This wire has no time of a response, and usage is not a client's choice: `created` and `include_usage` change
@@ -64,7 +65,6 @@ class GeminiEncoder:
         self._torn = False
         """A call is another than the one that the client was passed."""
         self._parts = Parts()
-        self._usage: Usage | None = None
         self._finish = "STOP"
         self._error: Object | None = None
 
@@ -79,26 +79,17 @@ class GeminiEncoder:
             return before + dumps(delta.text) + after
         if self._relayed.catch_up():
             self._head = {**self._head, **self._relayed.head}
-        match delta:
-            case TextDelta(text):
-                self._parts.text(text)
-                before, _, after = self._chunk([{"text": ""}]).partition(b'""')
-                self._around_text = before, after
-                return self._chunk([{"text": text}])
-            case ReasoningDelta(text):
-                self._parts.text(text, thought=True)
-                return self._chunk([{"text": text, "thought": True}])
-            case CallReady(call):
-                return self._call(call)
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict) if verdict.failed:
-                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
-            case Ended(verdict):
-                return self.end(verdict.meaning_for_client)
-            case _:
-                return b""
+        return self.write(delta)
+
+    def _text(self, text: str) -> bytes:
+        self._parts.text(text)
+        before, _, after = self._chunk([{"text": ""}]).partition(b'""')
+        self._around_text = before, after
+        return self._chunk([{"text": text}])
+
+    def _reasoning(self, text: str) -> bytes:
+        self._parts.text(text, thought=True)
+        return self._chunk([{"text": text, "thought": True}])
 
     def body(self) -> bytes:
         if self._error is not None:

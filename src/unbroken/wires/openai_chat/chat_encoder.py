@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import orjson
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning, TextDelta
 from unbroken.messages import Json, ToolCall, Usage
-from unbroken.wires.http_api import openai_error, status_of
+from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps, strict
 from unbroken.wires.openai_chat.chat_decoder import read_usage
 from unbroken.wires.openai_chat.chat_messages import ID_RULE, encode_call
 from unbroken.wires.openai_chat.chat_relay import RelayedCall, RelayedChat
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object
-from unbroken.wires.wire import Plain
+from unbroken.wires.wire import DeltaEncoder, Plain
 
 _AFTER_TEXT = b'},"finish_reason":null}]}\n\n'
 
@@ -30,7 +30,7 @@ def error_event(status: int, message: str, kind: str = "") -> bytes:
     return b"data: " + dumps(error_body(status, message, kind)) + b"\n\n"
 
 
-class ChatEncoder:
+class ChatEncoder(DeltaEncoder):
     """A call is written when it is complete: a client never sees half of one.
 
     `include_usage` is the client's choice in `stream_options`. One that did not ask for usage gets none in a stream,
@@ -47,10 +47,9 @@ class ChatEncoder:
         self._before_text = b""
         """What stands before the text of a chunk, once nothing but the text changes."""
         self._relayed = RelayedChat()
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._calls: list[Object] = []
-        self._usage: Usage | None = None
         self._finish = ""
         self._error: Object | None = None
 
@@ -60,39 +59,30 @@ class ChatEncoder:
 
     def feed(self, delta: Delta) -> bytes:
         if self._before_text and isinstance(delta, TextDelta):
-            self._text.append(delta.text)
+            self._texts.append(delta.text)
             return self._before_text + dumps(delta.text) + _AFTER_TEXT
         if self._relayed.catch_up():
             self._begun = self._begun or self._relayed.role
             self._head = {**self._head, **self._relayed.head}
-        match delta:
-            case TextDelta(text):
-                self._text.append(text)
-                chunk = self._chunk({"content": text})
-                empty = self._event({"choices": [{"index": 0, "delta": {"content": ""}}]})
-                self._before_text = empty.removesuffix(b'""}}]}\n\n')
-                return chunk
-            case ReasoningDelta(text):
-                self._reasoning.append(text)
-                return self._chunk({"reasoning_content": text})
-            case CallReady(call):
-                return self._call(call)
-            case UsageReported(usage):
-                self._usage = usage
-                return b""
-            case Ended(verdict) if verdict.failed:
-                return self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
-            case Ended(verdict):
-                return self.end(verdict.meaning_for_client)
-            case _:
-                return b""
+        return self.write(delta)
+
+    def _text(self, text: str) -> bytes:
+        self._texts.append(text)
+        chunk = self._chunk({"content": text})
+        empty = self._event({"choices": [{"index": 0, "delta": {"content": ""}}]})
+        self._before_text = empty.removesuffix(b'""}}]}\n\n')
+        return chunk
+
+    def _reasoning(self, text: str) -> bytes:
+        self._thoughts.append(text)
+        return self._chunk({"reasoning_content": text})
 
     def body(self) -> bytes:
         if self._error is not None:
             return dumps(self._error)
-        message: Object = {"role": "assistant", "content": "".join(self._text) or None}
-        if self._reasoning:
-            message["reasoning_content"] = "".join(self._reasoning)
+        message: Object = {"role": "assistant", "content": "".join(self._texts) or None}
+        if self._thoughts:
+            message["reasoning_content"] = "".join(self._thoughts)
         if self._calls:
             message["tool_calls"] = self._calls
         body: Object = {**self._head, "object": "chat.completion"}

@@ -6,14 +6,15 @@ one. Tools that a provider ran itself and encrypted content are not made up here
 
 from __future__ import annotations
 
-from unbroken.deltas import CallReady, Delta, Ended, Meaning, ReasoningDelta, TextDelta, UsageReported
+from unbroken.deltas import Delta, Meaning, TextDelta
 from unbroken.messages import ToolCall, Usage
-from unbroken.wires.http_api import openai_error, status_of
+from unbroken.wires.http_api import openai_error
 from unbroken.wires.jsontext import dumps
 from unbroken.wires.openai_responses.responses_messages import encode_call
 from unbroken.wires.openai_responses.responses_relay import CALLS, KINDS, PartKind, RelayedResponse, Writing
 from unbroken.wires.raw_history import same_input
 from unbroken.wires.values import Object, as_text
+from unbroken.wires.wire import DeltaEncoder
 
 _TEXT, _SUMMARY = KINDS["output_text"], KINDS["summary_text"]
 _PREFIXES = {"function_call": "fc", "custom_tool_call": "ctc"}
@@ -44,7 +45,7 @@ def _response_error(status: int, message: str, kind: str) -> Object:
 _RESPONSE_CODES = ("context_length_exceeded", "rate_limit_exceeded", "server_is_overloaded")
 
 
-class ResponsesEncoder:
+class ResponsesEncoder(DeltaEncoder):
     """`include_usage` changes nothing: on this wire it is not a client's to choose."""
 
     def __init__(self, model: str = "", id: str = "resp_0", *, created: int = 0, include_usage: bool = True) -> None:
@@ -61,7 +62,6 @@ class ResponsesEncoder:
         self._relayed = RelayedResponse()
         self._torn = False
         """A call is another than the one that the client was passed under its id."""
-        self._usage: Usage | None = None
         self._told: Meaning = "done"
         self._error: Object | None = None
 
@@ -79,22 +79,13 @@ class ResponsesEncoder:
         if self._relayed.done:
             return b""
         events += self.begin()
-        match delta:
-            case TextDelta(text):
-                return events + self._say("message", text)
-            case ReasoningDelta(text):
-                return events + self._say("reasoning", text)
-            case CallReady(call):
-                return events + self._call(call)
-            case UsageReported(usage):
-                self._usage = usage
-                return events
-            case Ended(verdict) if verdict.failed:
-                return events + self.fail(status_of(verdict.kind), verdict.reason, verdict.kind)
-            case Ended(verdict):
-                return events + self.end(verdict.meaning_for_client)
-            case _:
-                return events
+        return events + self.write(delta)
+
+    def _text(self, text: str) -> bytes:
+        return self._say("message", text)
+
+    def _reasoning(self, text: str) -> bytes:
+        return self._say("reasoning", text)
 
     def body(self) -> bytes:
         self._end_item()
