@@ -23,17 +23,27 @@ from unbroken.wires.values import MINTED, MISSHAPEN, Object, as_dict, as_list
 
 
 class RawHistory(History[Json], Protocol):
+    """What is defined here holds on most wires."""
+
+    unique = False
+
+    def holds(self, message: Json) -> bool:
+        return False
+
+    def wrap(self, results: list[Json]) -> list[Json]:
+        return results
+
     def has_links(self, message: Object) -> bool:
         """Does the message have calls or results in the form of this wire, which no other wire has?"""
         ...
 
     def is_partial(self, messages: list[Json]) -> bool:
         """Do the messages refer to others that only the provider has?"""
-        ...
+        return False
 
     def joined(self, messages: list[Json]) -> list[Json]:
         """With those as one that the provider refuses as neighbours; the same list if there are none."""
-        ...
+        return messages
 
 
 def field(fields: Object, name: str) -> str:

@@ -11,7 +11,7 @@ from unbroken.messages import Json
 from unbroken.transcript import Piece
 from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.jsontext import dumps, exact
-from unbroken.wires.raw_history import Relay, RelayedStream, StreamCheck, event_of, field, one_call_in
+from unbroken.wires.raw_history import RawHistory, Relay, RelayedStream, StreamCheck, event_of, field, one_call_in
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 
 
@@ -102,7 +102,7 @@ RELAY = Relay(MessagesCheck, _body_conforms, end=re.compile(rb"message_stop"))
 # assistant as one, and refuses an id that occurs twice in a request.
 
 
-class MessagesHistory:
+class MessagesHistory(RawHistory):
     unique = True
 
     def run(self, message: Json) -> str:
@@ -142,12 +142,6 @@ class MessagesHistory:
 
     def has_links(self, message: Object) -> bool:
         return any(field(block, "type") in ("tool_use", "tool_result") for block in dicts(message.get("content")))
-
-    def is_partial(self, messages: list[Json]) -> bool:
-        return False
-
-    def joined(self, messages: list[Json]) -> list[Json]:
-        return messages
 
 
 HISTORY = MessagesHistory()

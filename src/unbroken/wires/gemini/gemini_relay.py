@@ -11,7 +11,7 @@ from unbroken.messages import Json, ToolCall
 from unbroken.transcript import Piece
 from unbroken.wires.http_api import HttpApi, Operation, Wanted
 from unbroken.wires.jsontext import loads_exact
-from unbroken.wires.raw_history import Relay, RelayedStream, StreamCheck, field, one_call_in_each
+from unbroken.wires.raw_history import RawHistory, Relay, RelayedStream, StreamCheck, field, one_call_in_each
 from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
 
 _HEAD = ("modelVersion", "responseId", "createTime")
@@ -85,9 +85,7 @@ def _key(part: Json) -> str:
     return next((key for key in (*_CALL, *_RESULT) if isinstance(fields.get(key), dict)), "")
 
 
-class GeminiHistory:
-    unique = False
-
+class GeminiHistory(RawHistory):
     def run(self, message: Json) -> str:
         return "model" if field(as_dict(message), "role") == "model" else ""
 
@@ -125,9 +123,6 @@ class GeminiHistory:
 
     def has_links(self, message: Object) -> bool:
         return "parts" in message and any(piece.kind != "speech" for piece in self.pieces(message))
-
-    def is_partial(self, messages: list[Json]) -> bool:
-        return False
 
     def joined(self, messages: list[Json]) -> list[Json]:
         """A call may only follow what the user said: text and calls of the model in two contents are refused."""

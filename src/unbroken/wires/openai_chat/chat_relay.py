@@ -12,7 +12,7 @@ from unbroken.messages import Json, ToolCall
 from unbroken.transcript import Piece
 from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.parts import call_from_text
-from unbroken.wires.raw_history import Relay, RelayedStream, StreamCheck, event_of, field, one_call_in_each
+from unbroken.wires.raw_history import RawHistory, Relay, RelayedStream, StreamCheck, event_of, field, one_call_in_each
 from unbroken.wires.values import Object, as_dict, as_int, as_list, as_text, dicts
 
 _HEAD = ("id", "created", "model", "system_fingerprint", "service_tier")
@@ -178,9 +178,7 @@ RELAY = Relay(ChatCheck, _body_conforms, end=re.compile(rb'"finish_reason"\s*:\s
 # Calls are in `tool_calls`; each result is a message of its own, and neighbouring results are one turn.
 
 
-class ChatHistory:
-    unique = False
-
+class ChatHistory(RawHistory):
     def run(self, message: Json) -> str:
         return "results" if field(as_dict(message), "role") in ("tool", "function") else ""
 
@@ -212,12 +210,6 @@ class ChatHistory:
             return {**message, "tool_calls": values}
         return values[0]
 
-    def holds(self, message: Json) -> bool:
-        return False
-
-    def wrap(self, results: list[Json]) -> list[Json]:
-        return results
-
     def error(self, call: Object, text: str) -> Json:
         if field(call, "role") == "assistant":  # the old single call: its value is the message
             return {"role": "function", "name": field(as_dict(call.get("function_call")), "name"), "content": text}
@@ -230,12 +222,6 @@ class ChatHistory:
         role = field(message, "role")
         calls = as_list(message.get("tool_calls")) or as_dict(message.get("function_call"))
         return role in ("tool", "function") or bool(calls)
-
-    def is_partial(self, messages: list[Json]) -> bool:
-        return False
-
-    def joined(self, messages: list[Json]) -> list[Json]:
-        return messages
 
 
 HISTORY = ChatHistory()

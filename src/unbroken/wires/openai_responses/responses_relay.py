@@ -14,7 +14,7 @@ from unbroken.messages import Json
 from unbroken.transcript import Piece
 from unbroken.wires.http_api import HttpApi, Operation
 from unbroken.wires.openai_responses.responses_items import call_kind
-from unbroken.wires.raw_history import Relay, RelayedStream, StreamCheck, event_of, field
+from unbroken.wires.raw_history import RawHistory, Relay, RelayedStream, StreamCheck, event_of, field
 from unbroken.wires.values import Object, as_dict, as_list, as_text, dicts
 
 
@@ -259,9 +259,7 @@ _PAIRS: dict[str, tuple[str, Callable[[str], Object]]] = {
 _OUTPUTS = {output for output, _ in _PAIRS.values()}
 
 
-class ResponsesHistory:
-    unique = False
-
+class ResponsesHistory(RawHistory):
     def run(self, message: Json) -> str:
         fields = as_dict(message)
         type = field(fields, "type") or "message"
@@ -285,12 +283,6 @@ class ResponsesHistory:
     def build(self, message: Json, values: list[Json]) -> Json:
         return values[0]
 
-    def holds(self, message: Json) -> bool:
-        return False
-
-    def wrap(self, results: list[Json]) -> list[Json]:
-        return results
-
     def error(self, call: Object, text: str) -> Json:
         type, fields = _PAIRS[call["type"]]
         return {"type": type, "call_id": field(call, "call_id"), **fields(text)}
@@ -304,9 +296,6 @@ class ResponsesHistory:
     def is_partial(self, messages: list[Json]) -> bool:
         """A reference stands for an item that only the provider has, perhaps a call."""
         return any(field(as_dict(item), "type") == "item_reference" for item in messages)
-
-    def joined(self, messages: list[Json]) -> list[Json]:
-        return messages
 
 
 HISTORY = ResponsesHistory()
