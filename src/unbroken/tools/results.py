@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import unicodedata
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass, fields, is_dataclass
@@ -24,6 +23,7 @@ from pydantic_core import to_jsonable_python
 
 from unbroken.messages import Json, Media, Part, Text
 from unbroken.tools.toolbox import IterationFailed, drain
+from unbroken.transcript.shorten import without_middle
 
 RESULT_LIMIT = 50_000
 """Maximum characters of all text parts together."""
@@ -77,7 +77,8 @@ def to_parts(value: object, limit: int = RESULT_LIMIT, stopped: Stopped | None =
     parts = _parts(value, stopped)
     if not any(isinstance(part, Media) or part.text.strip() for part in parts):
         return (Text(NOTHING),)
-    return _cut(parts, limit)
+    total = sum(len(part.text) for part in parts if isinstance(part, Text))
+    return without_middle(parts, limit, "left out here") if total > limit else tuple(parts)
 
 
 def _parts(value: object, stopped: Stopped | None = None) -> list[Part]:
@@ -191,56 +192,3 @@ def _text_of_bytes(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return f"({len(value):,} bytes that are not text)"
-
-
-def _cut(parts: list[Part], limit: int) -> tuple[Part, ...]:
-    """Cuts the middle of the text if it is too long, because the end is often what matters."""
-    total = sum(len(part.text) for part in parts if isinstance(part, Text))
-    if total <= limit:
-        return tuple(parts)
-    whole = "".join(part.text for part in parts if isinstance(part, Text))
-    head = _before_cluster(whole, limit - limit // 2)
-    tail = _before_cluster(whole, total - limit // 2)
-    notice = f"\n\n[... {tail - head:,} characters left out here ...]\n\n"
-    kept: list[Part] = []
-    at = 0
-    for part in parts:
-        if isinstance(part, Media):
-            kept.append(part)
-            continue
-        start, at = at, at + len(part.text)
-        text = whole[start : min(at, head)] if start < head else ""
-        if start <= head < at:
-            text += notice
-        text += whole[max(start, tail) : at]
-        if text:
-            kept.append(Text(text, part.cache))
-    return tuple(kept)
-
-
-def _before_cluster(text: str, at: int) -> int:
-    """The place at or shortly before `at` that does not split a grapheme cluster."""
-    for place in range(at, max(at - 32, 0), -1):
-        if place >= len(text) or not _joined(text, place):
-            return place
-    return at
-
-
-def _joined(text: str, at: int) -> bool:
-    before, after = text[at - 1], text[at]
-    if before == "\u200d" or after == "\u200d":
-        return True
-    if "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff":
-        return True
-    if "\U0001f3fb" <= after <= "\U0001f3ff" or "\U000e0020" <= after <= "\U000e007f":
-        return True
-    if _is_flag(before) and _is_flag(after):
-        run = 0
-        while run < at and _is_flag(text[at - 1 - run]):
-            run += 1
-        return run % 2 == 1
-    return unicodedata.category(after) in ("Mn", "Mc", "Me")
-
-
-def _is_flag(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"

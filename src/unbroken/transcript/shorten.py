@@ -122,7 +122,7 @@ def _cut(result: ToolResult, line: int) -> ToolResult:
     if left and line - left < LEAST:
         parts, left = _without_media(parts, 0), 0
     if text + left - line >= _WORTH:
-        parts = _without_middle(parts, max(LEAST, line - left))
+        parts = without_middle(parts, max(LEAST, line - left), _WHY)
     return replace(result, content=parts, native=None)
 
 
@@ -145,12 +145,12 @@ def _called(media: Media) -> str:
     return f"{what} ({about})" if about else what
 
 
-def _without_middle(parts: tuple[Part, ...], kept: int) -> tuple[Part, ...]:
-    """The end is often what counts, so both ends are kept."""
+def without_middle(parts: Sequence[Part], kept: int, why: str) -> tuple[Part, ...]:
+    """The parts with this many characters of text. The end is often what matters, so both ends are kept."""
     whole = "".join(part.text for part in parts if isinstance(part, Text))
-    head = _seam(whole, kept - kept // 2)
-    tail = _seam(whole, len(whole) - kept // 2)
-    remark = f"\n\n[... {tail - head:,} characters {_WHY} ...]\n\n"
+    head = _before_cluster(whole, kept - kept // 2)
+    tail = _before_cluster(whole, len(whole) - kept // 2)
+    notice = f"\n\n[... {tail - head:,} characters {why} ...]\n\n"
     left: list[Part] = []
     at = 0
     for part in parts:
@@ -158,21 +158,38 @@ def _without_middle(parts: tuple[Part, ...], kept: int) -> tuple[Part, ...]:
             left.append(part)
             continue
         start, at = at, at + len(part.text)
-        text = whole[start : min(at, head)] + (remark if start <= head < at else "") + whole[max(start, tail) : at]
+        text = whole[start : min(at, head)] + (notice if start <= head < at else "") + whole[max(start, tail) : at]
         if text:
             left.append(Text(text, part.cache))
     return tuple(left)
 
 
-def _seam(text: str, at: int) -> int:
-    """A position at or a little before `at` that does not split a character."""
-    for place in range(at, max(at - 16, 0), -1):
-        if not {text[place - 1], text[place]} & {"\u200d"} and unicodedata.category(text[place]) not in _JOINED:
+def _before_cluster(text: str, at: int) -> int:
+    """The place at or shortly before `at` that does not split a grapheme cluster."""
+    for place in range(at, max(at - 32, 0), -1):
+        if place >= len(text) or not _joined(text, place):
             return place
     return at
 
 
-_JOINED = ("Mn", "Mc", "Me", "Sk")
+def _joined(text: str, at: int) -> bool:
+    before, after = text[at - 1], text[at]
+    if before == "\u200d" or after == "\u200d":
+        return True
+    if "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff":
+        return True
+    if "\U0001f3fb" <= after <= "\U0001f3ff" or "\U000e0020" <= after <= "\U000e007f":
+        return True
+    if _is_flag(before) and _is_flag(after):
+        run = 0
+        while run < at and _is_flag(text[at - 1 - run]):
+            run += 1
+        return run % 2 == 1
+    return unicodedata.category(after) in ("Mn", "Mc", "Me")
+
+
+def _is_flag(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
 
 
 # How long a history is, in characters: for estimates, if tokens are not reported.

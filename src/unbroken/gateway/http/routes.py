@@ -111,14 +111,11 @@ def check_body(route: Route, body: Object) -> None:
     items = cast("list[Object]", said)  # if the client is right
     if not items:
         raise InvalidRequest(f"`{field}` is empty: there is nothing to answer")
-    _check_types(body, http.fields, "")
-    types = http.message_fields
+    _check_types(body, http.fields)
     for at, message in enumerate(items):
         if type(message) is not dict:
             raise InvalidRequest(f"`{field}[{at}]` is not an object")
-        for name, value in message.items():
-            if value is not None and name in types and type(value) not in types[name]:
-                raise _wrong_type(f"{field}[{at}].{name}", types[name])
+        _check_types(message, http.message_fields, field, at)
         if mistake := http.mistake_in(message):
             raise InvalidRequest(f"`{field}[{at}]` {mistake}")
         if isinstance(parts := message.get(http.parts_field), list):
@@ -138,22 +135,21 @@ _TYPE_NAMES = {
 }
 
 
-def _check_types(fields: Object, types: Mapping[str, tuple[type, ...]], where: str) -> None:
-    """A field of another type would be dropped silently."""
+def _check_types(fields: Object, types: Mapping[str, tuple[type, ...]], where: str = "", at: int = 0) -> None:
+    """A field of another type would be dropped silently. `where` and `at` are the list that has this object, and its
+    place there."""
     for name, value in fields.items():
         if value is not None and name in types and type(value) not in types[name]:
-            raise _wrong_type(where + name, types[name])
-
-
-def _wrong_type(name: str, allowed: tuple[type, ...]) -> InvalidRequest:
-    names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
-    return InvalidRequest(f"`{name}` is not {' or '.join(names)}")
+            allowed = types[name]
+            names = [_TYPE_NAMES[each] for each in allowed if each is not int or float not in allowed]
+            path = f"{where}[{at}].{name}" if where else name
+            raise InvalidRequest(f"`{path}` is not {' or '.join(names)}")
 
 
 def _check_parts(http: HttpApi, parts: list[Json], where: str) -> None:
     for at, part in enumerate(parts):
         if isinstance(part, dict):
-            _check_types(cast("Object", part), http.part_fields, f"{where}[{at}].")
+            _check_types(cast("Object", part), http.part_fields, where, at)
         elif not (http.takes_texts and isinstance(part, str)):
             raise InvalidRequest(f"`{where}[{at}]` is not an object")
 
