@@ -79,7 +79,7 @@ def test_a_program_that_asks_somebody_needs_one_before_it_begins(tmp_path: Path)
     program = write(tmp_path, '@weather(city="Oslo") -> w\n/prompt/ Hello -> x')
     done = invoke("dph", "run", program, "-t", write_tools(tmp_path))
     assert done.exit_code == 2
-    assert "p.dph:2:1: no model is named, and this block asks one" in done.stderr
+    assert "p.dph:2:1: this block needs a model, and none was given" in done.stderr
     assert "call weather" not in done.stderr
 
 
@@ -105,9 +105,9 @@ def test_what_is_given_wrongly_is_said(tmp_path: Path) -> None:
     ("text", "code", "words"),
     [
         ("@weather(city='Oslo') -> w\n@fail(reason='no') -> x", 4, "p.dph:2:1: tool `fail` failed: no"),
-        ("5 -> n\n/for/ $x in $n:\n1 -> y\n/end/", 4, "p.dph:2:13: a loop goes through a list, and this is a number"),
+        ("5 -> n\n/for/ $x in $n:\n1 -> y\n/end/", 4, "p.dph:2:13: a loop needs a list, not a number"),
         ('/prompt/(model="nobody:x") Hi -> x', 2, "there is no provider `nobody`"),
-        ('/prompt/(output="json") Hi -> x', 4, "the answer does not fit"),
+        ('/prompt/(output="json") Hi -> x', 4, "the answer does not match"),
         ("/prompt/ Hi", 2, "p.dph:1:1: `/prompt/` never ends"),
         ("@weathr(city='x') -> x", 2, "did you mean `weather`?"),
     ],
@@ -156,7 +156,7 @@ def test_calls_that_need_an_approval_are_denied_and_yes_allows_them(tmp_path: Pa
     program, tools = write(tmp_path, '@delete(path="a") -> x'), write_tools(tmp_path)
     denied = invoke("dph", "run", program, "-t", tools)
     assert denied.exit_code == 4
-    assert "needs an approval, and nobody is there to give it (on_approval=, --yes)" in denied.stderr
+    assert "needs an approval, and nobody can be asked (on_approval=, --yes)" in denied.stderr
     assert invoke("dph", "run", program, "-t", tools, "--yes").stdout == "deleted a\n"
 
 

@@ -91,8 +91,8 @@ def test_a_text_that_only_begins_like_a_statement_stays_text(line: str) -> None:
     ("program", "words", "line"),
     [
         ("/prompt/ Hi -> x\n/prmpt/ z -> y", "did you mean `/prompt/`?", 2),
-        ("/prompt/ Hi\n/explor/ z -> y", "`/explor/` stands inside the text of the `/prompt/` of line 1", 2),
-        ("/prompt/ Hi -> a\n$a.answer", "this is no statement, so the arrow before it is text", 2),
+        ("/prompt/ Hi\n/explor/ z -> y", "`/explor/` is inside the text of the `/prompt/` in line 1", 2),
+        ("/prompt/ Hi -> a\n$a.answer", "this is not a statement, so the arrow before it is text", 2),
     ],
 )
 def test_what_follows_a_prompt_and_is_nearly_right_is_an_error_there(program: str, words: str, line: int) -> None:
@@ -266,7 +266,7 @@ def test_of_several_children_that_fail_all_are_named() -> None:
 
     with pytest.raises(ProgramFailed) as caught:
         run("/parallel/\n@fail(why='a') -> x\n@fail(why='b') -> y\n/end/", tools=[fail])
-    assert caught.value.message == "tool `fail` failed: a (and beside it, line 3: tool `fail` failed: b)"
+    assert caught.value.message == "tool `fail` failed: a (also: line 3: tool `fail` failed: b)"
 
 
 def test_what_children_said_is_known_after_them_in_their_order() -> None:
@@ -442,7 +442,7 @@ def test_what_a_tool_gives_and_is_no_value_is_told(program: str, given: Any) -> 
         """Give."""
         return given
 
-    with pytest.raises(ProgramFailed, match="what tool `give` gave is no value"):
+    with pytest.raises(ProgramFailed, match="the result of tool `give` is not a JSON value"):
         run(program, Call("give"), tools=[give])
 
 
@@ -509,7 +509,7 @@ def test_a_variable_that_is_no_value_is_refused(kind: str) -> None:
     circle: list[Any] = []
     circle.append(circle)
     given = {"circle": circle, "deep": _nested(5000), "odd": _Unwritable()}[kind]
-    with pytest.raises(UserError, match="the variable `x` is no value"):
+    with pytest.raises(UserError, match="the variable `x` is not a JSON value"):
         run("$x -> y", x=given)
     assert run("$x -> y", x={1: (2, 3)}).value == {"1": [2, 3]}
 

@@ -71,7 +71,7 @@ class Played:
         assert len(requests) == len(outcome.get("answers", []))
         for wanted, request in zip(outcome.get("prompts", []), requests, strict=False):
             said = _said(request, User)
-            assert said == wanted or (wanted.startswith("That does not fit") and said.startswith(wanted))
+            assert said == wanted or (wanted.startswith("That does not match the format") and said.startswith(wanted))
         for wanted, request in zip(outcome.get("systems", []), requests, strict=False):
             assert _said(request, System).startswith(wanted)
         for key, seen in (

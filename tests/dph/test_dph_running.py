@@ -386,7 +386,7 @@ def break_down(call: ToolCall) -> Approval:
         (deny, "denied: not today"),
         (wait, "a program cannot wait"),
         (break_down, "the phone is dead"),
-        (None, "nobody is there to give it"),
+        (None, "nobody can be asked"),
     ],
 )
 def test_without_an_approval_the_program_stops(on_approval: Any, words: str) -> None:
@@ -417,7 +417,7 @@ def test_an_explore_asks_for_approvals_and_goes_on_with_a_denial() -> None:
 
 def test_a_tool_of_a_client_cannot_be_called_by_a_program() -> None:
     ask = client_tool("ask_user", "Ask.", {"type": "object", "properties": {}})
-    assert "runs at a client" in failure("@ask_user() -> a", tools=[ask]).message
+    assert "runs in a client" in failure("@ask_user() -> a", tools=[ask]).message
     assert "a program cannot wait" in failure("/explore/ Go. -> a", Call("ask_user"), tools=[ask]).message
 
 
@@ -494,7 +494,7 @@ def test_a_block_may_name_its_model() -> None:
 
     result = run_virtual(run)
     assert [result.variables[name]["answer"] for name in "abc"] == ["small", "large", "large again"]
-    with pytest.raises(InvalidProgram, match=r'model="huge": no model has this name \(there are: large\)'):
+    with pytest.raises(InvalidProgram, match=r'model="huge": no model has this name \(the names are: large\)'):
         play('/prompt/(model="huge") Hi. -> a', models={"large": large})
     late = failure('"huge" -> which\n/prompt/(model="$which") Hi. -> a', models={"large": large})
     assert (late.place.line, late.variables) == (2, {"which": "huge"})

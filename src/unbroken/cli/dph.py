@@ -24,7 +24,7 @@ from unbroken.dph import InvalidProgram, Problem, Program, ProgramFailed, Progra
 from unbroken.dph.checking import check_program
 from unbroken.dph.evaluating import types_beside
 from unbroken.dph.parsing import read_source
-from unbroken.dph.problems import TOLD
+from unbroken.dph.problems import SHOWN
 from unbroken.dph.values import ToolCallFailed, read_json
 from unbroken.errors import AnswerInvalid, MissingKey, UnbrokenError, UnknownProvider, UserError
 from unbroken.messages import Json
@@ -138,14 +138,14 @@ def _run(
     )
 
     async def work() -> ProgramResult:
-        told = False
+        printed = False
         try:
             async for event in run:
-                if not told:
-                    told = True
+                if not printed:
+                    printed = True
                     _print_problems(run.warnings)
                 show.show(event)
-            if not told:
+            if not printed:
                 _print_problems(run.warnings)
         except asyncio.CancelledError:
             await run.aclose()
@@ -250,9 +250,9 @@ def _code(cause: BaseException | None) -> int:
 
 
 def _print_problems(problems: Sequence[Problem]) -> None:
-    for problem in problems[:TOLD]:
+    for problem in problems[:SHOWN]:
         mark = "warning: " if problem.kind == "warning" else ""
         where = f"{problem.place}: {mark}{problem.message}"
         typer.echo(clean(f"{where}\n{problem.place.drawn(problem.expected)}"), err=True)
-    if len(problems) > TOLD:
-        typer.echo(f"… and {len(problems) - TOLD} more", err=True)
+    if len(problems) > SHOWN:
+        typer.echo(f"… and {len(problems) - SHOWN} more", err=True)

@@ -1,5 +1,5 @@
-"""DPH: programs for language models in a language of their own. `run_program` runs one, `check_program` finds its
-mistakes before, `flags` has its switches. Docs: docs/dph.md."""
+"""DPH: a language for programs that use language models. `run_program` runs one, `check_program` finds mistakes without
+running it, `flags` has the feature flags. Docs: docs/dph.md."""
 
 from unbroken.dph import flags
 from unbroken.dph.checking import check_program

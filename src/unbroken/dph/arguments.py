@@ -1,6 +1,5 @@
-"""What may stand in the parentheses of a block: each argument a row, with the blocks that take it and what its value
-must be. Checked before a program runs where a value is written out, and again when it is known.
-"""
+"""The arguments of blocks: which blocks accept each argument, and what its value must be. A literal value is checked
+before the program runs, any other when it is known."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ MODES = ("tool_call", "prompt")
 EXECUTIONS = ("sequential", "parallel", "eager")
 OUTPUTS = ("json", "jsonl", "list_str")
 TYPED = "obj/"
-"""Before the name of a type in `output`."""
+"""The prefix of a type name in `output`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArgumentRule:
     blocks: tuple[str, ...]
-    wants: str
-    """In words, for an error."""
+    expects: str
+    """For error messages."""
     fits: Callable[[Any], bool]
 
 
@@ -65,24 +64,24 @@ def _is_output(value: Any) -> bool:
     return value in OUTPUTS or (isinstance(value, str) and value.startswith(TYPED) and len(value) > len(TYPED))
 
 
-ARGUMENTS: Mapping[str, Row] = {
-    "model": Row(_ALL, 'the name of a model, such as "openai:gpt-5"', _is_text),
-    "system_prompt": Row(_ALL, "a text", lambda value: isinstance(value, str)),
-    "history": Row(_ALL, 'true, false, or a list of {"role": …, "content": …}', _is_history),
-    "output": Row(("prompt", "explore"), 'one of "json", "jsonl", "list_str", "obj/Type"', _is_output),
-    "tools": Row(_TOOLED, "a list of names and patterns, such as [search, fs.*]", _are_names),
-    "mode": Row(("explore",), f"one of {', '.join(MODES)}", lambda value: value in MODES),
-    "tool_choice": Row(_TOOLED, '"auto", "required", "none" or the name of a tool', _is_text),
-    "multi_tool_calls": Row(("explore",), "true or false", _is_switch),
-    "tool_execution": Row(("explore",), f"one of {', '.join(EXECUTIONS)}", lambda value: value in EXECUTIONS),
-    "max_rounds": Row(("explore",), "a whole number from 0", _is_count),
-    "enable_skill_deduplicator": Row(("explore",), "true or false", _is_switch),
+ARGUMENTS: Mapping[str, ArgumentRule] = {
+    "model": ArgumentRule(_ALL, 'the name of a model, such as "openai:gpt-5"', _is_text),
+    "system_prompt": ArgumentRule(_ALL, "a text", lambda value: isinstance(value, str)),
+    "history": ArgumentRule(_ALL, 'true, false, or a list of {"role": …, "content": …}', _is_history),
+    "output": ArgumentRule(("prompt", "explore"), 'one of "json", "jsonl", "list_str", "obj/Type"', _is_output),
+    "tools": ArgumentRule(_TOOLED, "a list of names and patterns, such as [search, fs.*]", _are_names),
+    "mode": ArgumentRule(("explore",), f"one of {', '.join(MODES)}", lambda value: value in MODES),
+    "tool_choice": ArgumentRule(_TOOLED, '"auto", "required", "none" or the name of a tool', _is_text),
+    "multi_tool_calls": ArgumentRule(("explore",), "true or false", _is_switch),
+    "tool_execution": ArgumentRule(("explore",), f"one of {', '.join(EXECUTIONS)}", lambda value: value in EXECUTIONS),
+    "max_rounds": ArgumentRule(("explore",), "a whole number from 0", _is_count),
+    "enable_skill_deduplicator": ArgumentRule(("explore",), "true or false", _is_switch),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of a block with their values. None: it was not given."""
+    """The arguments of a block with their values. None if an argument was not given."""
 
     model: str | None = None
     system_prompt: str = ""
@@ -99,34 +98,35 @@ class Settings:
 
 
 def unknown(block: str, name: str) -> str:
-    """Why a block does not take an argument of this name, or nothing."""
-    row = ARGUMENTS.get(name)
-    if row is not None and block in row.blocks:
+    """The error message for an argument that a block does not accept; empty if it does."""
+    rule = ARGUMENTS.get(name)
+    if rule is not None and block in rule.blocks:
         return ""
     taken = [known for known, other in ARGUMENTS.items() if block in other.blocks]
     close = difflib.get_close_matches(name, taken, n=1)
-    meant = f"did you mean `{close[0]}`?" if close else f"it takes: {', '.join(taken)}"
-    return f"`/{block}/` takes no argument `{name}`; {meant}"
+    meant = f"did you mean `{close[0]}`?" if close else f"it accepts: {', '.join(taken)}"
+    return f"`/{block}/` has no argument `{name}`; {meant}"
 
 
 def unfit(name: str, value: Json) -> str:
-    """Why an argument cannot have this value, or nothing."""
-    row = ARGUMENTS[name]
-    if row.fits(value):
+    """The error message for a value that an argument cannot have; empty if it can."""
+    rule = ARGUMENTS[name]
+    if rule.fits(value):
+        return ""
         return ""
     shown = repr(value)[:60] if isinstance(value, str | int | float) else kind_of(value)
-    return f"`{name}` is {row.wants}, and this is {shown}"
+    return f"`{name}` must be {rule.expects}, not {shown}"
 
 
-# Variables in texts: `$name`, `$name.key` and `$name[0]` are replaced in prompts and in quoted texts. What is not
-# known stays as it is written, because a text may speak of `$HOME` or of `$5`.
+# Variables in texts: `$name`, `$name.key` and `$name[0]` are replaced in prompts and in quoted strings. Unknown
+# variables stay as they are, because a text may contain `$HOME` or `$5`.
 
 
 _STEP = re.compile(r"\.(" + NAME + r")|\[(-?\d{1,9})\]|\[\"([^\"\n]*)\"\]|\['([^'\n]*)'\]")
 
 
 class TooLong(ValueError):
-    """A text beyond all measure."""
+    """The text becomes too long."""
 
 
 def fill(text: str, variables: Mapping[str, Json]) -> str:
@@ -139,7 +139,7 @@ def fill(text: str, variables: Mapping[str, Json]) -> str:
         at = found.end()
         size += len(parts[-1])
         if size > LARGEST:
-            raise TooLong("the text gets too long with its variables")
+            raise TooLong("the text becomes too long with its variables")
     return "".join([*parts, text[at:]])
 
 
@@ -154,7 +154,7 @@ def _filled(found: re.Match[str], variables: Mapping[str, Json]) -> str:
             value = step_into(value, int(key) if step[2] else key)
         except Missing:
             if isinstance(value, dict | list):
-                return found.group()  # it was meant to be there: the text shows what was asked for
-            break  # a text or a number has no keys: `$file.txt` is a name and an ending
+                return found.group()  # a key was expected: leave the variable in the text
+            break  # a string or a number has no keys: `$file.txt` is a name and a file extension
         taken = step.end()
     return in_text(value) + rest[taken:]

@@ -1,6 +1,5 @@
 """The blocks that ask a model: `/prompt/`, `/explore/`, `/judge/`. Each is a run of an `Agent` with the settings of the
-block; the language's own defaults stand here, and nothing of the loop.
-"""
+block. This module has the defaults of the language; the loop is the agent's."""
 
 from __future__ import annotations
 
@@ -36,77 +35,80 @@ QUOTED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BlockResult:
     """The result of a block."""
 
     value: Json
     messages: tuple[Message, ...]
-    """What was said, for blocks with `history=true` that come after it."""
+    """The history, for later blocks with `history=true`."""
     stop_reason: str
 
 
 async def ask_prompt(
-    text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
-) -> Asked:
-    """One request without tools."""
-    return await _Asking(settings, said, block, environment).ask(text, Toolbox())
+    text: str, settings: Settings, history: Sequence[Message], block: BlockRun, environment: Environment
+) -> BlockResult:
+    """Sends one request without tools."""
+    return await _Asking(settings, history, block, environment).ask(text, Toolbox())
 
 
 async def ask_explore(
-    text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
-) -> Asked:
-    """The tool loop, until the model stops calling."""
+    text: str, settings: Settings, history: Sequence[Message], block: BlockRun, environment: Environment
+) -> BlockResult:
+    """Runs the tool loop until the model stops calling tools."""
     tools = choose_tools(environment.toolbox, settings.tools)
-    return await _Asking(settings, said, block, environment).ask(text, tools)
+    return await _Asking(settings, history, block, environment).ask(text, tools)
 
 
 async def ask_judge(
-    text: str, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment
-) -> Asked:
-    """One request in which the model may choose one tool: its result is the block's value. No request follows."""
+    text: str, settings: Settings, history: Sequence[Message], block: BlockRun, environment: Environment
+) -> BlockResult:
+    """Sends one request in which the model may choose one tool. Its result is the value of the block; no other request
+    follows."""
     tools = choose_tools(environment.toolbox, settings.tools)
-    asking = _Asking(settings, said, block, environment)
-    chosen = Toolbox(*(environment.keep(tool) for tool in tools))
+    asking = _Asking(settings, history, block, environment)
+    chosen = Toolbox(*(environment.keep_values(tool) for tool in tools))
     result = await asking.run(text, chosen, None, {"final_answer": False}, several_calls=False, limits=Limits(rounds=1))
     if not result.calls:
-        return Asked(result.text, result.messages, result.stop_reason)
+        return BlockResult(result.text, result.messages, result.stop_reason)
     call = result.calls[0]
     if call.error:
         why = call.result.text.removeprefix("Error: ")
-        raise ToolCallFailed(f"the model chose `{call.name}`, and that failed: {why}")
+        raise ToolCallFailed(f"the model chose `{call.name}`, which failed: {why}")
     value = kept_value(call.result)
-    return Asked(value, (*result.messages, Assistant(in_text(value))), "answered")
+    return BlockResult(value, (*result.messages, Assistant(in_text(value))), "answered")
 
 
 class _Asking:
-    def __init__(self, settings: Settings, said: Sequence[Message], block: BlockRun, environment: Environment) -> None:
+    def __init__(
+        self, settings: Settings, history: Sequence[Message], block: BlockRun, environment: Environment
+    ) -> None:
         self._settings = settings
         self._block = block
         self._environment = environment
-        self._history = _history(settings.history, said)
+        self._history = _history(settings.history, history)
 
-    async def ask(self, text: str, tools: Toolbox) -> Asked:
+    async def ask(self, text: str, tools: Toolbox) -> BlockResult:
         form = self._settings.output
         output = output_of(form, self._environment.types) if form is not None else None
         result = await self.run(text, tools, output)
         if output is None:
-            return Asked(self._answer(result), result.messages, result.stop_reason)
+            return BlockResult(self._answer(result), result.messages, result.stop_reason)
         try:
             value = output.read(result.text)
         except DoesNotFit as problem:
             self._history = result.messages
-            # Only the answer is to be corrected: no tools are called for it.
+            # Only the answer has to be corrected: no tools are needed.
             choice = "none" if len(tools) else None
             policy = {"choice": choice, "on_all_failed": "continue"}
             result = await self.run(correction(problem, output), tools, output, policy)
             try:
                 value = output.read(result.text)
             except DoesNotFit as again:
-                said = result.text[:QUOTED]
+                answer = result.text[:QUOTED]
                 raise AnswerInvalid(
-                    f'the answer does not fit output="{form}", also when told so: {again}. It was: {said!r}'
+                    f'the answer does not match output="{form}", even after a correction: {again}. It was: {answer!r}'
                 ) from None
-        return Asked(value, result.messages, result.stop_reason)
+        return BlockResult(value, result.messages, result.stop_reason)
 
     async def run(
         self,
@@ -127,8 +129,8 @@ class _Asking:
             several = flags.is_enabled(flags.ENABLE_PARALLEL_TOOL_CALLS)
         rounds = settings.max_rounds
         usual: dict[str, Any] = {
-            # With one call at a time a single failure would end it: the model reads the error instead, and may do
-            # better.
+            # With one call at a time a single failure would end the block: instead the model reads the error and may
+            # correct its call.
             "on_all_failed": "continue" if settings.mode == "prompt" else "stop",
             "choice": settings.tool_choice,
             "share_all": True,
@@ -149,13 +151,13 @@ class _Asking:
         instructions = settings.system_prompt
         if output is not None:
             instructions = f"{instructions}\n\n{output.instruction}" if instructions.strip() else output.instruction
-        options: Options = {"deps": environment.deps, "history": self._history, "sinks": (self._tell,)}
+        options: Options = {"deps": environment.deps, "history": self._history, "sinks": (self._emit,)}
         result = await Agent(model, tools, instructions, **arguments).run(text, **options)
         environment.usage += result.usage
         environment.requests += result.requests
         if result.pending:
             names = ", ".join(f"`{call.name}`" for call in result.pending)
-            raise UserError(f"{names} waits for somebody outside, and a program cannot wait")
+            raise UserError(f"{names} waits for an answer from outside, and a program cannot wait")
         return result
 
     def _answer(self, result: Result) -> Answer:
@@ -169,14 +171,14 @@ class _Asking:
             ]
         return answer
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         if isinstance(event, ToolCallsDetected) and self._block.kind == "explore":
             names = ", ".join(event.names)
             LOG.debug("explore[%s] detected %d tool calls: [%s]", self._block.name, event.count, names)
-        elif isinstance(event, RunFailed):  # there is no result that has what it spent
+        elif isinstance(event, RunFailed):  # there is no result with its usage
             self._environment.usage += Usage(**event.usage)
             self._environment.requests += event.requests
-        self._environment.tell(InBlock(self._block, event))
+        self._environment.emit(InBlock(self._block, event))
 
 
 class RunOnce(Middleware):
@@ -198,43 +200,43 @@ class RunOnce(Middleware):
         return result
 
 
-def _history(wanted: bool | list[dict[str, str]], said: Sequence[Message]) -> tuple[Message, ...]:
+def _history(wanted: bool | list[dict[str, str]], history: Sequence[Message]) -> tuple[Message, ...]:
     if isinstance(wanted, bool):
-        return tuple(said) if wanted else ()
+        return tuple(history) if wanted else ()
     roles: dict[str, Callable[[str], Message]] = {"user": User.of, "assistant": Assistant, "system": System.of}
     return tuple(roles[message["role"]](message["content"]) for message in wanted)
 
 
-ASK: dict[str, Callable[[str, Settings, Sequence[Message], BlockRun, Environment], Awaitable[Asked]]] = {
+ASK: dict[str, Callable[[str, Settings, Sequence[Message], BlockRun, Environment], Awaitable[BlockResult]]] = {
     "prompt": ask_prompt,
     "explore": ask_explore,
     "judge": ask_judge,
 }
 
 
-# `@tool(…)`: a tool that the program itself calls. It runs as a model's call would (arguments are checked, its time-out
-# counts, the approver is asked), but its value stays a value, and its failure ends the program.
+# `@tool(…)`: a tool that the program itself calls. It runs like a call of a model (arguments are checked, its time-out
+# applies, the approver is asked), but its value stays a value, and its failure ends the program.
 
 
 async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, environment: Environment) -> Json:
-    """The value that the tool returns."""
+    """Calls a tool and returns its value."""
     tool = environment.toolbox.get(name)
     assert tool is not None  # the caller has checked
     if tool.function is None:
-        raise ToolCallFailed(f"tool `{name}` runs at a client, and a program has none; call it in an /explore/")
-    toolbox = Toolbox(environment.keep(tool))
-    # A tool may change its arguments, but must not change a variable by that.
+        raise ToolCallFailed(f"tool `{name}` runs in a client, and a program has none; use it in an /explore/")
+    toolbox = Toolbox(environment.keep_values(tool))
+    # A tool may change its arguments, which must not change a variable.
     call = ToolCall(f"call_{block.number}", name, _fitted(tool, deepcopy(arguments)))
     prepared = await _approved(prepare(call, toolbox), toolbox, environment)
     if prepared.refusal:
         raise ToolCallFailed(prepared.refusal)
 
-    def tell(event: Event) -> None:
-        environment.tell(InBlock(block, event))
+    def emit(event: Event) -> None:
+        environment.emit(InBlock(block, event))
 
     emitter = Emitter(environment.run, environment.clock)
-    emitter.listen(as_middleware([tell]))
-    told = block.number, call.id, name
+    emitter.listen(as_middleware([emit]))
+    about = block.number, call.id, name
     context = CallContext(
         environment.run,
         0,
@@ -248,22 +250,22 @@ async def call_tool(name: str, arguments: dict[str, Json], block: BlockRun, envi
         say=emitter.emit,
     )
     caller = ToolCaller(toolbox, environment.clock, environment.results)
-    emitter.emit(CallWritten, *told, call.arguments)
-    emitter.emit(CallStarted, *told, prepared.call.arguments)
+    emitter.emit(CallWritten, *about, call.arguments)
+    emitter.emit(CallStarted, *about, prepared.call.arguments)
     started = environment.clock.elapsed()
     try:
         result = await caller(prepared.call, context)
     finally:
         context.ended = True
     took = environment.clock.elapsed() - started
-    emitter.emit(CallFinished, *told, took, result.error, result.text, result.outcome)
+    emitter.emit(CallFinished, *about, took, result.error, result.text, result.outcome)
     if result.error:
         raise ToolCallFailed(f"tool `{name}` failed: {result.text.removeprefix('Error: ')}")
     return kept_value(result)
 
 
 def _fitted(tool: Tool, arguments: dict[str, Json]) -> dict[str, Json]:
-    """If a tool takes a text, the value of a block is replaced by its answer."""
+    """If a parameter of the tool is a string, the value of a block is replaced by its answer."""
     wanted: Mapping[str, Json] = tool.spec.parameters.get("properties") or {}
     return {
         name: in_text(value) if isinstance(value, Answer) and wanted.get(name, {}).get("type") == "string" else value
@@ -272,20 +274,20 @@ def _fitted(tool: Tool, arguments: dict[str, Json]) -> dict[str, Json]:
 
 
 async def _approved(prepared: Prepared, toolbox: Toolbox, environment: Environment) -> Prepared:
-    """The call as it may run. What a person refuses ends the program, as any failure does."""
+    """The call as it may run. A denial ends the program, like any failure."""
     if prepared.refusal or not prepared.asks:
         return prepared
     name = prepared.call.name
     if environment.on_approval is None:
         return replace(
-            prepared, refusal=f"tool `{name}` needs an approval, and nobody is there to give it (on_approval=, --yes)"
+            prepared, refusal=f"tool `{name}` needs an approval, and nobody can be asked (on_approval=, --yes)"
         )
     match await ask(environment.on_approval, prepared.call):
         case Allow():
             return prepared
         case Deny(reason):
-            return replace(prepared, refusal=f"the call of `{name}` was denied{f': {reason}' if reason else ''}")
+            return replace(prepared, refusal=f"the call to `{name}` was denied{f': {reason}' if reason else ''}")
         case Edit(arguments):
             return prepare(replace(prepared.call, arguments=arguments), toolbox)
         case Wait():
-            return replace(prepared, refusal=f"the call of `{name}` waits for an approval, and a program cannot wait")
+            return replace(prepared, refusal=f"the call to `{name}` waits for an approval, and a program cannot wait")

@@ -1,5 +1,5 @@
-"""Finds what is wrong with a program before it runs, so that nothing is asked and paid for in vain: unknown tools,
-unknown and unfit arguments, variables that nothing sets, programs that are not there. It runs nothing."""
+"""Finds mistakes in a program before it runs, so that no model is asked and paid for in vain: unknown tools, unknown or
+invalid arguments, variables that are never set, programs that do not exist. It runs nothing."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def check_program(
 
 @dataclass(slots=True)
 class _Names:
-    """Names that may be set at a place: those of its own block, and those around it. No block copies what is around
-    it: a program may set many."""
+    """Names that may be set at a position: those of the current block, and those of the blocks around it. A block does
+    not copy the outer names, because a program may set many."""
 
     own: set[str]
     around: _Names | None = None
@@ -86,7 +86,7 @@ class _Names:
         return _Names(set(), self)
 
     def take(self, others: Iterable[_Names]) -> None:
-        """What may be set in them may be set from here on."""
+        """Adds the names that may be set in `others`."""
         for names in others:
             self.own |= names.own
 
@@ -98,15 +98,15 @@ class _Checker:
     types: Mapping[str, Any] | None
     library: Library
     checked: dict[str, set[str]]
-    """Programs that were checked, with the variables that they get."""
+    """The programs that were checked, with the variables that they are given."""
     waiting: list[tuple[Program, set[str]]]
-    """Programs that are called, and are checked next."""
+    """The programs that are called, and have to be checked next."""
     has_model: bool
-    """Is there a default model?"""
+    """Whether there is a default model."""
     models: Collection[str] | None
-    """The names that blocks may use for others."""
+    """The names that blocks may use for other models."""
     called: bool
-    """By another program, which gives it its variables."""
+    """Whether it is called by another program, which passes its variables."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def check(self, variables: set[str]) -> list[Problem]:
@@ -116,11 +116,11 @@ class _Checker:
     def _way_out(self, name: str) -> str:
         return f"expected a variable that is set, or {'an argument of the call' if self.called else f'-v {name}=…'}"
 
-    def _say(self, at: int, message: str, expected: str = "", kind: Literal["error", "warning"] = "error") -> None:
+    def _report(self, at: int, message: str, expected: str = "", kind: Literal["error", "warning"] = "error") -> None:
         self.problems.append(Problem(self.program.source.place(at), message, expected, kind))
 
     def _statements(self, statements: Iterable[Statement], known: _Names) -> None:
-        """`known` grows by what may be set."""
+        """Names that may be set are added to `known`."""
         for statement in statements:
             self._statement(statement, known)
 
@@ -154,7 +154,7 @@ class _Checker:
                 assert_never(statement)
 
     def _parallel(self, statement: Parallel, known: _Names) -> None:
-        """Children do not see what the others set."""
+        """Children do not see what other children set."""
         setters: dict[str, Statement] = {}
         children = [known.inside() for _ in statement.body]
         for child, inside in zip(statement.body, children, strict=True):
@@ -163,9 +163,9 @@ class _Checker:
                 other = setters.setdefault(target.name, child)
                 if other is not child and not target.append:
                     line = self.program.source.place(other.at).line
-                    self._say(
+                    self._report(
                         target.at,
-                        f"`{target.name}` is set by two children of /parallel/ (line {line} too): the later one counts",
+                        f"`{target.name}` is set by two children of /parallel/ (also in line {line}): the last wins",
                         "expected another name, or `>>`",
                         "warning",
                     )
@@ -174,18 +174,18 @@ class _Checker:
     def _refuse_constant_items(self, statement: For) -> None:
         if isinstance(statement.items, Constant | Quoted):
             value = statement.items.value if isinstance(statement.items, Constant) else statement.items.text
-            message = f"a loop goes through a list, and this is {kind_of(value)}"
-            self._say(statement.items.at, message, "expected a list")
+            message = f"a loop needs a list, not {kind_of(value)}"
+            self._report(statement.items.at, message, "expected a list")
 
     def _block(self, block: Block, known: _Names) -> None:
         for argument in block.arguments:
             if problem := unknown(block.kind, argument.name):
-                self._say(argument.at, problem, "expected another argument")
+                self._report(argument.at, problem, "expected another argument")
                 continue
             self._value(argument.value, known)
             self._argument(argument)
         if not self.has_model and not any(argument.name == "model" for argument in block.arguments):
-            self._say(block.at, NO_MODEL, "expected model=…")
+            self._report(block.at, NO_MODEL, "expected model=…")
         self._choice(block)
         self._text(block, known)
 
@@ -193,62 +193,64 @@ class _Checker:
         try:
             value = evaluate(argument.value, {})
         except CannotEvaluate:
-            return  # only the run knows
+            return  # known only at run time
         if isinstance(argument.value, Quoted) and "$" in argument.value.text:
             return
         if problem := unfit(argument.name, value):
-            self._say(argument.value.at, problem, "expected another value")
+            self._report(argument.value.at, problem, "expected another value")
         elif argument.name == "tools" and self.tools is not None and isinstance(argument.value, ListOf):
             for item, name in zip(argument.value.items, value, strict=True):
                 if problem := no_such_tool(self.tools, name):
-                    self._say(item.at, problem, "expected a tool that there is")
+                    self._report(item.at, problem, "expected an existing tool")
         elif argument.name == "model" and self.models is not None and ":" not in value and value not in self.models:
-            self._say(argument.value.at, no_such_model(value, self.models), "expected another model")
+            self._report(argument.value.at, no_such_model(value, self.models), "expected another model")
         elif argument.name == "output" and value.startswith(TYPED):
             name = value.removeprefix(TYPED)
             if self.types is not None and name not in self.types:
-                self._say(argument.value.at, f"there is no type `{name}`", "expected a type defined beside the tools")
+                self._report(
+                    argument.value.at, f"there is no type `{name}`", "expected a type defined beside the tools"
+                )
 
     def _choice(self, block: Block) -> None:
-        """A tool that must be called is one of the block's."""
+        """A tool that must be called has to be one of the block's tools."""
         written = {argument.name: argument.value for argument in block.arguments}
         choice, wanted = written.get("tool_choice"), written.get("tools", ListOf(0, (Word(0, "*"),)))
         if self.tools is None or not isinstance(choice, Quoted) or not isinstance(wanted, ListOf):
             return
         names = [item.text for item in wanted.items if isinstance(item, Word | Quoted)]
         if "$" in choice.text or len(names) != len(wanted.items):
-            return  # only the run knows
+            return  # known only at run time
         chosen = Toolbox(*(tool for tool in self.tools if any(fnmatchcase(tool.name, name) for name in names)))
         if problem := no_such_choice(choice.text, chosen):
-            self._say(choice.at, problem, "expected one of them")
+            self._report(choice.at, problem, "expected one of them")
 
     def _text(self, block: Block, known: _Names) -> None:
-        told: set[str] = set()
+        reported: set[str] = set()
         for at, name, _ in names_in(block.text):
-            if name not in known and name not in told:
-                told.add(name)
-                message = f"`${name}` is not set before this, and stays in the text as it is written"
-                self._say(block.text_at + at, message, self._way_out(name), "warning")
+            if name not in known and name not in reported:
+                reported.add(name)
+                message = f"`${name}` is not set before this, so the text keeps `${name}` itself"
+                self._report(block.text_at + at, message, self._way_out(name), "warning")
         began = self.program.source.place(block.at).line
         for at, line in lines_outside_fences(block.text):
             stripped = line.lstrip()
             name = stripped[1:].partition("(")[0].strip() if stripped.startswith("@") and "(" in stripped else ""
             if name and self.tools is not None and name in self.tools:
-                self._say(
+                self._report(
                     block.text_at + at + len(line) - len(stripped),
-                    f"this looks like a call, but is text of the `/{block.kind}/` of line {began}",
-                    "expected `-> name` before it, if it is none",
+                    f"this looks like a call, but is part of the text of the `/{block.kind}/` in line {began}",
+                    "expected `-> name` before it, if it is a call",
                     "warning",
                 )
                 return
         source = self.program.source
         ends_beside = source.place(block.text_at + len(block.text)).line == source.place(block.target.at).line
         for at in swallowed(block.text) if ends_beside else ():
-            self._say(
+            self._report(
                 block.text_at + at,
-                f"this line ends like a prompt, but is text of the `/{block.kind}/` of line {began}: "
+                f"this line ends like a prompt, but is part of the text of the `/{block.kind}/` in line {began}: "
                 "no statement follows it",
-                "expected a statement after it, or an arrow on a line of its own at the end of the text",
+                "expected a statement after it, or an arrow on a separate line at the end of the text",
                 "warning",
             )
 
@@ -265,53 +267,53 @@ class _Checker:
             self.problems += error.problems
             return
         except UserError as error:
-            self._say(call.at, str(error), "expected a program that can be read")
+            self._report(call.at, str(error), "expected a program that can be read")
             return
         if program is not None:
             used = names_used(program)
             for argument in call.arguments:
                 if argument.name not in used:
-                    message = f"{program.source.name} makes no use of `{argument.name}`"
-                    self._say(argument.at, message, "expected a variable of that program", "warning")
+                    message = f"{program.source.name} does not use `{argument.name}`"
+                    self._report(argument.at, message, "expected a variable of that program", "warning")
             self._program(program, {argument.name for argument in call.arguments})
         elif self.tools is not None:
             problem = no_such_tool(self.tools, call.name)
-            self._say(
+            self._report(
                 call.at,
                 f"{problem}; and there is no program {call.name}.dph beside this one",
                 "expected a tool or a program",
             )
 
     def _bind(self, call: CallStatement, tool: Tool) -> None:
-        """Literal values can be checked against the tool's types now."""
+        """Checks literal values against the types of the tool."""
         if any("$" in part.text for each in call.arguments for part in parts(each.value) if isinstance(part, Quoted)):
             return
         try:
             tool.signature.bind({each.name: evaluate(each.value, {}) for each in call.arguments})
         except CannotEvaluate:
-            pass  # only the run knows
+            pass  # known only at run time
         except ArgumentsDoNotFit as error:
-            self._say(call.at, f"the arguments of `{call.name}` do not fit: {error}", "expected other values")
+            self._report(call.at, f"the arguments of `{call.name}` do not fit: {error}", "expected other values")
 
     def _tool_arguments(self, call: CallStatement, parameters: Mapping[str, Any]) -> bool:
-        """Is something wrong with their names?"""
-        told = len(self.problems)
+        """Checks the names of the arguments. Returns whether there is a problem."""
+        before = len(self.problems)
         properties: Mapping[str, Any] = parameters.get("properties") or {}
         open_ended = parameters.get("additionalProperties") not in (None, False)
         given = {argument.name for argument in call.arguments}
         for argument in call.arguments:
             if argument.name not in properties and not open_ended:
-                takes = f"it takes: {', '.join(properties)}" if properties else "it takes none"
-                self._say(
+                takes = f"it accepts: {', '.join(properties)}" if properties else "it accepts none"
+                self._report(
                     argument.at,
-                    f"tool `{call.name}` takes no argument `{argument.name}`; {takes}",
+                    f"tool `{call.name}` has no argument `{argument.name}`; {takes}",
                     "expected another name",
                 )
         missing = [name for name in parameters.get("required") or () if name not in given]
         if missing:
             names = ", ".join(f"`{name}`" for name in missing)
-            self._say(call.at, f"tool `{call.name}` needs {names}", f"expected {missing[0]}=…")
-        return len(self.problems) > told
+            self._report(call.at, f"tool `{call.name}` needs {names}", f"expected {missing[0]}=…")
+        return len(self.problems) > before
 
     def _program(self, program: Program, given: set[str]) -> None:
         name = program.source.name
@@ -325,9 +327,9 @@ class _Checker:
         """In the arguments of blocks and tools an unset variable stays as written."""
         for variable in each_once(variables(value)):
             if variable.name not in known:
-                self._say(
+                self._report(
                     variable.at,
-                    f"`${variable.name}` is not set before this, and stands for its own text",
+                    f"`${variable.name}` is not set before this, so its own text is used",
                     self._way_out(variable.name),
                     "warning",
                 )
@@ -336,7 +338,7 @@ class _Checker:
     def _expression(self, expression: Expression, known: _Names) -> None:
         for variable in each_once(variables(expression)):
             if variable.name not in known:
-                self._say(
+                self._report(
                     variable.at,
                     f"`${variable.name}` is not set before this",
                     self._way_out(variable.name),
@@ -344,11 +346,11 @@ class _Checker:
         self._quoted(expression, known)
 
     def _quoted(self, expression: Expression, known: _Names) -> None:
-        told: set[str] = set()
+        reported: set[str] = set()
         for part in parts(expression):
             if isinstance(part, Quoted):
                 for _, name, _ in names_in(part.text):
-                    if name not in known and name not in told:
-                        told.add(name)
-                        message = f"`${name}` is not set before this, and stays in the text as it is written"
-                        self._say(part.at, message, self._way_out(name), "warning")
+                    if name not in known and name not in reported:
+                        reported.add(name)
+                        message = f"`${name}` is not set before this, so the text keeps `${name}` itself"
+                        self._report(part.at, message, self._way_out(name), "warning")

@@ -1,6 +1,5 @@
-"""What an expression comes to. A closed list of operators over JSON values (functions stand in `functions`): nothing of
-Python can be reached from a program, and nothing is run that is not written here.
-"""
+"""Evaluates expressions. The operators work on JSON values only (functions are in `functions`): a program cannot reach
+Python, and runs nothing that is not written here."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ from unbroken.trajectory.recorder import Recorder
 
 
 class CannotEvaluate(Exception):
-    """An evaluation error, with the place of the invalid part."""
+    """An evaluation error, with the position of the invalid part."""
 
     def __init__(self, at: int, message: str) -> None:
         super().__init__(message)
@@ -62,13 +61,13 @@ class CannotEvaluate(Exception):
 
 
 def evaluate(expression: Expression, variables: Mapping[str, Json], *, as_written: bool = False) -> Json:
-    """Its value. A variable that is not set cannot be evaluated; with `as_written` it stays as its own text, as in the
-    arguments of blocks and tools."""
+    """The value of an expression. An unset variable raises `CannotEvaluate`; with `as_written` its value is its own
+    text instead, as in the arguments of blocks and tools."""
     match expression:
         case Constant():
             return expression.value
         case Quoted():
-            return _guarded(expression.at, "the text", lambda: _spent(variables, fill(expression.text, variables)))
+            return _guarded(expression.at, "the string", lambda: _spent(variables, fill(expression.text, variables)))
         case Word():
             return expression.text
         case Variable():
@@ -109,7 +108,7 @@ def _unary(expression: Unary, variables: Mapping[str, Json]) -> Json:
     if expression.operator == "not":
         return not bool(value)
     if not is_number(value):
-        raise CannotEvaluate(expression.at, f"`-` needs a number, and this is {kind_of(value)}")
+        raise CannotEvaluate(expression.at, f"`-` needs a number, not {kind_of(value)}")
     return -value
 
 
@@ -144,14 +143,14 @@ def _apply(expression: Applied, variables: Mapping[str, Json]) -> Json:
 
 
 def _spent(variables: Mapping[str, Json], value: Json, deep: bool = False) -> Json:
-    """The value; in a running program its size is counted as work."""
+    """Returns the value, after counting its size as work of the running program."""
     if isinstance(variables, Scope):
         variables.spend(value, deep)
     return value
 
 
 def _operate(node: Binary, left: Json, right: Json, variables: Mapping[str, Json]) -> Json:
-    # Compared or joined with a text, the value of a block is its answer.
+    # If the value of a block is compared or concatenated with a string, its answer is used.
     if isinstance(left, str) and isinstance(right, Answer):
         right = in_text(right)
     elif isinstance(left, Answer) and (isinstance(right, str) or node.operator in ("in", "not in")):
@@ -190,20 +189,20 @@ def _add(left: Json, right: Json) -> Json:
 def _numbers(operator: str, left: Json, right: Json, work: Callable[[], Json]) -> Json:
     for value in (left, right):
         if not is_number(value):
-            raise TypeError(f"needs numbers, and one side is {kind_of(value)}")
+            raise TypeError(f"needs numbers, not {kind_of(value)}")
     return bounded(work())
 
 
 def _divide(left: Json, right: Json, work: Callable[[], Json]) -> Json:
     if is_number(right) and right == 0:
-        raise ValueError("nothing can be divided by 0")
+        raise ValueError("division by 0")
     return _numbers("/", left, right, work)
 
 
 def _order(left: Json, right: Json, compare: Callable[[Any, Any], bool]) -> bool:
     if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
         return compare(left, right)
-    raise TypeError(f"{kind_of(left)} and {kind_of(right)} have no order; compare numbers, or texts")
+    raise TypeError(f"{kind_of(left)} and {kind_of(right)} cannot be ordered; compare numbers or strings")
 
 
 def _contains(whole: Json, part: Json) -> bool:
@@ -214,8 +213,8 @@ def _contains(whole: Json, part: Json) -> bool:
     if isinstance(whole, dict) and isinstance(part, str):
         return part in whole
     if isinstance(whole, str | dict):
-        raise TypeError(f"in {kind_of(whole)} a text is looked for, and this is {kind_of(part)}")
-    raise TypeError(f"nothing is looked for in {kind_of(whole)}; use a text, a list or an object")
+        raise TypeError(f"{kind_of(whole)} can only contain a string, not {kind_of(part)}")
+    raise TypeError(f"{kind_of(whole)} contains nothing; use a string, a list or an object")
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Json]] = {
@@ -236,11 +235,10 @@ _OPERATORS: dict[str, Callable[[Any, Any], Json]] = {
 }
 
 
-# The environment of a program: its models, tools and listeners. Programs that it calls share it; variables are kept
-# elsewhere (`scope`).
+# The environment of a program: its models, tools and sink. Programs that it calls share it; variables are in `Scope`.
 
 
-NO_MODEL = "no model is named, and this block asks one; give one to the program (--model), or say model= here"
+NO_MODEL = "this block needs a model, and none was given; give one to the program (--model), or write model= here"
 CHOICES = ("auto", "required", "none")
 
 
@@ -251,7 +249,7 @@ class Environment:
     toolbox: Toolbox
     models: Mapping[str, Model]
     types: Mapping[str, Any]
-    tell: ProgramSink
+    emit: ProgramSink
     clock: Clock
     on_approval: OnApproval | None = None
     deps: Any = None
@@ -260,26 +258,26 @@ class Environment:
     usage: Usage = field(default_factory=Usage)
     requests: int = 0
     programs: int = 0
-    """Programs that were called, and still run."""
+    """Called programs that are still running."""
     steps: int = 0
-    """What was done since others had their turn."""
-    _kept: dict[str, Tool] = field(default_factory=dict[str, Tool])
-    """Tools whose values are kept, by name."""
+    """Work done since other tasks last had a turn."""
+    _with_values: dict[str, Tool] = field(default_factory=dict[str, Tool])
+    """Tools that keep their values, by name."""
     _connected: dict[str, Model] = field(default_factory=dict[str, Model])
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def begin(self, kind: str, name: str, place: Position, called: str = "", parent: int = 0) -> BlockRun:
         return BlockRun.at(next(self._numbers), kind, name, place, called, parent)
 
-    def keep(self, tool: Tool) -> Tool:
-        """The tool with its values kept: one for all calls, because what a tool with `cache` gave is known by its
-        function."""
+    def keep_values(self, tool: Tool) -> Tool:
+        """The tool with its values kept. All calls share one object, because results of a tool with `cache` are found
+        by its function."""
         if tool.function is None:
             return tool
-        return self._kept.setdefault(tool.name, keeping(tool))
+        return self._with_values.setdefault(tool.name, keeping(tool))
 
     def find_model(self, name: str | None) -> Model:
-        """The program's own, one by its name, or one that is connected for it."""
+        """The model with this name: the program's default (None), one of `models`, or one that is connected now."""
         if name is None:
             if self.model is None:
                 raise UserError(NO_MODEL)
@@ -294,7 +292,7 @@ class Environment:
 
 
 def choose_tools(toolbox: Toolbox, wanted: list[str] | None) -> Toolbox:
-    """The tools that names and patterns choose, in the order of the toolbox; all, if nothing is said."""
+    """The tools that match names and patterns, in the order of the toolbox; all tools if `wanted` is None."""
     if wanted is None:
         return toolbox
     for name in wanted:
@@ -304,34 +302,35 @@ def choose_tools(toolbox: Toolbox, wanted: list[str] | None) -> Toolbox:
 
 
 def no_such_tool(toolbox: Toolbox, name: str) -> str:
-    """Why no tool has this name, or fits this pattern; or nothing."""
+    """The error message if no tool has this name or matches this pattern; otherwise empty."""
     if any(fnmatchcase(known, name) for known in toolbox.names):
         return ""
-    what = f"no tool fits `{name}`" if any(mark in name for mark in "*?[") else f"there is no tool `{name}`"
+    what = f"no tool matches `{name}`" if any(mark in name for mark in "*?[") else f"there is no tool `{name}`"
     close = difflib.get_close_matches(name, toolbox.names, n=1)
     if close:
         return f"{what}; did you mean `{close[0]}`?"
-    return f"{what}; there are: {', '.join(toolbox.names) or 'none (give a file with --tools)'}"
+    return f"{what}; the tools are: {', '.join(toolbox.names) or 'none (give a file with --tools)'}"
 
 
 def no_such_model(name: str, models: Iterable[str]) -> str:
-    """Why a name alone names no model."""
+    """The error message for a name that does not identify a model."""
     known = ", ".join(models)
     return (
-        f'model="{name}": no model has this name ({f"there are: {known}" if known else "there are none"}); '
-        f'write "provider:model", or give the name a meaning (models=, --also {name}=PROVIDER:MODEL)'
+        f'model="{name}": no model has this name ({f"the names are: {known}" if known else "no names are defined"}); '
+        f'write "provider:model", or define the name (models=, --also {name}=PROVIDER:MODEL)'
     )
 
 
 def no_such_choice(choice: str | None, tools: Toolbox) -> str:
-    """Why a choice cannot be made among these tools, or nothing."""
+    """The error message for a tool choice that these tools do not allow; otherwise empty."""
     if choice is None or choice in CHOICES or choice in tools:
         return ""
-    return f"`tool_choice` is {', '.join(CHOICES)} or a tool of this block ({', '.join(tools.names) or 'it has none'})"
+    names = ", ".join(tools.names) or "it has none"
+    return f"`tool_choice` must be {', '.join(CHOICES)} or a tool of this block ({names})"
 
 
 def types_beside(tools: Toolbox) -> dict[str, Any]:
-    """Classes that can be seen from where the tools are defined: `output="obj/Type"` may name them."""
+    """The classes in the modules of the tools: `output="obj/Type"` may name them."""
     found: dict[str, Any] = {}
     for tool in tools:
         for name, value in _globals_of(tool).items():

@@ -1,5 +1,5 @@
-"""The grammar of expressions and of arguments, read by descent: what stands in conditions, in assignments and inside
-the parentheses of blocks and tools. Values are not looked up here (`evaluating` does)."""
+"""A recursive-descent parser for expressions and arguments: conditions, assignments, and the parentheses of blocks and
+tools. It does not look up values (`evaluating` does)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from unbroken.dph.syntax import (
 Inside = TypeVar("Inside")
 
 DEEPEST = 24
-"""How deep brackets and signs may stand in each other."""
+"""How deep brackets and signs may be nested."""
 DIGITS = 300
 LONGEST = 500
-"""Operators in one expression."""
+"""The most operators in one expression."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 _NAME = re.compile(NAME)
@@ -48,24 +48,25 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False":
 
 
 class Expressions:
-    """Reads from a cursor. Inside brackets a line may end anywhere; outside it ends the expression."""
+    """Reads from a cursor. Inside brackets a line may end anywhere; outside, the end of the line ends the
+    expression."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self._depth = 0
-        """Of brackets."""
+        """The number of open brackets."""
         self._nested = 0
         self._operators = 0
         self._words = False
-        """In the list of an argument bare words are names."""
+        """Whether bare words are names, as in the list of an argument."""
 
     def read(self) -> Expression:
-        """One expression, from here."""
+        """One expression, from the current position."""
         self._operators = self._nested = 0
         return self._or()
 
     def read_arguments(self) -> tuple[Argument, ...]:
-        """After the opening parenthesis: `key=value, …` and the closing one."""
+        """The arguments after the opening parenthesis: `key=value, …` and the closing one."""
         cursor, opened = self._cursor, self._cursor.at - 1
         self._depth, self._operators, self._nested = 1, 0, 0
         found: dict[str, Argument] = {}
@@ -76,9 +77,7 @@ class Expressions:
                     cursor.at += 1
                     return tuple(found.values())
                 if cursor.ended:
-                    raise cursor.error(
-                        opened, "the parenthesis that opens here is never closed", "expected a `)` for it"
-                    )
+                    raise cursor.error(opened, "this parenthesis is never closed", "expected a `)` for it")
                 argument = self._argument()
                 if argument.name in found:
                     raise cursor.error(
@@ -88,9 +87,7 @@ class Expressions:
                 cursor.skip_inside()
                 if not cursor.starts(")"):
                     if not cursor.starts(",") and cursor.ended:
-                        raise cursor.error(
-                            opened, "the parenthesis that opens here is never closed", "expected a `)` for it"
-                        )
+                        raise cursor.error(opened, "this parenthesis is never closed", "expected a `)` for it")
                     self._expect(",", "`,` or `)`")
         finally:
             self._depth = 0
@@ -101,9 +98,7 @@ class Expressions:
         cursor.skip_inside()
         if name is None or not cursor.starts("=") or cursor.starts("=="):
             cursor.at = at
-            raise cursor.error(
-                at, f"arguments are written `key=value`, and here stands {cursor.found()}", "expected `key=`"
-            )
+            raise cursor.error(at, f"arguments are written `key=value`; found {cursor.found()}", "expected `key=`")
         cursor.at += 1
         cursor.skip_inside()
         self._words = True
@@ -141,7 +136,7 @@ class Expressions:
         found = Binary(at, " ".join(operator.group().split()), left, self._sum())
         self._skip()
         if _COMPARISON.match(cursor.text, cursor.at):
-            raise cursor.error(cursor.at, "two values are compared at a time", "expected `and` between two comparisons")
+            raise cursor.error(cursor.at, "comparisons cannot be chained", "expected `and` between two comparisons")
         return found
 
     def _sum(self) -> Expression:
@@ -187,7 +182,7 @@ class Expressions:
         if found := _NAME.match(cursor.text, at):
             return self._named(at, found.group())
         raise cursor.error(
-            at, f"a value is missing: here stands {cursor.found()}", "expected a value: text, number, `$name`, …"
+            at, f"a value is missing; found {cursor.found()}", "expected a value: string, number, `$name`, …"
         )
 
     def _named(self, at: int, name: str) -> Expression:
@@ -200,12 +195,12 @@ class Expressions:
             return Applied(at, name, self._bracket(self._applied))
         if cursor.text.startswith("(", at + len(name)):
             close = difflib.get_close_matches(name, FUNCTIONS, n=1)
-            meant = f"; did you mean `{close[0]}`?" if close else f"; there are: {', '.join(FUNCTIONS)}"
+            meant = f"; did you mean `{close[0]}`?" if close else f"; the functions are: {', '.join(FUNCTIONS)}"
             raise cursor.error(at, f"there is no function `{name}`{meant}", "expected a function, or `@` before a tool")
         raise cursor.error(
             at,
-            f"`{name}` is neither a text in quotes nor a variable",
-            f'expected `"{name}"` or `${name}` (a name alone stands only in a list of arguments)',
+            f"`{name}` is neither a quoted string nor a variable",
+            f'expected `"{name}"` or `${name}` (bare names are only allowed in the lists of arguments)',
         )
 
     def _path(self, at: int, name: str) -> Variable:
@@ -251,9 +246,7 @@ class Expressions:
         at = cursor.at
         key = cursor.take(_STRING)
         if key is None:
-            raise cursor.error(
-                at, f"a key is a text in quotes, and here stands {cursor.found()}", 'expected `"key": value`'
-            )
+            raise cursor.error(at, f"a key must be a quoted string; found {cursor.found()}", 'expected `"key": value`')
         name = Quoted(at, self._string(at, key.group()))
         self._skip()
         self._expect(":", "`:` after the key")
@@ -290,7 +283,7 @@ class Expressions:
         self._nested += 1
         if self._nested > DEEPEST:
             raise self._cursor.error(
-                self._cursor.at - 1, f"this stands more than {DEEPEST} deep", "expected a simpler value"
+                self._cursor.at - 1, f"this is nested more than {DEEPEST} deep", "expected a simpler value"
             )
         inside = read()
         self._nested -= 1
@@ -308,23 +301,21 @@ class Expressions:
         start = cursor.at
         end = _closing_quote(cursor.text, start, quote)
         if end < 0:
-            way_out = "several lines stand between three quotes" if len(quote) == 1 else "three quotes end it"
-            raise cursor.error(
-                at, f"the text that begins here is never closed; {way_out}", f"expected a {quote} that ends it"
-            )
+            way_out = "use three quotes for several lines" if len(quote) == 1 else "three quotes end it"
+            raise cursor.error(at, f"this string is never closed; {way_out}", f"expected a {quote} that ends it")
         cursor.at = end + len(quote)
         return _ESCAPE.sub(_unescaped, cursor.text[start:end])
 
     def _number(self, at: int, text: str) -> int | float:
         if len(text) > DIGITS:
-            raise self._cursor.error(at, f"a number has at most {DIGITS} digits", "expected fewer")
+            raise self._cursor.error(at, f"a number may have at most {DIGITS} digits", "expected fewer")
         number = float(text) if any(mark in text for mark in ".eE") else int(text)
         if number == float("inf"):
             raise self._cursor.error(at, "this number is too large", "expected a smaller one")
         return number
 
     def _keyword(self, word: str) -> int:
-        """The place after the one where it stands, so that none is 0."""
+        """The position after the keyword, plus 1; 0 if the keyword is not here."""
         self._skip()
         cursor, at = self._cursor, self._cursor.at
         if not cursor.starts(word) or re.compile(r"\w").match(cursor.text, at + len(word)):
@@ -337,12 +328,12 @@ class Expressions:
         self._operators += 1
         if self._operators > LONGEST:
             raise self._cursor.error(
-                at, f"an expression has at most {LONGEST} operators", "expected an arrow: split it"
+                at, f"an expression may have at most {LONGEST} operators", "expected an arrow: split it"
             )
 
     def _expect(self, mark: str, words: str) -> None:
         if not self._cursor.starts(mark):
-            raise self._cursor.error(self._cursor.at, f"here stands {self._cursor.found()}", f"expected {words}")
+            raise self._cursor.error(self._cursor.at, f"found {self._cursor.found()}", f"expected {words}")
         self._cursor.at += len(mark)
 
     def _close(self, opened: int, mark: str, words: str) -> None:
@@ -360,7 +351,7 @@ class Expressions:
 
 
 def _closing_quote(text: str, start: int, quote: str) -> int:
-    """Where the quote is that ends a text, or -1."""
+    """The position of the quote that ends a string, or -1."""
     at = start
     line_end = text.find("\n", start) if len(quote) == 1 else -1
     limit = len(text) if line_end < 0 else line_end
@@ -380,4 +371,4 @@ def _unescaped(found: re.Match[str]) -> str:
     escape = found[1]
     if escape[0] == "u" and len(escape) == 5:
         return chr(int(escape[1:], 16))
-    return _ESCAPED.get(escape, found.group())  # a pattern such as \d stays as it is
+    return _ESCAPED.get(escape, found.group())  # an unknown escape such as \d stays as it is

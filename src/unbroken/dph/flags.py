@@ -17,18 +17,18 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def is_enabled(flag: str) -> bool:
-    """What was set in this process comes first, then the environment, then the default."""
+    """A value set in this process takes precedence, then the environment, then the default."""
     name = _known(flag)
     if name in _SET:
         return _SET[name]
     for prefix in PREFIXES:
         variable = f"{prefix}{name.upper()}"
-        if said := os.environ.get(variable, "").strip():
-            if said.lower() in _TRUE:
+        if value := os.environ.get(variable, "").strip():
+            if value.lower() in _TRUE:
                 return True
-            if said.lower() in _FALSE:
+            if value.lower() in _FALSE:
                 return False
-            raise UserError(f"{variable}={said}: a switch is true or false; set one of them, or unset it")
+            raise UserError(f"{variable}={value}: set it to true or false, or unset it")
     return _DEFAULTS[name]
 
 
@@ -41,7 +41,7 @@ def disable(flag: str) -> None:
 
 
 def reset(flag: str | None = None) -> None:
-    """Reset what was set in this process, for one flag or for all."""
+    """Removes the values that were set in this process, for one flag or for all."""
     for name in [_known(flag)] if flag is not None else list(_SET):
         _SET.pop(name, None)
 
@@ -49,5 +49,5 @@ def reset(flag: str | None = None) -> None:
 def _known(flag: str) -> str:
     name = flag.lower()
     if name not in _DEFAULTS:
-        raise UserError(f"there is no flag `{flag}`; there are: {', '.join(_DEFAULTS)}")
+        raise UserError(f"there is no flag `{flag}`; the flags are: {', '.join(_DEFAULTS)}")
     return name

@@ -1,5 +1,5 @@
-"""The functions of the language: each takes JSON values and gives one, and there are no others. They raise in words;
-`evaluating` adds the place."""
+"""The functions of the language: each takes JSON values and returns one; there are no others. They raise errors without
+a position; `evaluating` adds it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from unbroken.messages import Json
 MOST_NUMBERS = 1_000_000
 MANY = 99
 DIGITS = 300
-"""Of a number in a text."""
+"""The most digits of a number in a string."""
 
 
 def apply(name: str, arguments: list[Json]) -> Json:
     function, fewest, most = FUNCTIONS[name]
     if not fewest <= len(arguments) <= most:
         wanted = str(fewest) if fewest == most else f"{fewest} to {most}" if most < MANY else f"{fewest} or more"
-        raise TypeError(f"it takes {wanted} value{'' if wanted == '1' else 's'}, and got {len(arguments)}")
+        raise TypeError(f"it takes {wanted} value{'' if wanted == '1' else 's'}, got {len(arguments)}")
     return bounded(function(*arguments))
 
 
@@ -27,19 +27,19 @@ def _text(value: Any) -> str:
     if isinstance(value, Answer):
         return in_text(value)
     if not isinstance(value, str):
-        raise TypeError(f"needs a text, and this is {kind_of(value)}")
+        raise TypeError(f"needs a string, not {kind_of(value)}")
     return value
 
 
 def _list(value: Any) -> list[Json]:
     if not isinstance(value, list):
-        raise TypeError(f"needs a list, and this is {kind_of(value)}")
+        raise TypeError(f"needs a list, not {kind_of(value)}")
     return cast("list[Json]", value)
 
 
 def _object(value: Any) -> dict[str, Json]:
     if not isinstance(value, dict):
-        raise TypeError(f"needs an object, and this is {kind_of(value)}")
+        raise TypeError(f"needs an object, not {kind_of(value)}")
     return cast("dict[str, Json]", value)
 
 
@@ -54,9 +54,9 @@ def _len(value: Any) -> int:
 def _alike(values: tuple[Any, ...]) -> list[Any]:
     items = _list(values[0]) if len(values) == 1 else list(values)
     if not items:
-        raise ValueError("there is nothing to choose from: the list is empty")
+        raise ValueError("the list is empty")
     if not (all(map(is_number, items)) or all(isinstance(item, str) for item in items)):
-        raise TypeError("needs numbers only, or texts only")
+        raise TypeError("needs only numbers or only strings")
     return items
 
 
@@ -69,7 +69,7 @@ def _sum(values: Any) -> Json:
 
 def _range(*bounds: Any) -> list[Json]:
     if not all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds):
-        raise TypeError("needs whole numbers")
+        raise TypeError("needs integers")
     if len(bounds) == 3 and bounds[2] == 0:
         raise ValueError("the step must not be 0")
     numbers = range(*bounds)
@@ -80,7 +80,7 @@ def _range(*bounds: Any) -> list[Json]:
 
 def _round(value: Any, digits: Any = 0) -> Json:
     if not is_number(value) or not isinstance(digits, int):
-        raise TypeError(f"needs a number, and this is {kind_of(value)}")
+        raise TypeError(f"needs a number, not {kind_of(value)}")
     if not -DIGITS <= digits <= DIGITS:
         raise ValueError(f"at most {DIGITS} digits")
     return round(value, digits) if digits else round(value)
@@ -88,13 +88,13 @@ def _round(value: Any, digits: Any = 0) -> Json:
 
 def _abs(value: Any) -> Json:
     if not is_number(value):
-        raise TypeError(f"needs a number, and this is {kind_of(value)}")
+        raise TypeError(f"needs a number, not {kind_of(value)}")
     return abs(value)
 
 
 def _split(value: Any, mark: Any = None) -> list[Json]:
     if mark == "":
-        raise ValueError("the mark between the parts is empty")
+        raise ValueError("the separator is empty")
     return list(_text(value).split(None if mark is None else _text(mark)))
 
 
@@ -107,7 +107,7 @@ def _join(items: Any, mark: Any = "") -> str:
 def _replace(text: Any, old: Any, new: Any) -> str:
     whole, part, instead = _text(text), _text(old), _text(new)
     if not part:
-        raise ValueError("nothing cannot be replaced: the second text is empty")
+        raise ValueError("the string to replace is empty")
     refuse_beyond(len(whole) + whole.count(part) * (len(instead) - len(part)))
     return whole.replace(part, instead)
 
@@ -133,7 +133,7 @@ def _int(value: Any) -> int:
             return int(_digits(value) if isinstance(value, str) else value)
         except (ValueError, OverflowError):
             pass
-    raise ValueError(f"{in_text(value)[:80]!r} is no whole number")
+    raise ValueError(f"{in_text(value)[:80]!r} is not an integer")
 
 
 def _float(value: Any) -> float:
@@ -143,7 +143,7 @@ def _float(value: Any) -> float:
             return float(_digits(value) if isinstance(value, str) else value)
         except (ValueError, OverflowError):
             pass
-    raise ValueError(f"{in_text(value)[:80]!r} is no number")
+    raise ValueError(f"{in_text(value)[:80]!r} is not a number")
 
 
 def _bool(value: Any) -> bool:
@@ -201,4 +201,4 @@ FUNCTIONS: dict[str, tuple[Callable[..., Json], int, int]] = {
     "upper": (_upper, 1, 1),
     "values": (_values, 1, 1),
 }
-"""What each name does, and how many values it takes at least and at most."""
+"""Each function, and the least and most values that it takes."""

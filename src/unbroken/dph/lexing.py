@@ -1,11 +1,11 @@
-"""Where statements begin and where the free text of a prompt ends: the part of reading that no grammar can do, because
-a prompt may say anything.
+"""Finds where statements begin and where the free text of a prompt ends. No grammar can do this, because a prompt may
+contain anything.
 
 Strategy. A prompt ends at a line that ends in `-> name` or `>> name`, if what follows (after blank lines and comments)
-is the end of the program, or begins a statement. So arrows inside a prompt stay text, and so do Markdown headings,
-lists, `else:` and code: none of them begins a statement. Inside a code fence nothing is looked at. A block such as
-`/prompt/` at the start of a line inside a prompt is an error: the arrow before it was forgotten. Each line is looked at
-a bounded number of times, so the time is linear in the text.
+is the end of the program or begins a statement. So arrows inside a prompt are text, and so are Markdown headings,
+lists, `else:` and code: none of them begins a statement. Code fences are skipped. A block such as `/prompt/` at the
+start of a line inside a prompt is an error: the arrow before it was forgotten. Each line is read a bounded number of
+times, so the time is linear in the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLOCK = re.compile(r"[ \t]*/(" + "|".join(BLOCKS) + r")/")
 _ENDING = re.compile(r"(?:^|(?<=\s))(->|>>)[ \t]*(" + NAME + r")[ \t]*(?:(?=/end/[ \t]*$)|$)")
 _FENCE = re.compile(r"[ \t]*(```+|~~~+)(.*)$")
 _SKIPPED = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*(?:#[^\n]*\Z)?")
-_THING = re.compile(r"->|>>|[=!<>]=|\$?\w+|[^\w\s]")
+_TOKEN = re.compile(r"->|>>|[=!<>]=|\$?\w+|[^\w\s]")
 _SPACE = re.compile(r"[ \t]*")
 _SPACE_AND_COMMENTS = re.compile(r"(?:\s+|#[^\n]*)*")
 _OPERATOR = r"[ \t]*(?:->|>>|[-+*/%<>]|[=!]=|(?:and|or|in|not)\b)"
@@ -36,8 +36,9 @@ _BEGINS = re.compile(
     r'"(?:[^"\\\n]|\\.)*+"' + _TO_AN_ARROW + _OPERATOR + r"|'(?:[^'\\\n]|\\.)*+'" + _TO_AN_ARROW + _OPERATOR,
     re.MULTILINE,
 )
-"""What a statement begins with, told from its first words: enough to tell it from the text of a prompt, so that a
-mistake further on in it is an error there and does not make it text. (What is whole is found by reading it.)"""
+"""The beginning of a statement. This is enough to distinguish it from the text of a prompt, so that a mistake later in
+the statement is reported there and does not turn the statement into text. (Complete statements are found by parsing
+them.)"""
 _MAY_BEGIN = re.compile(
     r"[\[{(\"'$\d]|-(?=[\d$(\w])|(?:not|true|false|null|True|False|None)\b|(?:" + "|".join(FUNCTIONS) + r")\("
 )
@@ -55,14 +56,14 @@ class PromptText:
 
 
 class Cursor:
-    """A place in the text of a program that moves on."""
+    """A position in the text of a program, which moves forward."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.text = source.text
         self.at = 0
         self._skipped = (0, 0)
-        """Blank lines and comments that were looked over last: from any place among them one comes to their end."""
+        """The range of blank lines and comments that was skipped last: any position in it leads to its end."""
 
     def error(self, at: int, message: str, expected: str = "") -> InvalidProgram:
         return InvalidProgram([Problem(self.source.place(at), message, expected)])
@@ -72,16 +73,16 @@ class Cursor:
         return self.at >= len(self.text)
 
     def skip_space(self) -> None:
-        """To the next thing on this line."""
+        """Skips spaces on this line."""
         self.at = _end(_SPACE, self.text, self.at)
 
     def skip_inside(self) -> None:
-        """Inside brackets: lines do not matter, and `#` begins a comment."""
+        """Skips space inside brackets, where line breaks do not matter and `#` begins a comment."""
         self.at = _end(_SPACE_AND_COMMENTS, self.text, self.at)
 
     def skip_between(self) -> None:
-        """Between statements: to the next one, over blank lines and lines that are comments. Anywhere in a line (after
-        a statement) it goes over the rest of it, if that is a comment."""
+        """Skips to the next statement, over blank lines and comments. After a statement it also skips the rest of the
+        line if that is a comment."""
         self.at = _end(_SKIPPED, self.text, self.at)
 
     def starts(self, word: str) -> bool:
@@ -94,21 +95,21 @@ class Cursor:
         return found
 
     def found(self) -> str:
-        """What stands here, for an error."""
+        """What is at this position, for an error message."""
         if self.ended:
             return "the end of the program"
         if self.text[self.at] == "\n":
             return "the end of the line"
-        word = _THING.match(self.text, self.at)
+        word = _TOKEN.match(self.text, self.at)
         return f"`{word.group() if word else self.text[self.at]}`"
 
     def take_prompt(self, kind: str, began: int, in_branch: bool, is_statement: Callable[[int], bool]) -> PromptText:
-        """The text of a prompt from here on, and the arrow and name that end it. `is_statement` reads what stands at a
-        place, to see whether it is one."""
+        """The text of a prompt from here on, and the arrow and name that end it. `is_statement` tells whether a
+        statement begins at a position."""
         start = self.at
         line_start, fence, fence_at, odd = start, "", 0, ""
         followed = -1
-        """Where that stands which made the last ending none."""
+        """The position of what follows the last arrow and is not a statement."""
         while line_start <= len(self.text):
             line_end = self.text.find("\n", line_start)
             line_end = len(self.text) if line_end < 0 else line_end
@@ -130,7 +131,7 @@ class Cursor:
         if followed >= 0 and not fence:
             raise self.error(
                 followed,
-                f"this is no statement, so the arrow before it is text, and the `/{kind}/` of line "
+                f"this is not a statement, so the arrow before it is text, and the `/{kind}/` in line "
                 f"{self.source.place(began).line} never ends",
                 "expected a statement (a value needs an arrow: `-> name`), or an arrow that ends the text",
             )
@@ -139,7 +140,8 @@ class Cursor:
     def _prompt(self, kind: str, start: int, arrow: int, ending: re.Match[str]) -> PromptText:
         text = self.text[start:arrow]
         first, newline, rest = text.partition("\n")
-        # What begins on the line of its block begins there; what begins on a line of its own keeps its indentation.
+        # Text that begins on the line of its block is stripped; text that begins on the next line keeps its
+        # indentation.
         if first.strip():
             at, text = start + len(first) - len(first.lstrip()), text.lstrip()
         else:
@@ -154,7 +156,7 @@ class Cursor:
         return PromptText(text.rstrip(), at, arrow, ending[1] == ">>", ending[2])
 
     def _ends_at(self, at: int, in_branch: bool, is_statement: Callable[[int], bool]) -> bool:
-        """Does a statement, or the end, follow?"""
+        """Whether a statement or the end of the program follows."""
         first, last = self._skipped
         if not first < at <= last:
             self._skipped = (at, _end(_SKIPPED, self.text, at))
@@ -171,21 +173,21 @@ class Cursor:
         line = self.source.place(began).line
         return self.error(
             at,
-            f"`/{block}/` stands inside the text of the `/{kind}/` of line {line}, which has not ended",
+            f"`/{block}/` is inside the text of the `/{kind}/` in line {line}, which has not ended",
             "expected `-> name` before it (or put it into a code fence, if it is text)",
         )
 
     def _unclosed(self, kind: str, began: int, fence_at: int | None, odd: str) -> InvalidProgram:
         why = f"no line after it ends in `-> name`{odd}"
         if fence_at is not None:
-            why = f"the code fence of line {self.source.place(fence_at).line} is never closed"
+            why = f"the code fence in line {self.source.place(fence_at).line} is never closed"
         return self.error(
             began, f"`/{kind}/` never ends: {why}", "expected `-> name` or `>> name` at the end of its text"
         )
 
 
 def lines_outside_fences(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a prompt that stand in no code fence, with where they begin."""
+    """The lines of a prompt outside code fences, with their positions."""
     at, fence = 0, ""
     for line in text.split("\n"):
         mark = _FENCE.match(line)
@@ -197,7 +199,7 @@ def lines_outside_fences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _opens(mark: re.Match[str]) -> bool:
-    return "`" not in mark[2]  # what closes on its own line is a word in code, and no fence
+    return "`" not in mark[2]  # if it closes on its own line, it is inline code and not a fence
 
 
 def _closes(mark: re.Match[str], fence: str) -> bool:
@@ -205,7 +207,8 @@ def _closes(mark: re.Match[str], fence: str) -> bool:
 
 
 def _misspelled(text: str, at: int = 0) -> re.Match[str] | None:
-    """A word between slashes that is nearly a block, in a line that ends as one: else it may be the path of a file."""
+    """A word between slashes that is nearly the name of a block, in a line that ends like a prompt; otherwise it may be
+    a file path."""
     found = _NEAR_BLOCK.match(text, at)
     if found is None or not difflib.get_close_matches(found[1], BLOCKS, n=1, cutoff=0.75):
         return None
@@ -214,22 +217,22 @@ def _misspelled(text: str, at: int = 0) -> re.Match[str] | None:
 
 
 def swallowed(text: str) -> Iterator[int]:
-    """Where a line of a prompt ends like a prompt, or nearly, and is not its last: it may have been meant to be."""
+    """The position of a line inside a prompt that ends like a prompt, or nearly: it may have been meant as the end."""
     lines = [(at, line) for at, line in lines_outside_fences(text) if line.strip()]
     for at, line in lines[:-1]:
         if _ENDING.search(line) or _near_ending(line):
             yield at
-            return  # the first says it
+            return  # one warning is enough
 
 
 def _near_ending(line: str) -> str:
-    """Something that looks like an ending and is none."""
+    """Explains something that looks like the end of a prompt but is not."""
     if re.search(r"(?:^|\s)(?:->|>>)[ \t]*\$" + NAME + r"[ \t]*$", line):
-        return " (a name is set without its `$`)"
+        return " (write the name without `$`)"
     if re.search(r"(?:^|\s)(?:->|>>)[ \t]*" + NAME + r"[ \t]+#[^\n]*$", line):
-        return " (a comment after the name makes it text: put the comment on a line of its own)"
+        return " (a comment after the name makes it text: put the comment on a separate line)"
     if re.search(r"(?:^|\s)(?:->|>>)[ \t]*" + NAME + r"[.\[][^\s]*[ \t]*$", line):
-        return " (only a whole name can be set)"
+        return " (only a variable can be set, not a part of it)"
     return ""
 
 

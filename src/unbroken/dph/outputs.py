@@ -1,7 +1,6 @@
-"""The forms in which a block's answer can be asked for: `output="json"`, `"jsonl"`, `"list_str"`, `"obj/Type"`. Each
-describes the format to the model and reads the answer. Nothing is repaired: an answer that does not fit is requested
-once again.
-"""
+"""The formats for a block's answer: `output="json"`, `"jsonl"`, `"list_str"`, `"obj/Type"`. Each has an instruction for
+the model and a function that reads the answer. Nothing is repaired: if an answer does not match, the model is asked
+once more."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _BULLET = re.compile(r"^\s*(?:[-*+•]|\(?\d+[.)、])\s+")
 
 
 class DoesNotFit(ValueError):
-    """The description for the model."""
+    """Its message is sent to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,8 @@ def output_of(form: str, types: Mapping[str, Any]) -> Output:
 
 
 def correction(problem: DoesNotFit, output: Output) -> str:
-    """The message to a model whose answer did not fit."""
-    return f"That does not fit: {problem}. {output.instruction}"
+    """The message to a model whose answer did not match."""
+    return f"That does not match the format: {problem}. {output.instruction}"
 
 
 def _typed(name: str, types: Mapping[str, Any]) -> Output:
@@ -93,7 +92,7 @@ def _jsonl(text: str) -> list[Json]:
 
 
 def _list_str(text: str) -> list[str]:
-    """A JSON array; else a list with bullets or numbers, as models often write it."""
+    """Reads a JSON array, or else a list with bullets or numbers, as models often write it."""
     inside = _unfenced(text)
     if inside.startswith("["):
         value = _json(inside)
@@ -104,7 +103,7 @@ def _list_str(text: str) -> list[str]:
     if lines and lines[0].rstrip().endswith((":", "：")):
         del lines[0]  # "Here are three:"
     if not lines or not all(map(_BULLET.match, lines)):
-        raise DoesNotFit("it is neither an array of strings nor a list with one of them on each line")
+        raise DoesNotFit("it is neither an array of strings nor a list with one item per line")
     return [_BULLET.sub("", line).strip() for line in lines]
 
 
@@ -114,7 +113,7 @@ def _unfenced(text: str) -> str:
     return (fences[0] if len(fences) == 1 else text).strip()
 
 
-# The events of a program: which block began and ended, and every event of a block's own run with the block it belongs
+# The events of a program: which block started and finished, and every event of a block's run with the block it belongs
 # to.
 
 
@@ -123,7 +122,7 @@ class BlockRun:
     """One block while it runs. In a loop each iteration is another one; `number` distinguishes them."""
 
     number: int
-    """From 1, in the order in which they began."""
+    """From 1, in the order in which they started."""
     kind: str
     """`prompt`, `explore`, `judge`, `call` (of a tool) or `program` (another file)."""
     name: str
@@ -137,7 +136,7 @@ class BlockRun:
 
     @classmethod
     def at(cls, number: int, kind: str, name: str, place: Position, called: str = "", parent: int = 0) -> BlockRun:
-        """One whose file and line are those of the place."""
+        """Takes the file and line from the position."""
         return cls(number, kind, name, place.file, place.line, called, parent)
 
 
@@ -148,7 +147,7 @@ class BlockStarted:
 
 @dataclass(frozen=True, slots=True)
 class InBlock:
-    """Something happened in the run of a block."""
+    """An event of the block's run."""
 
     block: BlockRun
     event: Event
@@ -156,14 +155,14 @@ class InBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockFinished:
-    """It has its value, or failed with an `error`."""
+    """The block has its value, or failed with an `error`."""
 
     block: BlockRun
     value: Json
     seconds: float
     error: str = ""
     stop_reason: str = ""
-    """How the run of a block ended that asked a model."""
+    """How the run ended, if the block asked a model."""
 
 
 ProgramEvent: TypeAlias = BlockStarted | InBlock | BlockFinished
@@ -171,18 +170,18 @@ ProgramSink: TypeAlias = Callable[[ProgramEvent], None]
 
 
 def program_event_to_json(event: ProgramEvent) -> dict[str, Json]:
-    """With its `type`, the block, and what happened."""
-    said: dict[str, Json] = {"type": type(event).__name__, "block": asdict(event.block)}
+    """The event as JSON: its `type`, the block, and what happened."""
+    saved: dict[str, Json] = {"type": type(event).__name__, "block": asdict(event.block)}
     match event:
         case BlockStarted():
             pass
         case InBlock():
-            said["event"] = event_to_json(event.event)
+            saved["event"] = event_to_json(event.event)
         case BlockFinished():
-            said |= {
+            saved |= {
                 "value": event.value,
                 "seconds": event.seconds,
                 "error": event.error,
                 "stop_reason": event.stop_reason,
             }
-    return said
+    return saved

@@ -1,5 +1,5 @@
-"""From the text of a program to its statements. What a prompt is and where it ends is told by `lexing`, what stands
-inside parentheses and conditions by `expressions`."""
+"""Parses the text of a program into statements. `lexing` finds the end of prompts, `expressions` parses arguments and
+conditions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from unbroken.errors import UserError
 from unbroken.validation import checked
 
 DEEPEST = 30
-"""How deep `/if/`, `/for/` and `/parallel/` may stand in each other."""
+"""How deep `/if/`, `/for/` and `/parallel/` may be nested."""
 
-LOOKED_OVER = 50_000
-"""Characters that may be read to see that what follows an arrow is no statement: no text makes this slow."""
+MOST_LOOKAHEAD = 50_000
+"""Characters that may be read in vain to find out whether an arrow is followed by a statement. The limit keeps parsing
+fast for every text."""
 
 _KEYWORD = re.compile(r"/(\w+)/")
 _CALL = re.compile(r"@([A-Za-z_][\w-]*)[ \t]*\(")
@@ -42,7 +43,8 @@ _NAME = re.compile(NAME)
 _VARIABLE = re.compile(r"\$(" + NAME + r")")
 _IN = re.compile(r"[ \t]*in\b")
 _ARGUMENTS = re.compile(r"\(|[ \t]+\((?=\s*(?:" + NAME + r"\s*=(?!=)|\)))")
-"""Right behind its block a parenthesis holds arguments; after a space only if it looks like it: a text may begin so."""
+"""A parenthesis directly after its block contains arguments; after a space only if it looks like arguments, because a
+text may begin with a parenthesis."""
 _LINE_END = re.compile(r"[ \t]*(?:#[^\n]*|/end/[ \t]*)?(?:\n|\Z)")
 _ELIF = re.compile(r"elif\b")
 _ELSE = re.compile(r"else[ \t]*(?=:)")
@@ -50,7 +52,7 @@ _DESCRIPTION = re.compile(r"@DESC\b")
 
 
 def read_source(path: str | Path) -> Source:
-    """A program's file as it is; what cannot be read is said with its path."""
+    """Reads the file of a program. Errors name its path."""
     file = Path(path)
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -69,7 +71,7 @@ def read_source(path: str | Path) -> Source:
 
 @checked
 def parse_program(source: str | Source, name: str = "<program>") -> Program:
-    """A program, or `InvalidProgram` with the first thing that is wrong."""
+    """Parses a program; raises `InvalidProgram` with the first mistake."""
     if isinstance(source, str):
         source = Source(_plain(source), name)
     return _Parser(source).program()
@@ -84,11 +86,11 @@ class _Parser:
         self._cursor = Cursor(source)
         self._expressions = Expressions(self._cursor)
         self._open: list[tuple[str, int]] = []
-        """The control blocks around this place."""
+        """The control blocks around the current position."""
         self._descriptions: list[str] = []
         self._looked_at = (-1, False)
-        """The last place that was read to see whether a statement stands there, and whether one did."""
-        self._looked_over = 0
+        """The position where a statement was last looked for, and whether there is one."""
+        self._lookahead = 0
 
     def program(self) -> Program:
         statements = self._statements()
@@ -99,7 +101,7 @@ class _Parser:
         return Program(cursor.source, statements, "\n\n".join(self._descriptions))
 
     def _statements(self) -> tuple[Statement, ...]:
-        """Until the end, or until something that ends or goes on with the block around them."""
+        """Statements until the end of the program or of the block around them, or until `else` or `elif`."""
         found: list[Statement] = []
         cursor = self._cursor
         while True:
@@ -127,7 +129,7 @@ class _Parser:
         if cursor.starts("@"):
             raise cursor.error(at, "a tool is called as `@name(key=value)`", "expected a name and `(`")
         if _ARROW.match(cursor.text, at):
-            raise cursor.error(at, "nothing stands before the arrow", "expected a value or a block before it")
+            raise cursor.error(at, "there is nothing before the arrow", "expected a value or a block before it")
         return Assignment(at, self._value(), self._target("the value"))
 
     def _value(self) -> Expression:
@@ -137,12 +139,12 @@ class _Parser:
         except InvalidProgram as error:
             problem = error.problems[0]
             bare = cursor.text[at : at + 1] not in "\"'"
-            if bare and problem.place == cursor.source.place(at):  # it does not even begin like a value
+            if bare and problem.place == cursor.source.place(at):  # it does not begin like a value
                 raise InvalidProgram(
                     [
                         Problem(
                             problem.place,
-                            f"this is no statement: {problem.message}",
+                            f"this is not a statement: {problem.message}",
                             "expected `/prompt/`, `/explore/`, `/judge/`, `@tool(…)`, or a value and `->`",
                         )
                     ]
@@ -179,16 +181,16 @@ class _Parser:
         return Block(at, kind, arguments, prompt.text, prompt.at, target)
 
     def _is_assignment(self, at: int) -> bool:
-        """Does a value with an arrow and a name stand here?"""
+        """Whether a value with an arrow and a name begins here."""
         if at == self._looked_at[0]:
             return self._looked_at[1]
-        if self._looked_over > LOOKED_OVER:
+        if self._lookahead > MOST_LOOKAHEAD:
             return False
         ahead = Cursor(self._cursor.source)
         ahead.at = at
         found = self._reads_assignment(ahead)
         if not found:
-            self._looked_over += ahead.at - at
+            self._lookahead += ahead.at - at
         self._looked_at = (at, found)
         return found
 
@@ -215,7 +217,7 @@ class _Parser:
             if word is None:
                 break
             if last:
-                raise cursor.error(branch_at, f"`{word.group().strip()}` stands behind `else`", "expected `/end/`")
+                raise cursor.error(branch_at, f"`{word.group().strip()}` comes after `else`", "expected `/end/`")
             branches.append(self._branch(branch_at, conditional=word.group() == "elif"))
         self._leave()
         return If(at, tuple(branches))
@@ -233,14 +235,12 @@ class _Parser:
         cursor.skip_space()
         variable = cursor.take(_VARIABLE)
         if variable is None:
-            raise cursor.error(
-                cursor.at, f"a loop names its variable, and here stands {cursor.found()}", "expected `$name`"
-            )
+            raise cursor.error(cursor.at, f"a loop needs a variable; found {cursor.found()}", "expected `$name`")
         if cursor.take(_IN) is None:
             cursor.skip_space()
-            raise cursor.error(cursor.at, f"here stands {cursor.found()}", "expected `in` and what is gone through")
+            raise cursor.error(cursor.at, f"found {cursor.found()}", "expected `in` and a list")
         items = self._expressions.read()
-        self._colon("what is gone through")
+        self._colon("the list")
         self._enter("for", at)
         body = self._statements()
         self._leave()
@@ -249,20 +249,18 @@ class _Parser:
     def _enter(self, block: Literal["if", "for", "parallel"], at: int) -> None:
         self._open.append((block, at))
         if len(self._open) > DEEPEST:
-            raise self._cursor.error(
-                at, f"blocks stand more than {DEEPEST} deep in each other", "expected fewer: use a file"
-            )
+            raise self._cursor.error(at, f"blocks are nested more than {DEEPEST} deep", "expected fewer: use a file")
 
     def _leave(self) -> None:
-        """At the `/end/` of the innermost block."""
+        """Expects the `/end/` of the innermost block."""
         cursor = self._cursor
         block, at = self._open.pop()
         if not cursor.starts("/end/"):
-            here = "the program ends" if cursor.ended else f"here stands {cursor.found()}"
+            here = "the program ends" if cursor.ended else f"found {cursor.found()}"
             place = at if cursor.ended else cursor.at
             line = cursor.source.place(at).line
             raise cursor.error(
-                place, f"the `/{block}/` of line {line} is never closed: {here}", "expected `/end/` for it"
+                place, f"the `/{block}/` in line {line} is never closed: {here}", "expected `/end/` for it"
             )
         cursor.at += len("/end/")
 
@@ -270,7 +268,7 @@ class _Parser:
         cursor = self._cursor
         cursor.skip_space()
         if not cursor.starts(":"):
-            raise cursor.error(cursor.at, f"here stands {cursor.found()}", f"expected `:` after {after}")
+            raise cursor.error(cursor.at, f"found {cursor.found()}", f"expected `:` after {after}")
         cursor.at += 1
 
     def _target(self, after: str) -> Target:
@@ -278,23 +276,23 @@ class _Parser:
         cursor.skip_space()
         at = cursor.at
         arrow = cursor.take(_ARROW)
-        if arrow is None and after == "the call":  # an arrow may stand on the next line behind a parenthesis
+        if arrow is None and after == "the call":  # after a parenthesis the arrow may be on the next line
             cursor.skip_between()
             arrow = cursor.take(_ARROW)
         if arrow is None:
             cursor.at = at
-            raise cursor.error(at, f"here stands {cursor.found()}", f"expected `-> name` or `>> name` after {after}")
+            raise cursor.error(at, f"found {cursor.found()}", f"expected `-> name` or `>> name` after {after}")
         cursor.skip_space()
         name = cursor.take(_NAME)
         if name is None:
             way_out = "a name without `$`" if cursor.starts("$") else "a name"
-            raise cursor.error(cursor.at, f"behind the arrow stands {cursor.found()}", f"expected {way_out}")
+            raise cursor.error(cursor.at, f"found {cursor.found()} after the arrow", f"expected {way_out}")
         return Target(at, name.group(), arrow.group() == ">>")
 
     def _describe(self) -> None:
         cursor, at = self._cursor, self._cursor.at
         end = cursor.text.find("@DESC", at + len("@DESC"))
         if end < 0:
-            raise cursor.error(at, "the description that begins here is never closed", "expected a second `@DESC`")
+            raise cursor.error(at, "this description is never closed", "expected a second `@DESC`")
         self._descriptions.append(cursor.text[at + len("@DESC") : end].strip())
         cursor.at = end + len("@DESC")

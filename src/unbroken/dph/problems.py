@@ -1,7 +1,7 @@
-"""The text of a program, positions in it, and what can be wrong at a position.
+"""The text of a program, positions in it, and the problems found at a position.
 
-A problem shows the line with a caret. `InvalidProgram` is raised for a program that cannot be read, `ProgramFailed` for
-one that stopped while it ran.
+A problem shows the line with a caret. `InvalidProgram` is raised for a program that cannot be parsed or checked,
+`ProgramFailed` for one that stopped while it ran.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unbroken.messages import Usage
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where something stands: line and column count from 1, and columns count characters."""
+    """A position in a program: line and column count from 1; columns count characters."""
 
     file: str
     line: int
@@ -30,43 +30,43 @@ class Position:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
-    def drawn(self, says: str = "") -> str:
-        """The line with a caret below the place, and a word beside the caret."""
+    def drawn(self, note: str = "") -> str:
+        """The line with a caret below the column, and a note beside the caret."""
         text, column = self.text.translate(_VISIBLE), self.column - 1
         if len(text) > WIDEST:
             start = max(0, column - WIDEST // 2)
             text = f"{'…' if start else ''}{text[start : start + WIDEST]}…"
             column -= start - (1 if start else 0)
         below = "".join(_blank(character) for character in text[:column])
-        return f"{self.line:>4} | {text}\n     | {below}^{f' {says}' if says else ''}"
+        return f"{self.line:>4} | {text}\n     | {below}^{f' {note}' if note else ''}"
 
 
 WIDEST = 160
-"""Characters that are shown of a long line."""
+"""Characters of a long line that are shown."""
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) != "\t"} | dict.fromkeys(range(0x7F, 0xA0), 0xFFFD)
-"""What a program says to a terminal is shown, and not done."""
+"""Makes control characters visible, so that they cannot control the terminal."""
 
 
 def _blank(character: str) -> str:
-    """As wide as the character, so that the caret stands where the eye looks for it."""
+    """Spaces as wide as the character, so that the caret is in the right column."""
     if character == "\t":
         return "\t"
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return ""  # it has no width of its own
+        return ""  # it has no width
     return "  " if unicodedata.east_asian_width(character) in "WF" else " "
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A program as it was read. `name` is what errors call it, `path` where it lies, if it lies anywhere: programs
-    that it calls are looked for beside it."""
+    """The text of a program. `name` is used in errors; `path` is its file, if it has one: programs that it calls are
+    searched in the same folder."""
 
     text: str
     name: str = "<program>"
     path: Path | None = None
     _starts: list[int] = field(default_factory=list[int], repr=False, compare=False)
     _lines: list[str] = field(default_factory=list[str], repr=False, compare=False)
-    """All places in a line share its text."""
+    """All positions in a line share its text."""
 
     def __post_init__(self) -> None:
         start = 0
@@ -76,19 +76,19 @@ class Source:
             start += len(line) + 1
 
     def place(self, at: int) -> Position:
-        """Where a character stands, by its number from 0; beyond either end, the end is meant."""
+        """The position of a character, counted from 0; values beyond the text are clamped."""
         at = min(max(at, 0), len(self.text))
         line = bisect_right(self._starts, at)
         return Position(self.name, line, at - self._starts[line - 1] + 1, self._lines[line - 1])
 
 
-TOLD = 20
-"""Problems that an error tells; it has them all."""
+SHOWN = 20
+"""Problems that the message of an error lists; `problems` has them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong at one place. A warning leaves a program that can run, though hardly as it was meant."""
+    """One problem at one position. A program with only warnings can run, but probably not as intended."""
 
     place: Position
     message: str
@@ -99,7 +99,7 @@ class Problem:
         return f"{self.place}: {self.message}\n{self.place.drawn(self.expected)}"
 
     def to_json(self) -> dict[str, Any]:
-        """For editors and CI: file, line and column apart; `text` is the whole line."""
+        """For editors and CI: file, line and column as separate fields; `text` is the complete line."""
         return {
             "kind": self.kind,
             "file": self.place.file,
@@ -112,18 +112,18 @@ class Problem:
 
 
 class InvalidProgram(UserError):
-    """A program that is not run: it cannot be read, or asks for what there is not. `problems` has them all, `warnings`
-    what was found beside them and may explain them."""
+    """A program that is not run: it cannot be parsed, or uses something that does not exist. `problems` has all
+    problems, `warnings` what was found besides and may explain them."""
 
     def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
-        more = f"\n… and {len(problems) - TOLD} more" if len(problems) > TOLD else ""
-        super().__init__("\n".join(map(str, problems[:TOLD])) + more)
+        more = f"\n… and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+        super().__init__("\n".join(map(str, problems[:SHOWN])) + more)
         self.problems = tuple(problems)
         self.warnings = tuple(warnings)
 
 
 class ProgramFailed(UnbrokenError):
-    """A program stopped at one of its statements. `place` says where, `variables` what was set until then."""
+    """A program stopped at one of its statements: `place` is the position, `variables` what was set so far."""
 
     def __init__(self, place: Position, message: str, calls: Sequence[Position] = ()) -> None:
         trail = "".join(f"\n  called at {call}" for call in calls)
@@ -131,9 +131,9 @@ class ProgramFailed(UnbrokenError):
         self.place = place
         self.message = message
         self.calls = tuple(calls)
-        """If it happened in a program that another called: from where, the innermost first."""
+        """If it happened in a program that was called by another: the positions of the calls, the innermost first."""
         self.variables: dict[str, Any] = {}
-        """What was set until then."""
+        """The variables that were set so far."""
         self.usage = Usage()
         self.requests = 0
-        """What was spent until then."""
+        """The requests made so far; `usage` has their tokens."""

@@ -1,4 +1,4 @@
-"""`run_program`: a program, its model, its tools and its variables, from the check to the result. `running` executes
+"""`run_program`: runs a program with its model, tools and variables, from the check to the result. `running` executes
 the statements."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unbroken.validation import checked
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
     value: Json
-    """Of the statement that ran last."""
+    """The value of the statement that ran last."""
     variables: dict[str, Json] = field(default_factory=dict[str, Json])
     usage: Usage = field(default_factory=Usage)
     requests: int = 0
@@ -42,8 +42,8 @@ class ProgramResult:
 
 
 class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
-    """A program that runs: `result = await run_program(…)`, or `async for event in run_program(…)`, after which
-    `result` is there. If you stop reading, it ends."""
+    """A running program: `result = await run_program(…)`, or `async for event in run_program(…)`, after which `result`
+    is set. If you stop iterating, the program ends."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class ProgramRun(Streamed[ProgramEvent, ProgramResult]):
         super().__init__(perform)
         self._scope = scope
         self.warnings = warnings
-        """The warnings of the check before it began."""
+        """The warnings of the check before the program started."""
 
     @property
     def variables(self) -> dict[str, Json]:
-        """As they are now, also after it was ended early."""
+        """The current variables, also after it was ended early."""
         return self._scope.snapshot()
 
     def __await__(self) -> Generator[Any, None, ProgramResult]:
@@ -95,20 +95,20 @@ def run_program(
     record: str | Path | Recorder | None = None,
     clock: Clock | None = None,
 ) -> ProgramRun:
-    """Run a program: its text, or the path of its file. A program with a mistake that can be found beforehand is not
-    begun: `InvalidProgram`. One that stops on its way raises `ProgramFailed`.
+    """Runs a program: its text, or the path of its file. If the check finds a mistake, the program does not start and
+    `InvalidProgram` is raised. If it stops while it runs, `ProgramFailed` is raised.
 
-    - `model`: who is asked by blocks that name no other; None will do for a program that asks nobody.
-    - `models`: what `model="name"` in a block may name; else it is `provider:model`.
-    - `types`: what `output="obj/Type"` may name; classes beside the tools are known without.
-    - `on_approval`, `deps`, `record`: as for an `Agent`.
+        - `model`: the model for blocks that do not name one; None if no block needs it.
+        - `models`: names for `model="name"` in a block; otherwise a block writes `provider:model`.
+        - `types`: the types for `output="obj/Type"`; classes in the modules of the tools are found without it.
+        - `on_approval`, `deps`, `record`: as for an `Agent`.
     """
     program = load_program(source)
     asked = connect(model) if isinstance(model, str) else model
     recorder = record if isinstance(record, Recorder) or record is None else Recorder(record)
     toolset = ToolSet(tools)
 
-    async def perform(tell: ProgramSink) -> ProgramResult:
+    async def perform(emit: ProgramSink) -> ProgramResult:
         async with toolset.opened():
             toolbox = toolset.toolbox(0, Transcript())
             environment = Environment(
@@ -117,7 +117,7 @@ def run_program(
                 toolbox=toolbox,
                 models=models or {},
                 types={**types_beside(toolbox), **(types or {})},
-                tell=tell,
+                emit=emit,
                 clock=clock or current_clock(),
                 on_approval=on_approval,
                 deps=deps,
@@ -153,12 +153,13 @@ def _values(variables: Mapping[str, Any]) -> dict[str, Json]:
         try:
             found[name] = value_of(value)
         except ValueError as error:
-            raise UserError(f"the variable `{name}` is no value: {error}; give what can be written as JSON") from None
+            raise UserError(f"the variable `{name}` is not a JSON value: {error}; convert it to JSON") from None
     return found
 
 
 def load_program(source: str | Path | Source | Program) -> Program:
-    """A text is a program; a path, or a text that is nothing but the name of a `.dph` file, is where one lies."""
+    """Loads a program. A string is the program itself, unless it is just the name of a `.dph` file; a path is its
+    file."""
     match source:
         case Program():
             return source

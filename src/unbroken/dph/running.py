@@ -1,7 +1,7 @@
 """Executes the statements of a program, one after another. `program` starts it.
 
-An error that stops a program names the place in its text. Programs can call each other: `@name(…)` runs the file
-`name.dph` beside the caller. Each file is read once.
+An error that stops a program names its position. Programs can call each other: `@name(…)` runs the file `name.dph` in
+the folder of the caller. Each file is read once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Library:
     _read: dict[Path, Program] = field(default_factory=dict[Path, Program])
 
     def find(self, name: str, caller: Source) -> Program | None:
-        """The program of that name, or none. One that is there and cannot be read raises."""
+        """The program with that name, or None. Raises if its file exists but cannot be read."""
         if caller.path is None:
             return None
         path = caller.path.parent / f"{name}{ENDING}"
@@ -56,13 +56,13 @@ class Library:
 AT_A_TIME = 200
 """How many statements without a model or a tool run before other tasks get a turn."""
 CALLS_DEEP = 32
-"""How deep programs may call each other: more is a recursion without end."""
+"""How deep programs may call each other: more is considered an endless recursion."""
 AT_ONCE = 1_000
-"""How many of them may run at the same time: in a `/parallel/` a recursion without end grows in breadth first."""
+"""How many of them may run at the same time: in a `/parallel/`, an endless recursion grows in breadth first."""
 
 
 class Runner:
-    """One program while it runs. `calls` are the places from which it was called, the innermost first."""
+    """Runs one program. `calls` are the positions from which it was called, the innermost first."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class Runner:
         self._parent = parent
 
     async def run(self, statements: Sequence[Statement], scope: Scope) -> Json:
-        """The value of the last."""
+        """Runs the statements and returns the value of the last one."""
         value: Json = None
         for statement in statements:
-            await self._let_others(scope)
+            await self._yield_to_others(scope)
             value = await self._statement(statement, scope)
         return value
 
-    async def _let_others(self, scope: Scope) -> None:
-        """Lets other tasks run, and an interrupt be noticed, even while a program only calculates."""
+    async def _yield_to_others(self, scope: Scope) -> None:
+        """Lets other tasks run, and an interrupt be noticed, even while a program only computes."""
         environment = self._environment
         environment.steps += 1 + scope.begin_statement()
         if environment.steps > AT_A_TIME:
@@ -118,7 +118,7 @@ class Runner:
                 value = None
                 for item in self._items(statement, scope):
                     self._put(statement.at, scope, statement.variable, item)
-                    await self._let_others(scope)
+                    await self._yield_to_others(scope)
                     value = await self.run(statement.body, scope)
                 return value
             case Parallel():
@@ -145,10 +145,10 @@ class Runner:
         settings = self._settings(block, scope)
         with self._block_run(block.kind, block) as running:
             asked = await ASK[block.kind](
-                fill(block.text, scope), settings, scope.said, running.block, self._environment
+                fill(block.text, scope), settings, scope.history, running.block, self._environment
             )
             if settings.history is True:
-                scope.said = asked.messages
+                scope.history = asked.messages
             running.end(asked.value, asked.stop_reason)
             return asked.value
 
@@ -194,13 +194,13 @@ class Runner:
         names = " < ".join(Path(place.file).name for place in places[:4])
         message = (
             f"programs call each other too deep ({names} < …; at most {CALLS_DEEP}, and {AT_ONCE:,} at once): "
-            "a recursion needs an /if/ that ends it"
+            "use an /if/ to end the recursion"
         )
         return TooDeep(places[0], message, self._calls)
 
     async def _parallel(self, statement: Parallel, scope: Scope) -> Json:
-        """All children at the same time, each with its own copy of the variables. If one fails the others continue:
-        what they set is kept, then its error is raised."""
+        """Runs all children at the same time, each with its own copy of the variables. If one fails the others
+        continue: what they set is kept, then its error is raised."""
         children = [scope.fork() for _ in statement.body]
         failed: list[ProgramFailed] = []
         values: list[Json] = [None] * len(children)
@@ -232,8 +232,8 @@ class Runner:
         value = self._evaluate(statement.items, scope)
         if isinstance(value, list):
             return cast("list[Json]", value)
-        hint = "; go through keys(…) or values(…) of it" if isinstance(value, dict) else ""
-        raise self._failed(statement.items.at, f"a loop goes through a list, and this is {kind_of(value)}{hint}")
+        hint = "; use keys(…) or values(…) of it" if isinstance(value, dict) else ""
+        raise self._failed(statement.items.at, f"a loop needs a list, not {kind_of(value)}{hint}")
 
     def _evaluate(self, expression: Expression, scope: Scope) -> Json:
         try:
@@ -252,7 +252,7 @@ class Runner:
 
 
 class TooDeep(ProgramFailed):
-    """An endless recursion: while it propagates, nothing beside it continues."""
+    """An endless recursion: it stops everything else."""
 
 
 def _together(failed: Sequence[ProgramFailed]) -> ProgramFailed:
@@ -261,7 +261,7 @@ def _together(failed: Sequence[ProgramFailed]) -> ProgramFailed:
     if not others:
         return first
     more = "; ".join(f"line {error.place.line}: {error.message}" for error in others)
-    together = ProgramFailed(first.place, f"{first.message} (and beside it, {more})", first.calls)
+    together = ProgramFailed(first.place, f"{first.message} (also: {more})", first.calls)
     together.__cause__ = first.__cause__
     return together
 
@@ -280,13 +280,13 @@ class _Running:
         self._value, self._stop_reason = value, stop_reason
 
     def __enter__(self) -> _Running:
-        self._environment.tell(BlockStarted(self.block))
+        self._environment.emit(BlockStarted(self.block))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         seconds = self._environment.clock.elapsed() - self._started
         words = "" if error is None else "cancelled" if isinstance(error, asyncio.CancelledError) else _words(error)
-        self._environment.tell(BlockFinished(self.block, self._value, seconds, words, self._stop_reason))
+        self._environment.emit(BlockFinished(self.block, self._value, seconds, words, self._stop_reason))
 
 
 def _words(error: BaseException) -> str:

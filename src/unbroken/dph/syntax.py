@@ -1,5 +1,5 @@
-"""The syntax tree of a program: statements and expressions, each with its position in the text, and functions that walk
-through them.
+"""The syntax tree of a program: statements and expressions, each with its position in the text, and functions that
+traverse them.
 
 Data only: `parsing` builds the tree, `checking` and `running` use it.
 """
@@ -15,9 +15,9 @@ from unbroken.dph.problems import Source
 from unbroken.messages import Json
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+"""The pattern of a name. Letters of other scripts are not part of it: in `$city的天气` the name ends before them."""
 VARIABLE = re.compile(r"\$(" + NAME + r")((?:\." + NAME + r"|\[-?\d{1,9}\]|\[\"[^\"\n]*\"\]|\['[^'\n]*'\])*)")
-"""A variable in a text, with the keys and indices behind it: `$name`, `$name.key`, `$name[0]`."""
-"""What a name looks like. Letters of other scripts are none of it: in `$city的天气` the name ends before them."""
+"""A variable in a text, with the keys and indices after it: `$name`, `$name.key`, `$name[0]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Quoted:
-    """A text in quotes; variables in it are replaced."""
+    """A string in quotes; variables in it are replaced."""
 
     at: int
     text: str
@@ -51,7 +51,7 @@ class Variable:
     path: tuple[Expression, ...] = ()
     """Keys and positions, from the outside in."""
     written: str = ""
-    """As it stands in the program."""
+    """As it is written in the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class DictOf:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A function by its name: `len($hits)`."""
+    """A function call: `len($hits)`."""
 
     at: int
     function: str
@@ -85,7 +85,7 @@ class Unary:
 @dataclass(frozen=True, slots=True)
 class Binary:
     at: int
-    """Of the operator."""
+    """The position of the operator."""
     operator: str
     left: Expression
     right: Expression
@@ -115,7 +115,7 @@ BlockKind: TypeAlias = Literal["prompt", "explore", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A model is asked: `/prompt/`, `/explore/`, `/judge/`."""
+    """Asks a model: `/prompt/`, `/explore/`, `/judge/`."""
 
     at: int
     kind: BlockKind
@@ -127,7 +127,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class CallStatement:
-    """`@name(…)`: a tool, or another program."""
+    """`@name(…)`: calls a tool or another program."""
 
     at: int
     name: str
@@ -144,7 +144,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """`/if/`, `elif` or `else`, which has no condition."""
+    """`/if/`, `elif` or `else` (which has no condition)."""
 
     at: int
     condition: Expression | None
@@ -179,17 +179,17 @@ class Program:
     source: Source
     statements: tuple[Statement, ...]
     description: str = ""
-    """What stands between `@DESC` and `@DESC`."""
+    """The text between `@DESC` and `@DESC`."""
 
 
 def names_in(text: str) -> Iterator[tuple[int, str, str]]:
-    """Each variable of a text: where it stands, its name, and all that is written."""
+    """Each variable in a text: its position, its name, and the complete expression."""
     for found in VARIABLE.finditer(text):
         yield found.start(), found[1], found.group()
 
 
 def names_used(program: Program) -> set[str]:
-    """Every variable that is read anywhere in it."""
+    """All variables that the program reads."""
     used: set[str] = set()
     for statement in all_statements(program.statements):
         match statement:
@@ -215,7 +215,7 @@ def names_used(program: Program) -> set[str]:
 
 
 def all_statements(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """These, and all that stand inside of them."""
+    """These statements and all statements inside them."""
     for statement in statements:
         yield statement
         match statement:
@@ -229,7 +229,7 @@ def all_statements(statements: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def lists_of(program: Program) -> list[str]:
-    """Names that a program only appends to: they are lists from its beginning, also if nothing is ever appended."""
+    """Names that a program only appends to: they are lists from the beginning, even if nothing is ever appended."""
     appended = dict.fromkeys(target.name for target in targets(program.statements) if target.append)
     for target in targets(program.statements):
         if not target.append:
@@ -238,24 +238,24 @@ def lists_of(program: Program) -> list[str]:
 
 
 def targets(statements: Iterable[Statement]) -> Iterator[Target]:
-    """Every name that is set or appended to."""
+    """All names that are set or appended to."""
     for statement in all_statements(statements):
         if isinstance(statement, Block | CallStatement | Assignment):
             yield statement.target
 
 
 def variables(expression: Expression) -> Iterable[Variable]:
-    """Every variable that is read in it."""
+    """All variables that the expression reads."""
     return (part for part in parts(expression) if isinstance(part, Variable))
 
 
 def each_once(variables: Iterable[Variable]) -> Iterable[Variable]:
-    """By name; the first that is found."""
+    """The first variable of each name."""
     return {variable.name: variable for variable in reversed([*variables])}.values()
 
 
 def parts(expression: Expression) -> Iterable[Expression]:
-    """An expression and all that it is made of."""
+    """An expression and all of its parts."""
     waiting = [expression]
     while waiting:
         part = waiting.pop()

@@ -1,9 +1,9 @@
-"""`mode="prompt"`: tools for a model that has no tool calls of its own. They are described in words, and the model
-calls one by writing `=>#name: {json}`.
+"""`mode="prompt"`: tools for a model without tool calls. The tools are described in the prompt, and the model calls one
+by writing `=>#name: {json}`.
 
-`TextCalls` is a model around a model, so the agent's loop needs to know nothing of it: requests are put into words on
-the way there, and the one call is read from the text on the way back. Whatever a model writes after its call is not
-heard: it would be an invented result.
+`TextCalls` wraps a model, so the agent's loop does not need to know about it: requests are converted to text, and the
+call is read from the text of the response. Whatever the model writes after its call is ignored, because it would be an
+invented result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ALONE = re.compile(r"=>#[ \t]*([\w./-]+)[ \t]*([:：]?)[ \t]*$")
 _UP_TO_A_BRACE = re.compile(r"[^}]*}|[^}]+")
 LONGEST_NAME = 200
 IGNORED = 2000
-"""Characters after its call in which a model may come to its end, and tell what it used; then nobody listens."""
+"""Characters after the call that are still read, so that the model can finish and report its usage."""
 
 HOW_TO_CALL = """\
 You can use these tools, one call at a time:
@@ -59,15 +59,15 @@ class TextCalls:
         return self._model.name
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the model's: its secrets too, which a recorder has to know."""
+        """Everything else is delegated to the model, including its secrets, which a recorder has to know."""
         return getattr(self._model, name)
 
     def stream(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         before = sum(isinstance(message, Assistant) and bool(message.calls) for message in request.messages)
         names = frozenset(tool.name for tool in request.tools)
-        return self._listen(in_words(request), f"call_{before}_0", names)
+        return self._stream(as_text(request), f"call_{before}_0", names)
 
-    async def _listen(self, request: Request, id: str, names: frozenset[str]) -> AsyncIterator[Sequence[Delta]]:
+    async def _stream(self, request: Request, id: str, names: frozenset[str]) -> AsyncIterator[Sequence[Delta]]:
         reader = _Reader(id, names)
         async with closing(self._model.stream(request)) as batches:
             async for deltas in batches:
@@ -81,36 +81,37 @@ class TextCalls:
 
 
 class _Reader:
-    """Finds the one call in a text that comes in pieces. Text is held back only where it may begin a call."""
+    """Finds the one call in a text that arrives in pieces. Text is held back only if it may be the beginning of a
+    call."""
 
     def __init__(self, id: str, names: frozenset[str]) -> None:
         self.call: ToolCall | None = None
-        """Once it is whole, or cannot become so."""
+        """Set when the call is complete, or can no longer become complete."""
         self.ignored = 0
         """Characters that came after the call."""
         self.ended = False
-        self._heard = PartialResponse()
+        self._response = PartialResponse()
         self._id = id
         self._names = names
         self._held = ""
         self._at_line_start = True
         self._name = ""
-        """Of the call that is being written."""
+        """The name of the call that is being written."""
         self._raw: list[str] = []
         self._scanner = Scanner()
 
     def message(self) -> Assistant:
-        """All that was said."""
-        return self._heard.message
+        """Everything received so far."""
+        return self._response.message
 
     def take(self, delta: Delta) -> list[Delta]:
-        """The deltas in its place."""
+        """The deltas to yield instead of this one."""
         out = self._read(delta)
         for each in out:
-            self._heard.feed(each)
+            self._response.feed(each)
         if isinstance(delta, Ended):
             self.ended = True
-            # What the model's wire holds is no longer what was said, so the message is written anew.
+            # The native message of the wire does not match the new deltas, so the message is built from them.
             out.append(Ended(delta.verdict, self.message()))
         return out
 
@@ -118,7 +119,7 @@ class _Reader:
         match delta:
             case TextDelta():
                 return self._feed(delta.text)
-            case CallReady(call) | CallSpoiled(call):  # the model has calls of its own after all
+            case CallReady(call) | CallSpoiled(call):  # the model does have tool calls
                 if self.call is not None:
                     return []
                 self.call = call
@@ -142,13 +143,13 @@ class _Reader:
             at = text.find(MARK)
             if at < 0:
                 keep = next((size for size in (2, 1) if text.endswith(MARK[:size])), 0)
-                self._say(out, text[: len(text) - keep])
+                self._add_text(out, text[: len(text) - keep])
                 self._held = text[len(text) - keep :]
                 break
-            self._say(out, text[:at])
+            self._add_text(out, text[:at])
             text = text[at:]
             found = _OPENING.match(text)
-            if found is None:  # its name may not be whole yet
+            if found is None:  # its name may not be complete yet
                 line, newline, _ = text.partition("\n")
                 if not newline and len(line) < LONGEST_NAME:
                     self._held = text
@@ -156,12 +157,12 @@ class _Reader:
                 found = _ALONE.match(line)
             if found is not None and self._is_call(found):
                 return [*out, *self._open(found, text)]
-            self._say(out, text[: len(MARK)])
+            self._add_text(out, text[: len(MARK)])
             text = text[len(MARK) :]
         return out
 
-    def _end(self, whole: bool) -> list[Delta]:
-        """No more comes. A call that is not whole is told as what it is; it never runs."""
+    def _end(self, complete: bool) -> list[Delta]:
+        """The text has ended. A call that is incomplete is reported as such; it never runs."""
         if self.call is not None:
             return []
         out: list[Delta] = []
@@ -171,19 +172,19 @@ class _Reader:
             if found is not None and self._is_call(found):
                 out += self._open(found, held)
             else:
-                self._say(out, held)
-        if self._name and self.call is None and whole:
+                self._add_text(out, held)
+        if self._name and self.call is None and complete:
             raw = "".join(self._raw).strip()
-            # Nothing at all is a call without arguments; a part of something is not.
+            # No text at all is a call without arguments; incomplete arguments are not a call.
             parsed = parse_arguments(raw or "{}")
             self._finish(out, parsed.arguments, parsed.problem)
         return out
 
     def _is_call(self, found: re.Match[str]) -> bool:
-        """In the middle of a line only what names a tool is a call."""
+        """In the middle of a line it is a call only if it names a tool."""
         return found[1] in self._names or (self._at_line_start and bool(found[2]))
 
-    def _say(self, out: list[Delta], text: str) -> None:
+    def _add_text(self, out: list[Delta], text: str) -> None:
         if text:
             out.append(TextDelta(text))
             last = text.rpartition("\n")[2]
@@ -199,7 +200,7 @@ class _Reader:
         return [*out, *self._arguments(text[found.end() :])]
 
     def _arguments(self, text: str) -> list[Delta]:
-        """Up to the brace that closes the object; what follows is not heard."""
+        """Reads up to the brace that closes the object; the rest is ignored."""
         out: list[Delta] = []
         scanner, read = self._scanner, 0
         for piece in _UP_TO_A_BRACE.findall(text):
@@ -207,7 +208,7 @@ class _Reader:
             read += len(piece)
             out.append(CallArguments(0, piece))
             closed = scanner.feed(piece)
-            # What it wrote in place of an object is quoted to it: that is its line.
+            # If it wrote something else than an object, the error quotes that line.
             ended = scanner.foreign and "\n" in "".join(self._raw).lstrip()
             if closed or scanner.spoiled or scanner.too_deep or ended:
                 parsed = parse_arguments("".join(self._raw).strip())
@@ -222,23 +223,23 @@ class _Reader:
         out.append(CallReady(self.call) if self.call.complete else CallSpoiled(self.call))
 
 
-def in_words(request: Request) -> Request:
-    """The same question without anything that only a model with tool calls understands."""
-    said: list[Message] = []
+def as_text(request: Request) -> Request:
+    """The same request as plain text, for a model without tool calls."""
+    messages: list[Message] = []
     for message in request.messages:
         match message:
             case Assistant(text=text, calls=calls) if calls:
                 lines = [text.rstrip()] if text.strip() else []
-                said.append(Assistant("\n".join([*lines, *map(_written, calls)])))
+                messages.append(Assistant("\n".join([*lines, *map(_written, calls)])))
             case ToolMessage(results=results):
-                said.append(User.of("\n\n".join(f"Result of {one.name}:\n{one.text}" for one in results)))
+                messages.append(User.of("\n\n".join(f"Result of {one.name}:\n{one.text}" for one in results)))
             case _:
-                said.append(message)
+                messages.append(message)
     how = _how_to_call(request)
     if how:
-        first = said[0] if said and isinstance(said[0], System) else None
-        said[: 1 if first else 0] = [System.of(f"{first.text}\n\n{how}" if first else how)]
-    return replace(request, messages=tuple(said), tools=(), choice=None, parallel=None, final=False)
+        first = messages[0] if messages and isinstance(messages[0], System) else None
+        messages[: 1 if first else 0] = [System.of(f"{first.text}\n\n{how}" if first else how)]
+    return replace(request, messages=tuple(messages), tools=(), choice=None, parallel=None, final=False)
 
 
 def _how_to_call(request: Request) -> str:

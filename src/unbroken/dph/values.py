@@ -1,6 +1,6 @@
 """The values of the language, which are JSON, and the variables that hold them while a program runs.
 
-A value that was read does not change afterwards: appending creates a new list, unless nobody can have seen the old one.
+A value that was read never changes afterwards: appending creates a new list, unless nobody can have seen the old one.
 So each child of a `/parallel/` starts from the same values.
 """
 
@@ -25,19 +25,19 @@ from unbroken.tools.tool import Tool
 from unbroken.tools.toolbox import collect, drain
 
 LARGEST = 10_000_000
-"""Characters or items of one value: a program that makes more has gone wrong."""
+"""Characters or items of one value: a program that builds a larger one is considered faulty."""
 DEEPEST = 100
-"""Lists and objects in each other."""
+"""Levels of nested lists and objects."""
 MOST_BITS = 4096
-"""Of a whole number."""
+"""The largest integer, in bits."""
 _ORDINARY = 1 << 62
 _LONG = 100
-"""Items of a list that are looked at all at once."""
+"""From this many items on, a list is measured in bulk."""
 
 
 class Answer(dict[str, Json]):
-    """What a block that asked a model gave: `answer`, `think`, and `calls` of an `/explore/`. In a text it stands as
-    its answer."""
+    """The value of a block that asked a model: `answer`, `think`, and for an `/explore/` also `calls`. In a text it is
+    replaced by its answer."""
 
 
 class Missing(LookupError):
@@ -64,7 +64,7 @@ def step_into(value: Any, key: Any) -> Json:
 
 
 def in_text(value: Json) -> str:
-    """A value as it stands in a text."""
+    """A value as it is inserted into a text."""
     if isinstance(value, str):
         return value
     if isinstance(value, Answer):
@@ -73,16 +73,16 @@ def in_text(value: Json) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """For people."""
+    """The type of a value, for error messages."""
     match value:
         case None:
             return "null"
         case bool():
-            return "true or false"
+            return "a boolean"
         case int() | float():
             return "a number"
         case str():
-            return "a text"
+            return "a string"
         case list():
             return "a list"
         case dict():
@@ -92,8 +92,8 @@ def kind_of(value: Any) -> str:
 
 
 def measure(value: Json) -> tuple[int, int]:
-    """How much of it there is, in characters and values, and how deep it is; written out, what is in it twice counts
-    twice. A number that cannot be reckoned with is refused."""
+    """The size of a value in characters and items, and its depth. A part that occurs twice counts twice, as if written
+    out. Raises `ValueError` for a number that is too large or not finite."""
     if not isinstance(value, list | dict):
         return _length(value), 0
     known: dict[int, tuple[int, int]] = {}
@@ -115,7 +115,7 @@ _Known: TypeAlias = dict[int, tuple[int, int]]
 
 
 def _sum_up(one: Any, known: _Known) -> tuple[int, int, dict[int, Any]]:
-    """Of a list or an object, as far as the size of all that is in it is known; and of what it is not."""
+    """The size and depth of a list or an object, and the parts of it whose size is not known yet."""
     size, depth = 1, 0
     missing: dict[int, Any] = {}
     items: Collection[Any] = one
@@ -140,7 +140,7 @@ def _sum_up(one: Any, known: _Known) -> tuple[int, int, dict[int, Any]]:
 
 
 def _sum_up_many(items: Collection[Any], size: int, known: _Known) -> tuple[int, int, dict[int, Any]]:
-    """The same with little of Python for each item: several times faster."""
+    """The same with little Python code per item: several times faster."""
     of_kind: dict[type[Any], Collection[Any]] = dict.fromkeys(set(map(type, items)), items)
     if len(of_kind) > 1:
         of_kind = {kind: [each for each in items if each.__class__ is kind] for kind in of_kind}
@@ -148,7 +148,7 @@ def _sum_up_many(items: Collection[Any], size: int, known: _Known) -> tuple[int,
     missing: dict[int, Any] = {}
     for kind, those in of_kind.items():
         if issubclass(kind, list | dict):
-            times = Counter(map(id, those))  # a list that was doubled holds the same ones again and again
+            times = Counter(map(id, those))  # a list that was doubled contains the same items many times
             by_id = dict(zip(map(id, those), those, strict=True))
             missing |= {key: each for key, each in by_id.items() if key not in known}
             for key, count in times.items():
@@ -164,16 +164,16 @@ def _sum_up_many(items: Collection[Any], size: int, known: _Known) -> tuple[int,
 
 
 def _are_ordinary(kind: type[Any], those: Collection[Any]) -> bool:
-    """They can surely be reckoned with, and each counts as one."""
+    """Whether none of them can be too large, so that each counts as one."""
     if kind is int:
         return min(those) > -_ORDINARY and max(those) < _ORDINARY
     return kind is bool or kind is type(None) or (kind is float and all(map(math.isfinite, those)))
 
 
 def refuse_beyond(size: int) -> None:
-    """Before the work is done."""
+    """Raises `ValueError` if the value would be too large. Called before it is built."""
     if size > LARGEST:
-        raise ValueError("the value gets too large")
+        raise ValueError("the value becomes too large")
 
 
 def checked(size: int, depth: int) -> None:
@@ -192,7 +192,7 @@ def is_number(value: Any) -> bool:
 
 
 def same(left: Json, right: Json) -> bool:
-    """Equal as JSON is: 1 is no true, also inside of lists and objects."""
+    """Equal as JSON: 1 is not equal to true, not even inside lists and objects."""
     if isinstance(left, list) and isinstance(right, list):
         ours, theirs = cast("list[Json]", left), cast("list[Json]", right)
         return len(ours) == len(theirs) and all(map(same, ours, theirs))
@@ -203,95 +203,95 @@ def same(left: Json, right: Json) -> bool:
 
 
 def bounded(value: Json) -> Json:
-    """The value, if it is no larger than a program has any use for."""
+    """Returns the value; raises `ValueError` if it is too large."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("the number gets too large")
+        raise ValueError("the number becomes too large")
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        raise ValueError("the number gets too large")
+        raise ValueError("the number becomes too large")
     if isinstance(value, str | list) and len(cast("str", value)) > LARGEST:
-        raise ValueError("the value gets too large")
+        raise ValueError("the value becomes too large")
     return cast("Json", value)
 
 
 def read_json(text: str) -> Json:
-    """Strictly: what is no JSON, or no number that can be reckoned with, is refused in words."""
+    """Parses strictly. Raises `ValueError` for anything that is not JSON, and for numbers that are not finite."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON ({error.msg} in line {error.lineno}, column {error.colno})") from None
+        raise ValueError(f"it is not JSON ({error.msg} in line {error.lineno}, column {error.colno})") from None
 
 
 def _refuse(word: str) -> Json:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits[:20]} is too large a number")
+        raise ValueError(f"{digits[:20]} is too large")
     return number
 
 
 MOST_WORK = 3_000_000
-"""Values that one statement may copy, compare or write out. In between nothing else runs, not even a time-out."""
+"""Values that one statement may copy, compare or write out. Meanwhile nothing else runs, not even a time-out."""
 CHARACTERS = 100
-"""So many characters of a text are as much work as one value."""
+"""So many characters of a string count as much work as one value."""
 MEASURED = 50
-"""So many values are measured in the time of one statement."""
+"""Measuring so many values takes as long as one statement."""
 REMEMBERED = 1000
-"""From this size on a value is worth remembering."""
+"""From this size on, the measured size of a value is remembered."""
 
 
 class Scope(dict[str, Json]):
-    """Names and values."""
+    """The variables of a program: names and values."""
 
     def __init__(self, values: dict[str, Json] | None = None) -> None:
         super().__init__(values or {})
-        self.said: tuple[Message, ...] = ()
-        """What blocks with `history=true` have said to each other."""
-        self._unseen: set[str] = set()
-        """Names of lists that were made here, and that nobody has read since."""
+        self.history: tuple[Message, ...] = ()
+        """The messages of the blocks with `history=true`."""
+        self._unread: set[str] = set()
+        """Names of lists that were created here and have not been read since."""
         self._sizes: dict[str, tuple[int, int]] = {}
         self._last: tuple[object, int, int] = (None, 0, 0)
-        """The large value that was measured last."""
+        """The large value that was measured last, with its size and depth."""
         self.work = 0
-        """How much was done here: who runs a program lets others have their turn now and then."""
+        """The work done here since the last statement. The runner uses it to let other tasks run now and then."""
         self._spent = 0
         self._set: dict[str, None] = {}
-        """Since it was forked: names that were set, in their order."""
+        """In a fork: the names that were set, in order."""
         self._appended: dict[str, list[Json]] = {}
-        """And what was appended to others."""
-        self._said_before: int | None = None
-        """Of a fork: how much had been said when it was made."""
+        """In a fork: what was appended to other names."""
+        self._history_before: int | None = None
+        """In a fork: the length of the history when it was created. None if this is not a fork."""
 
     def __getitem__(self, name: str) -> Json:
-        self._unseen.discard(name)
+        self._unread.discard(name)
         return super().__getitem__(name)
 
     def begin_statement(self) -> int:
-        """Gives how much was done here since the last one."""
+        """Returns how much work was done here since the last statement."""
         work = self.work + self._spent // 1000
         self.work = self._spent = 0
         return work
 
     def spend(self, value: Json, deep: bool = False) -> None:
-        """A statement goes through this value, with `deep` also through all that is in it. `ValueError` if that is too
-        much for one statement."""
+        """Counts that a statement reads this value; with `deep` also everything inside it. Raises `ValueError` if that
+        is too much work for one statement."""
         if isinstance(value, str):
             self._spent += len(value) // CHARACTERS
         elif isinstance(value, list | dict):
             self._spent += self._measured(cast("Json", value))[0] if deep else len(cast("list[Json]", value))
         if self._spent > MOST_WORK:
             raise ValueError(
-                f"this statement goes through more than {MOST_WORK:,} values; split it, or use smaller ones"
+                f"this statement processes more than {MOST_WORK:,} values; split it, or use smaller values"
             )
 
     def put(self, name: str, value: Json, *, append: bool) -> None:
-        """Set a name, or append to the list that it has; one that has no list is made one. What is too large or too
-        deep to be written out is refused, in words."""
-        forked = self._said_before is not None
+        """Sets a name, or appends to its list; a value that is not a list becomes the first item of one. Raises
+        `ValueError` if the result is too large or too deep to be written out."""
+        forked = self._history_before is not None
         size, depth = self._measured(value)
         if append:
             before_size, before_depth = self._sizes.get(name) or measure(self.get(name, []))
@@ -300,24 +300,25 @@ class Scope(dict[str, Json]):
         self._sizes[name] = size, depth
         self.work += 1
         if not append:
-            self._unseen.discard(name)
+            self._unread.discard(name)
             self[name] = value
             if forked:
                 self._set[name] = None
                 self._appended.pop(name, None)
             return
-        if name in self._unseen:
+        if name in self._unread:
             cast("list[Json]", super().__getitem__(name)).append(value)
             self._last = (None, 0, 0)  # it may have been this one
         else:
             before: Any = self.get(name, [])
             self[name] = [*cast("list[Json]", before), value] if isinstance(before, list) else [before, value]
-            self._unseen.add(name)
+            self._unread.add(name)
         if forked and name not in self._set:
             self._appended.setdefault(name, []).append(value)
 
     def _measured(self, value: Json) -> tuple[int, int]:
-        """What was measured a moment ago is not measured again: a list is often only given another name."""
+        """The size and depth. A value that was measured last is not measured again: a list often only gets another
+        name."""
         if not isinstance(value, list | dict):
             return measure(value)
         last, size, depth = self._last
@@ -329,45 +330,45 @@ class Scope(dict[str, Json]):
         return size, depth
 
     def snapshot(self) -> dict[str, Json]:
-        """As they are now, to be kept."""
-        self._unseen.clear()
+        """A copy of the variables as they are now."""
+        self._unread.clear()
         return dict(self)
 
     def fork(self) -> Scope:
-        """The same names and values for a child, which sees nothing of what is put here from now on."""
+        """A copy for a child, which does not see what is set here from now on."""
         child = Scope(self.snapshot())
-        child.said, child._said_before = self.said, len(self.said)
+        child.history, child._history_before = self.history, len(self.history)
         child._sizes, child._last = dict(self._sizes), self._last
         return child
 
     def join(self, child: Scope) -> None:
-        """Take over what a child changed, after those that stand before it."""
+        """Takes over the changes of a child. Call it for the children in their order."""
         for name in child._set:
             self._last = (child[name], *child._sizes[name])
             self.put(name, child[name], append=False)
         for name, values in child._appended.items():
             for value in values:
                 self.put(name, value, append=True)
-        self.said += child.said[child._said_before or 0 :]
+        self.history += child.history[child._history_before or 0 :]
 
 
-# Tools whose values are kept: a model reads words, a program wants the value itself. The value goes along with the
-# result, as its `data`.
+# Tools that keep their values: a model reads text, but a program needs the value itself. The value is passed along in
+# `data` of the result.
 
 
 class ToolCallFailed(UserError):
-    """In the tool's own words."""
+    """The message is the tool's own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptValue:
     value: Json
     problem: str = ""
-    """Why what the tool gave is no value of the language."""
+    """Why the tool's return value is not a value of the language."""
 
 
 def keeping(tool: Tool) -> Tool:
-    """The same tool; what it gives goes along as a value, beside the words that are made of it for a model."""
+    """The same tool; its results carry the returned value as well, next to the text for a model."""
     function = tool.function
     assert function is not None
 
@@ -383,7 +384,7 @@ def keeping(tool: Tool) -> Tool:
 
 
 async def _finished(value: Any) -> Any:
-    """On the event loop: what runs foreign code is done in a thread."""
+    """Runs on the event loop; code of other libraries is executed in a thread."""
     if inspect.isawaitable(value):
         value = await value
     content = _content(value)
@@ -399,37 +400,38 @@ def _content(value: Any) -> Any:
 
 def _with_value(value: Any) -> Any:
     content: Any = _content(value)
-    if isinstance(content, Iterator):  # it can be read only once, and the model gets it too
+    if isinstance(content, Iterator):  # it can be read only once, and the model needs it too
         content = drain(cast("Iterator[Any]", content))
     parts: Sequence[object] = cast("Sequence[object]", content) if isinstance(content, list | tuple) else [content]
     if any(isinstance(part, ToolResult | Text | Media) for part in parts):
-        return value if content is _content(value) else cast("object", content)  # it is in words already
+        return value if content is _content(value) else cast("object", content)  # it is text already
     try:
-        kept = Kept(value_of(content))
+        kept = KeptValue(value_of(content))
     except ValueError as error:
-        kept = Kept(None, str(error))
+        kept = KeptValue(None, str(error))
     return ToolOutput(cast("object", content), kept)
 
 
 def kept_value(result: ToolResult) -> Json:
-    """What the tool gave; if that was words already, its words."""
+    """The value that the tool returned, or its text if it returned text."""
     kept = result.data
-    if not isinstance(kept, Kept):
+    if not isinstance(kept, KeptValue):
         return result.text
     if kept.problem:
-        raise ToolCallFailed(f"what tool `{result.name}` gave is no value: {kept.problem}")
+        raise ToolCallFailed(f"the result of tool `{result.name}` is not a JSON value: {kept.problem}")
     return kept.value
 
 
 def value_of(given: Any) -> Json:
-    """What a tool gave as a value of the language: JSON. What cannot be one is refused, in words."""
+    """Converts what a tool returned to a value of the language, which is JSON. Raises `ValueError` if that is not
+    possible."""
     try:
         value: Json = to_jsonable_python(given, fallback=str, inf_nan_mode="null")
     except RecursionError:
-        raise ValueError("it is nested without end") from None
-    except ValueError as error:  # pydantic's own among them, and a circle
+        raise ValueError("it contains itself") from None
+    except ValueError as error:  # including errors of pydantic, and circular references
         raise ValueError((str(error).splitlines() or [""])[0]) from None
-    except Exception as error:  # noqa: BLE001 - a foreign object that fails when it is looked at
-        raise ValueError(f"{type(error).__name__} when it was written down") from None
+    except Exception as error:  # noqa: BLE001 - an object of other code may raise anything
+        raise ValueError(f"{type(error).__name__} when it was converted to JSON") from None
     checked(*measure(value))
     return value
