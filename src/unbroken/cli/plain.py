@@ -43,12 +43,29 @@ OUTCOMES: dict[Outcome, str] = {
 MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
 
 
-class PlainScreen:
+class QuietScreen:
+    """What a screen without questions does: a line for people, and no to every approval."""
+
     can_ask = False
 
     def __init__(self, out: IO[str], err: IO[str]) -> None:
         self._out = out
         self._err = err
+
+    def ask(self, call: ToolCall) -> Approval:
+        return Deny(NOBODY_ASKED)
+
+    def line(self, text: str) -> None:
+        self._err.write(f"{clean(text)}\n")
+        self._err.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class PlainScreen(QuietScreen):
+    def __init__(self, out: IO[str], err: IO[str]) -> None:
+        super().__init__(out, err)
         self._view = RunView()
 
     def show(self, event: Event) -> None:
@@ -103,16 +120,6 @@ class PlainScreen:
             case _:
                 pass
 
-    def ask(self, call: ToolCall) -> Approval:
-        return Deny(NOBODY_ASKED)
-
-    def line(self, text: str) -> None:
-        self._err.write(f"{clean(text)}\n")
-        self._err.flush()
-
-    def close(self) -> None:
-        pass
-
     def _outcome(self, event: CallFinished) -> str:
         if event.duplicate_of:
             return "shared"
@@ -127,23 +134,7 @@ class PlainScreen:
             self.line(row)
 
 
-class JsonScreen:
-    can_ask = False
-
-    def __init__(self, out: IO[str], err: IO[str]) -> None:
-        self._out = out
-        self._err = err
-
+class JsonScreen(QuietScreen):
     def show(self, event: Event) -> None:
         self._out.write(f"{dumps(event_to_json(event)).decode()}\n")
         self._out.flush()
-
-    def ask(self, call: ToolCall) -> Approval:
-        return Deny(NOBODY_ASKED)
-
-    def line(self, text: str) -> None:
-        self._err.write(f"{clean(text)}\n")
-        self._err.flush()
-
-    def close(self) -> None:
-        pass

@@ -32,16 +32,17 @@ SAMPLING: Fields = {"temperature": NUMBER, "top_p": NUMBER}
 MESSAGES: Fields = {"role": TEXT, "content": TEXT_OR_LIST, "tool_calls": LIST}
 
 
-def check_types(body: Object, fields: Fields, lists: Mapping[str, Fields]) -> list[str]:
+def check_types(body: Object, fields: Fields, lists: Mapping[str, Fields], messages: str = "") -> list[str]:
     """The fields that have another type than they should. `lists`: the fields that are lists of objects, and the fields
-    of these objects. A null is as good as a field that is absent."""
+    of these objects. A null is as good as a field that is absent. The field `messages` has to
+    be there."""
     problems = _wrong_types("", body, fields)
     for field, inside in lists.items():
         for n, item in enumerate(as_list(body.get(field))):
             where = f"{field}[{n}]"
             wrong = _wrong_types(f"{where}.", as_dict(item), inside)
             problems += wrong if isinstance(item, dict) else [f"{where}: it has to be an object"]
-    return problems
+    return problems or ([f"{messages}: none"] if messages and not body.get(messages) else [])
 
 
 def _wrong_types(before: str, value: Object, fields: Fields) -> list[str]:

@@ -32,10 +32,7 @@ _CONTENTS: Fields = {"role": TEXT, "parts": LIST_OR_OBJECT}
 
 
 def check_shape(body: Object) -> list[str]:
-    problems = check_types(body, _FIELDS, {"contents": _CONTENTS, "tools": {}})
-    if problems:
-        return problems
-    return [] if body.get("contents") else ["contents: none"]
+    return check_types(body, _FIELDS, {"contents": _CONTENTS, "tools": {}}, "contents")
 
 
 def check_request(body: Object) -> list[str]:

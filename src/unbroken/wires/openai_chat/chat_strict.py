@@ -50,10 +50,7 @@ _FIELDS: Fields = {
 
 
 def check_shape(body: Object) -> list[str]:
-    problems = check_types(body, _FIELDS, {"messages": MESSAGES, "tools": {}})
-    if problems:
-        return problems
-    return [] if body.get("messages") else ["messages: none"]
+    return check_types(body, _FIELDS, {"messages": MESSAGES, "tools": {}}, "messages")
 
 
 def check_request(body: Object) -> list[str]:

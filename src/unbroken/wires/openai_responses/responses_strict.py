@@ -54,9 +54,7 @@ _QUESTIONS = ("input", "previous_response_id", "conversation", "prompt")
 
 def check_shape(body: Object) -> list[str]:
     problems = check_types(body, _FIELDS, {"input": _ITEMS, "tools": {}})
-    if problems:
-        return problems
-    return [] if any(body.get(field) for field in _QUESTIONS) else ["input: nothing"]
+    return problems or ([] if any(body.get(field) for field in _QUESTIONS) else ["input: nothing"])
 
 
 def check_request(body: Object) -> list[str]:
