@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from gateway_client import PAIRS, PROVIDERS, Client, Reply, result_of, run, serving, settings_for, upstream_settings
+from gateway_client import (
+    PAIRS,
+    PROVIDERS,
+    Client,
+    Reply,
+    assert_error,
+    result_of,
+    run,
+    serving,
+    settings_for,
+    upstream_settings,
+)
 from gateway_readers import read
 
 from unbroken.errors import ProviderError
@@ -224,25 +235,6 @@ def test_an_answer_that_cannot_be_had_is_an_error_in_the_clients_words(client_wi
             )
 
     run(story)
-
-
-def assert_error(wire: str, reply: Reply, status: int, words: str) -> Object:
-    """An HTTP error in the shape of its wire. Gives what stands inside."""
-    assert reply.status == status, reply.data
-    assert reply.headers["Content-Type"] == "application/json"
-    body = reply.body
-    error = body["error"]
-    assert words in error["message"], error
-    match wire:
-        case "anthropic-messages":
-            assert body["type"] == "error"
-            assert error.keys() == {"type", "message"}
-        case "gemini":
-            assert error.keys() == {"code", "message", "status"}
-            assert error["code"] == status
-        case _:
-            assert error.keys() == {"message", "type", "param", "code"}
-    return error
 
 
 def test_a_fallback_of_another_wire_goes_on_in_the_middle_of_a_stream() -> None:

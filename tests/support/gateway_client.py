@@ -341,6 +341,27 @@ def plain(message: Message) -> Message:
             return message
 
 
+def assert_error(wire: str, reply: Reply, status: int, *words: str) -> dict[str, Any]:
+    """An HTTP error in the shape of its wire. Gives what stands inside."""
+    assert reply.status == status, (reply.status, reply.data)
+    assert reply.headers["Content-Type"] == "application/json"
+    body = reply.body
+    error = body["error"]
+    for each in words:
+        assert each in error["message"], error
+    assert "\n" not in error["message"]
+    match wire:
+        case "anthropic-messages":
+            assert body["type"] == "error"
+            assert error.keys() == {"type", "message"}
+        case "gemini":
+            assert error.keys() == {"code", "message", "status"}
+            assert error["code"] == status
+        case _:
+            assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Small builders of openai-chat streams, so that a test reads as what the provider sends."""
+"""Small builders of openai-chat streams and requests, so that a test reads as what is sent."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from unbroken import Decoder, Response
+from unbroken import Assistant, Decoder, Request, Response, User
 from unbroken.deltas import Delta
+from unbroken.wires.openai_chat import WIRE
 
 
 def sse(*events: Any, done: bool = True) -> bytes:
@@ -53,3 +54,23 @@ def feed(body: bytes, size: int, wire: str = "openai-chat", tools: Iterable[str]
 
 def calls_of(response: Response) -> list[tuple[str, str, Any]]:
     return [(call.id, call.name, call.arguments) for call in response.calls]
+
+
+def encoded(*messages: Any, **settings: Any) -> dict[str, Any]:
+    return WIRE.encode_request(Request(messages, model="m", **settings))
+
+
+def read(*messages: dict[str, Any], **settings: Any) -> Request:
+    return WIRE.decode_request({"model": "m", "messages": list(messages), **settings})
+
+
+def read_part(part: Any) -> Any:
+    message = read({"role": "user", "content": [part]}).messages[0]
+    assert isinstance(message, User)
+    return message.parts[0]
+
+
+def read_answer(**fields: Any) -> Assistant:
+    message = read({"role": "assistant", **fields}).messages[0]
+    assert isinstance(message, Assistant)
+    return message

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import JSON
+from streams import encoded, read, read_answer, read_part
 
 from unbroken import Assistant, Request, Text, User
 from unbroken.messages import Media, Message, Native
@@ -18,26 +19,6 @@ from unbroken.wires.openai_chat import WIRE
 from unbroken.wires.parts import FOREIGN
 
 NAME = "openai-chat"
-
-
-def encoded(*messages: Any, **settings: Any) -> dict[str, Any]:
-    return WIRE.encode_request(Request(messages, model="m", **settings))
-
-
-def read(*messages: dict[str, Any], **settings: Any) -> Request:
-    return WIRE.decode_request({"model": "m", "messages": list(messages), **settings})
-
-
-def read_part(part: Any) -> Any:
-    message = read({"role": "user", "content": [part]}).messages[0]
-    assert isinstance(message, User)
-    return message.parts[0]
-
-
-def read_answer(**fields: Any) -> Assistant:
-    message = read({"role": "assistant", **fields}).messages[0]
-    assert isinstance(message, Assistant)
-    return message
 
 
 def given_back(*messages: dict[str, Any], **settings: Any) -> dict[str, Any]:

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from streams import encoded, read, read_answer, read_part
 
 from unbroken import (
     Assistant,
     CallReady,
     Ended,
-    Request,
     Sampling,
     System,
     Text,
@@ -32,32 +32,12 @@ from unbroken.wires.values import MISTRAL, fit
 WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
-def encoded(*messages: Any, **settings: Any) -> dict[str, Any]:
-    return WIRE.encode_request(Request(messages, model="m", **settings))
-
-
 def part_sent(media: Media) -> dict[str, Any]:
     return encoded(User.of(media))["messages"][0]["content"][0]
 
 
 def part_sent_as_text(media: Media) -> str:
     return encoded(User.of(media))["messages"][0]["content"]
-
-
-def read(*messages: dict[str, Any], **settings: Any) -> Request:
-    return WIRE.decode_request({"model": "m", "messages": list(messages), **settings})
-
-
-def read_part(part: Any) -> Any:
-    message = read({"role": "user", "content": [part]}).messages[0]
-    assert isinstance(message, User)
-    return message.parts[0]
-
-
-def read_answer(**fields: Any) -> Assistant:
-    message = read({"role": "assistant", **fields}).messages[0]
-    assert isinstance(message, Assistant)
-    return message
 
 
 # Writing requests
