@@ -51,7 +51,8 @@ class UnbrokenError(Exception):
 
 
 class UserError(UnbrokenError):
-    pass
+    file: str = ""
+    """The file that has to be corrected, if it is the user's file of provider profiles."""
 
 
 class UnknownWire(UserError):
@@ -101,7 +102,8 @@ class ProviderError(UnbrokenError):
 
 
 class Unauthorized(ProviderError):
-    pass
+    key_variable: str = ""
+    """The environment variable that the provider's key is usually in, if the message names it."""
 
 
 class ModelNotFound(ProviderError):

@@ -239,7 +239,7 @@ def _in_words(error: ProgramFailed) -> str:
     cause = error.__cause__
     if not isinstance(cause, UnbrokenError) or isinstance(cause, ToolCallFailed):
         return str(error)
-    return str(error).replace(error.message, in_options(error.message), 1)
+    return str(error).replace(error.message, in_options(error.message, cause), 1)
 
 
 def _code(cause: BaseException | None) -> int:

@@ -3,7 +3,6 @@ instead of Python arguments."""
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from collections.abc import Generator
@@ -14,7 +13,6 @@ import typer
 
 from unbroken.cli.terminal_text import clean
 from unbroken.errors import ModelNotFound, Unauthorized, UnbrokenError, UserError
-from unbroken.models.provider_files import user_file
 
 if TYPE_CHECKING:  # commands that run no agent start without loading one
     from unbroken.agent.limits import StopReason
@@ -35,6 +33,7 @@ _OPTIONS = {
     "pass base_url=…": "give --base-url",
     "base_url=": "--base-url",
     "base_url": "--base-url",
+    "raw_log=": "--raw-log ",
 }
 """The advice in an error message, and the option that does the same."""
 
@@ -55,25 +54,20 @@ def print_line(line: str) -> None:
 def print_error(error: UnbrokenError, setup: Setup) -> int:
     if setup.debug:
         traceback.print_exception(error, file=sys.stderr)
-    message = in_options(str(error))
-    if setup.api_key_env and isinstance(error, Unauthorized):
-        message = re.sub(r"(?<=check )[A-Z0-9_]+(?= and its permissions)", setup.api_key_env, message)
+    message = in_options(str(error), error)
+    if setup.api_key_env and isinstance(error, Unauthorized) and error.key_variable:
+        message = message.replace(error.key_variable, setup.api_key_env)
     print_line(message)
     return code_of(error)
 
 
-def in_options(message: str) -> str:
-    """Replaces Python arguments in the message by options."""
-    if not _is_about_user_file(message):
+def in_options(message: str, error: UnbrokenError) -> str:
+    """Replaces Python arguments in the message by options. In the user's file of provider profiles `base_url` is a key,
+    and no option helps."""
+    if not (isinstance(error, UserError) and error.file):
         for spelled, option in _OPTIONS.items():
             message = message.replace(spelled, option)
     return message
-
-
-def _is_about_user_file(message: str) -> bool:
-    """In an error about the user's file of provider profiles `base_url` is a key of that file, and no option helps."""
-    file = user_file()
-    return file is not None and message.startswith(str(file))
 
 
 @contextmanager

@@ -132,21 +132,16 @@ def build_model(setup: Setup) -> Model:
     attempts = ATTEMPTS if setup.attempts is None else setup.attempts
     if attempts < 1:
         raise UserError(f"--attempts {attempts}: give a number from 1; it includes the first attempt")
-    try:
-        return connect(
-            setup.model.strip(),
-            base_url=setup.base_url or None,
-            api_key=_key(setup.api_key_env),
-            wire=setup.wire or None,
-            stream=not setup.no_stream,
-            attempts=attempts,
-            fallback=setup.fallback or (),
-            raw_log=setup.raw_log or None,
-        )
-    except UserError as error:
-        if not str(error).startswith("raw_log="):
-            raise
-        raise UserError(str(error).replace("raw_log=", "--raw-log ", 1)) from None
+    return connect(
+        setup.model.strip(),
+        base_url=setup.base_url or None,
+        api_key=_key(setup.api_key_env),
+        wire=setup.wire or None,
+        stream=not setup.no_stream,
+        attempts=attempts,
+        fallback=setup.fallback or (),
+        raw_log=setup.raw_log or None,
+    )
 
 
 def build_tools(setup: Setup) -> list[Source]:

@@ -77,11 +77,11 @@ def read_failure(asked: Asked, status: int, headers: Mapping[str, str], body: by
         to = asked.masked(headers.get("Location", "nowhere").split("?", 1)[0])
         said = f"{status} and points to {to}"
     message = f"provider `{asked.provider}` answered {said}"
-    return kind(
-        f"{message}; {way_out}" if way_out else message,
-        status=status,
-        retry_after=_retry_after(headers, value, now),
-    )
+    message = f"{message}; {way_out}" if way_out else message
+    error = kind(message, status=status, retry_after=_retry_after(headers, value, now))
+    if isinstance(error, Unauthorized):
+        error.key_variable = asked.key_variable
+    return error
 
 
 _NO_MODEL = re.compile(

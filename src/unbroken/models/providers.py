@@ -419,9 +419,13 @@ def _user_profiles() -> Mapping[str, Provider]:
 def _read_user_profiles(path: Path, changed: tuple[int, int]) -> Mapping[str, Provider]:
     """The user's profiles by name and alias. Read again only if the file has `changed`."""
     users: dict[str, Provider] = {}
-    for table in read_profiles(path):
-        profile = _build(path, table, {**_BY_NAME, **users})
-        users |= dict.fromkeys((profile.name, *profile.aliases), profile)
+    try:
+        for table in read_profiles(path):
+            profile = _build(path, table, {**_BY_NAME, **users})
+            users |= dict.fromkeys((profile.name, *profile.aliases), profile)
+    except UserError as error:
+        error.file = str(path)
+        raise
     return users
 
 
