@@ -194,7 +194,7 @@ class Observer(Protocol):
 class Answers:
     """Gives every call exactly one result, and reports it. With `stop_on_failure`, a tool that fails halts the rest."""
 
-    __slots__ = ("_clock", "_observer", "_stop_on_failure", "failed", "halted")
+    __slots__ = ("_clock", "_halted_by_failure", "_observer", "_stop_on_failure", "failed", "halted")
 
     def __init__(self, observer: Observer, clock: Clock, stop_on_failure: bool) -> None:
         self._observer = observer
@@ -204,12 +204,16 @@ class Answers:
         """A call that was executed failed."""
         self.halted = ""
         """Why nothing more may start, for the model to read."""
+        self._halted_by_failure = False
+
+    def halt(self, reason: str) -> None:
+        self.halted, self._halted_by_failure = reason, False
 
     def restart(self) -> None:
         """The message broke off: what failed in it does not count."""
         self.failed = False
-        if self.halted == EARLIER_FAILED:
-            self.halted = ""
+        if self._halted_by_failure:
+            self.halted, self._halted_by_failure = "", False
         self._observer.restarted()
 
     def finish(self, entry: Entry, result: ToolResult) -> None:
@@ -232,7 +236,7 @@ class Answers:
         failed = ran_and_failed(result) and not entry.stopped  # a call that we cancelled did not fail
         self.failed = self.failed or (failed and (ran or shared))
         if ran and failed and self._stop_on_failure and not self.halted:
-            self.halted = EARLIER_FAILED
+            self.halted, self._halted_by_failure = EARLIER_FAILED, True
         entry.told = True
         self._observer.finished(entry.prepared, result, entry.seconds)
         for sharer in entry.sharers:

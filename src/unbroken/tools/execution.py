@@ -249,7 +249,7 @@ class Batch:
 
     def halt(self, reason: str) -> None:
         """Time is up: running calls are cancelled, the others never start; each is answered with the reason."""
-        self._answers.halted = reason
+        self._answers.halt(reason)
         for entry in (*self._entries.values(), *self._orphans):
             if entry.state == "running":
                 self._stop(entry, f"cancelled: {reason}")
@@ -404,7 +404,8 @@ class Batch:
             self._answers.finish(entry, entry.cancelled())
         elif isinstance(not_recorded := task.exception(), RecordingFailed):
             self._refused, entry.started_at = not_recorded, None
-            self._answers.halted = self._answers.halted or NOT_RECORDED
+            if not self._answers.halted:
+                self._answers.halt(NOT_RECORDED)
             self.order.some_wait = True
             self._answers.finish(entry, not_executed(entry.call, NOT_RECORDED))
         elif task.exception() is not None:
