@@ -103,7 +103,7 @@ fuzz: $(VENV)/.ready  ## the long fuzzing: 20,000 corrupted streams and more exa
 faults: $(VENV)/.ready  ## all that can break: the matrix (docs/faults.md), cuts at every byte, resets, the soak; minutes
 	$(BIN)/unbroken faults run --write docs/faults.md
 	UNBROKEN_CUTS=all $(BIN)/python -m pytest tests/testing/test_cut_at_every_byte.py
-	$(BIN)/python bench/soak.py
+	PYTHONPATH=tests/support $(BIN)/python bench/soak.py
 
 torture: $(VENV)/.ready  ## two gateways, a store, clients and recorded runs under kill, pause, full disk, store loss, clock skew; every write failing once; minutes
 	cd tests && PYTHONPATH=support ../$(BIN)/python -m torture.run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))

@@ -15,7 +15,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from unbroken.testing.crowd import Crowd, random_jobs
+from crowd import Crowd, random_jobs
+
 from unbroken.testing.matrix import tasks_left
 
 SEED = 4

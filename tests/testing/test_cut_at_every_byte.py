@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
+from crowd import Crowd, Done, Job
 
 from unbroken.decoding import Decoder
 from unbroken.decoding.decoder import Response
 from unbroken.messages import Assistant, Request, Text, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 from unbroken.models.scripted import play_bytes
-from unbroken.testing.crowd import Crowd, Done, Job
 from unbroken.testing.faults import Fault, close, reset
 from unbroken.testing.matrix import tasks_left
 from unbroken.testing.scenario import ANNOUNCED, ANSWERED, ASKED, CALLS, THOUGHT, tell

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crowd import Crowd, Job
 from terminals import in_pipe
 
 from unbroken.cli.faults import run_command
@@ -24,7 +25,6 @@ from unbroken.messages import Request, ToolMessage
 from unbroken.models.retrying import RetryingModel
 from unbroken.models.scripted import Call, Say, Step
 from unbroken.testing import FAULTS, FaultyServer, find_fault
-from unbroken.testing.crowd import Crowd, Job
 from unbroken.testing.faults import Fault
 from unbroken.testing.matrix import (
     Case,

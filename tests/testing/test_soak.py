@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from unbroken.testing.crowd import Crowd, Done, random_jobs
+from crowd import Crowd, Done, random_jobs
+
 from unbroken.testing.matrix import tasks_left
 
 

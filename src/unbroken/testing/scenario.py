@@ -1,7 +1,7 @@
 """One run that has everything that can break: reasoning, text, three calls at once (two reads, one write), an answer.
 
 Here are the script, the tools that count how often they ran, and what must be true of such a run whatever the outcome.
-What breaks is decided elsewhere: in `matrix`, case by case, or in `crowd`, for many runs at once.
+What breaks is decided elsewhere: in `matrix`, case by case.
 """
 
 from __future__ import annotations

@@ -265,8 +265,6 @@ class Turn:
     """Its answer was complete, or given up."""
     finished: float | None = None
     """Its calls had their results."""
-    asked_again: float | None = None
-    """The run was resumed here; its answer was repeated, if it had been complete."""
     failed: str = ""
     verdict: str = ""
     finish: str = ""

@@ -132,7 +132,6 @@ class Lanes:
         if known is not None and known.number == turn:
             if self._resumed:
                 self._resumed, self._begun_by = False, {by}
-                known.asked_again = at
                 self._try_again(known, at)
                 return known
             if by not in self._begun_by:
