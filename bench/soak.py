@@ -45,7 +45,7 @@ async def soak(runs: int, at_once: int) -> int:
     async for done in Crowd(random_jobs(SEED, runs), at_once).run():
         outcomes[done.run.outcome] += 1
         faults.update(sent.fault for sent in done.run.sent if sent.fault)
-        if done.problems or not done.run.outcome.startswith(("answered", "told", "typed:")):
+        if done.problems or not done.run.outcome.startswith(("answered", "reported", "typed:")):
             wrong.append(f"{done.job.name}: {done.run.outcome}: {'; '.join(done.problems)}")
         if outcomes.total() == WARM_UP:
             warm = megabytes()

@@ -39,7 +39,7 @@ class BadLine:
             return None
         fault = next(self._next)
         # What the model is told of, and nobody asks for again, would befall its answer to that too, and so on.
-        return None if fault.outcome == "told" and not isinstance(request.messages[-1], User) else fault
+        return None if fault.outcome == "reported" and not isinstance(request.messages[-1], User) else fault
 
 
 def faults_named(name: str) -> list[Fault]:

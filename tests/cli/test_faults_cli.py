@@ -65,7 +65,7 @@ def test_a_server_breaks_as_often_as_it_was_told_and_ends_at_an_interrupt() -> N
         assert server.words == "breaks the first 2: status_503; Ctrl-C stops it"
         url = f"{server.urls['openai-chat']}/chat/completions"
         assert [server.post(url, body) for _ in range(3)] == [503, 503, 200]
-        came = f"openai-chat whole any {len(body):,} bytes"
+        came = f"openai-chat unstreamed any {len(body):,} bytes"
         assert server.line().startswith(f"0 {came} -> 503, ")
         assert server.line().endswith("bytes: status_503")
         assert server.line().startswith(f"2 {came} -> 200, ")
@@ -96,7 +96,7 @@ def test_the_mistakes_of_who_sets_up_a_client_have_a_line_each() -> None:
         with pytest.raises(HTTPError, match="405") as raised:
             urllib.request.urlopen(f"{base}/chat/completions")
         raised.value.close()
-        assert server.line() == "- GET /v1/chat/completions -> 405: a model is asked with POST"
+        assert server.line() == "- GET /v1/chat/completions -> 405: requests to a model use POST"
         with urllib.request.urlopen(f"{base}/models") as answer:
             assert answer.status == 200
         assert server.line() == "- GET /v1/models -> 200: the list of models"

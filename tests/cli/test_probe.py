@@ -23,7 +23,7 @@ from unbroken.models.quirks import NOTHING_RUNS
 from unbroken.models.scripted import Answer as Said
 from unbroken.models.scripted import End, Fail, Raw
 from unbroken.probing import QUESTIONS, Report, probe
-from unbroken.probing.calling import mangled
+from unbroken.probing.calling import damage_to
 from unbroken.probing.findings import COUNT, WORDS
 from unbroken.testing import Break, Call, Cut, ErrorInside, FaultyServer, Pause, ScriptedServer, Uses, serve, story
 from unbroken.testing.server import Chunks
@@ -122,7 +122,7 @@ def refuse(message: str) -> Fail:
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_server_that_does_as_its_wire_says_needs_no_quirks(wire: str) -> None:
     report = find(wire=wire)
-    allowed = {"parallel_off": "bent"} if wire == "gemini" else {}  # that wire cannot ask for one call only
+    allowed = {"parallel_off": "differs"} if wire == "gemini" else {}  # that wire cannot ask for one call only
     assert judged(report) == allowed
     assert report.quirks == {}
     assert [answer.name for answer in report.answers] == [question.name for question in QUESTIONS]
@@ -209,21 +209,21 @@ def refuses_choice_of_one(request: Request, _: dict[str, Any]) -> Said | None:
 BENDS: list[tuple[Behaviour, dict[str, str], dict[str, Any]]] = [
     (
         ignores_choices,
-        {"required": "works", "one": "bent", "none": "bent", "final": "works"},
+        {"required": "works", "one": "differs", "none": "differs", "final": "works"},
         {"choices": frozenset({"auto", "required"})},
     ),
-    (refuses_parallel, {"parallel_off": "bent"}, {"drop": frozenset({"parallel_tool_calls"})}),
-    (breaks_when_streaming_tools, {"stream_tools": "bent"}, {"stream_with_tools": False}),
-    (tells_no_usage, {"usage": "bent"}, {}),
-    (gives_no_ids, {"tools": "bent"}, {}),
-    (writes_calls_as_text, {"tools": "bent"}, {}),
-    (wants_completion_tokens, {"limit": "bent"}, {"rename": {"max_tokens": "max_completion_tokens"}}),
-    (refuses_stream_options, {"stream": "bent", "usage": "bent"}, {"drop": frozenset({"stream_options"})}),
-    (refuses_strict, {"strict": "bent"}, {"strict": False}),
-    (wants_short_ids, {"results": "bent"}, {}),
-    (gives_one_unless_asked, {"several": "bent"}, {"asks_for_several": True}),
+    (refuses_parallel, {"parallel_off": "differs"}, {"drop": frozenset({"parallel_tool_calls"})}),
+    (breaks_when_streaming_tools, {"stream_tools": "differs"}, {"stream_with_tools": False}),
+    (tells_no_usage, {"usage": "differs"}, {}),
+    (gives_no_ids, {"tools": "differs"}, {}),
+    (writes_calls_as_text, {"tools": "differs"}, {}),
+    (wants_completion_tokens, {"limit": "differs"}, {"rename": {"max_tokens": "max_completion_tokens"}}),
+    (refuses_stream_options, {"stream": "differs", "usage": "differs"}, {"drop": frozenset({"stream_options"})}),
+    (refuses_strict, {"strict": "differs"}, {"strict": False}),
+    (wants_short_ids, {"results": "differs"}, {}),
+    (gives_one_unless_asked, {"several": "differs"}, {"asks_for_several": True}),
     (refuses_temperature, {}, {}),
-    (refuses_choice_of_one, {"one": "bent"}, {"choices": frozenset({"auto", "none", "required"})}),
+    (refuses_choice_of_one, {"one": "differs"}, {"choices": frozenset({"auto", "none", "required"})}),
 ]
 
 
@@ -259,7 +259,7 @@ def test_the_profile_leaves_out_an_ignored_choice_and_the_final_request_still_re
     report = find(calls_only_when_asked)
     assert report.quirks == {"choices": frozenset({"auto"})}
     assert words(report, "required") == "ignored"
-    assert words(report, "final") == "with a system line in place of the choice"
+    assert words(report, "final") == "with a system line instead of the tool choice"
 
 
 def test_text_that_is_mangled_in_the_stream_is_asked_for_whole() -> None:
@@ -268,9 +268,9 @@ def test_text_that_is_mangled_in_the_stream_is_asked_for_whole() -> None:
             yield pause, data.decode().encode("ascii", "replace") if data.startswith(b"data: ") else data
 
     report = find(wrap=mangle)
-    assert judged(report) == {"unicode": "bent"}
+    assert judged(report) == {"unicode": "differs"}
     assert report.quirks == {"stream_with_tools": False}
-    assert words(report, "unicode").startswith("only when streamed: what is not ASCII became ?: Gr??e, ???")
+    assert words(report, "unicode").startswith("only when streamed: non-ASCII characters became ?: Gr??e, ???")
 
 
 def test_text_that_is_garbled_with_and_without_streaming_is_broken_and_no_profile_helps() -> None:
@@ -291,7 +291,7 @@ def test_text_that_is_garbled_with_and_without_streaming_is_broken_and_no_profil
     ],
 )
 def test_a_server_is_blamed_only_for_what_servers_do_to_a_text(came: str, way: str) -> None:
-    found = mangled(WORDS, came)
+    found = damage_to(WORDS, came)
     assert way in found
     assert bool(way) == bool(found)
 
@@ -307,7 +307,7 @@ def test_calls_that_are_spoiled_in_the_stream_are_asked_for_whole() -> None:
 
     report = find(cuts_and_says_it_is_fine)
     assert report.quirks == {"stream_with_tools": False}
-    assert judged(report) == {"stream_tools": "bent"}
+    assert judged(report) == {"stream_tools": "differs"}
 
 
 def test_a_model_that_never_calls_is_no_fault_of_its_server() -> None:
@@ -330,7 +330,7 @@ def test_a_server_without_tools_is_not_asked_about_them_again() -> None:
     assert found.pop("tools") == "broken"
     assert "this model does not support tools" in words(report, "tools")
     assert set(found.values()) == {"unclear"}
-    assert words(report, "final") == "not asked: tool calls do not work"
+    assert words(report, "final") == "not tested: tool calls do not work"
 
 
 def test_a_server_that_only_streams_is_broken_where_it_is() -> None:
@@ -456,7 +456,7 @@ def test_streaming_that_loses_every_call_is_a_finding_unless_the_line_is_bad() -
         return loses_streams(request, body)
 
     good = find(loses_streams)
-    assert judged(good) == {"stream_tools": "bent"}
+    assert judged(good) == {"stream_tools": "differs"}
     assert good.quirks == {"stream_with_tools": False}
     bad = find(on_a_bad_line)
     assert judged(bad)["stream_tools"] == "unclear"
@@ -515,7 +515,7 @@ def test_nobody_there_and_no_such_model_are_errors() -> None:
         probed(server)
     with (
         behaving(lambda request, body: Raw(b"<html>")) as server,
-        pytest.raises(ProviderError, match="streamed or not"),
+        pytest.raises(ProviderError, match="with or without streaming"),
     ):
         probed(server)
 
@@ -529,7 +529,7 @@ def test_in_a_pipe_the_output_is_toml_that_can_be_appended(user_file: Path) -> N
         assert (done.returncode, done.stderr) == (0, b"")
         lines = done.stdout.decode().splitlines()
         assert lines[:2] == ["# compatible:m on openai-chat", "# works   plain text"]
-        assert any(line.startswith("# bent    streaming with tools: only when streamed: error: ") for line in lines)
+        assert any(line.startswith("# differs streaming with tools: only when streamed: error: ") for line in lines)
         rows = tomllib.loads(done.stdout.decode())
         assert rows == {"providers": {"local": {"base_url": server.base_url(), "quirks": {"stream_with_tools": False}}}}
         user_file.write_bytes(done.stdout)
@@ -557,7 +557,7 @@ def test_on_a_terminal_each_answer_has_its_mark() -> None:
     with behaving(tells_no_usage) as server:
         seen = in_terminal("probe", "--base-url", server.base_url(), "--model", "m")
     assert "✔ works" in seen
-    assert "≈ bent" in seen
+    assert "≈ differs" in seen
     assert "[providers.local]" in seen
 
 

@@ -37,18 +37,18 @@ class Client:
     model: str = "story"
     profile: ClientProfile | None = None
     """With which the gateway gives it one call at a time. Without, the client asks for that itself."""
-    whole: bool = False
+    unstreamed: bool = False
     """It can be told not to stream."""
     alone: bool = True
     """It can do without the gateway: a provider of its wire that keeps nothing is enough."""
 
 
 def _python(name: str, package: str, program: str, wire: str, other: str) -> Client:
-    return Client(name, "python", (package,), wire, other, ("$python", f"$programs/{program}.py"), whole=True)
+    return Client(name, "python", (package,), wire, other, ("$python", f"$programs/{program}.py"), unstreamed=True)
 
 
 def _node(name: str, packages: tuple[str, ...], program: str, wire: str, other: str) -> Client:
-    return Client(name, "node", packages, wire, other, ("node", f"$node/{program}.mjs"), whole=True)
+    return Client(name, "node", packages, wire, other, ("node", f"$node/{program}.mjs"), unstreamed=True)
 
 
 OPENAI, OPENAI_AGENTS = "openai==3.49.0", "openai-agents==0.24.0"

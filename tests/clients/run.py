@@ -56,7 +56,7 @@ def _told(outcomes: list[Outcome]) -> str:
     passed = sum(not outcome.problems for outcome in outcomes)
     if passed < len(outcomes):
         return f"{passed} of {len(outcomes)}"
-    return "streamed and whole" if any(not outcome.trip.stream for outcome in outcomes) else "streamed"
+    return "streamed and unstreamed" if any(not outcome.trip.stream for outcome in outcomes) else "streamed"
 
 
 def trips_of(client: Client) -> list[Trip]:
@@ -64,7 +64,7 @@ def trips_of(client: Client) -> list[Trip]:
         Trip(client, upstream, serial, stream)
         for upstream in (client.wire, client.other)
         for serial in (False, True)
-        for stream in ((True, False) if client.whole else (True,))
+        for stream in ((True, False) if client.unstreamed else (True,))
     ]
 
 

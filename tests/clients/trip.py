@@ -50,7 +50,7 @@ class Trip:
 
     def __str__(self) -> str:
         mode = "serial" if self.serial else "plain"
-        return f"{self.client.name}: {mode}, {'streamed' if self.stream else 'whole'}, {self.upstream} upstream"
+        return f"{self.client.name}: {mode}, {'streamed' if self.stream else 'unstreamed'}, {self.upstream} upstream"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Many runs of the scenario at once behind one server, each with faults of its own: for cuts at every byte, for a soak.
+"""Many runs of the scenario at once behind one server, each with its own faults, for cuts at every byte and soak tests.
 
 The server identifies a run by the name of its model. The caller chooses what breaks, attempt by attempt.
 """
@@ -19,7 +19,7 @@ from unbroken.models.scripted import Answer, steps_of
 from unbroken.testing.faults import FAULTS, Fault
 from unbroken.testing.faulty import FaultyServer
 from unbroken.testing.matrix import FIRST_WAIT, PATIENCE, open_model, unheard, until_over
-from unbroken.testing.scenario import Evidence, problems_of, reword, run_scenario, tell
+from unbroken.testing.scenario import Evidence, answer_scenario, problems_of, reword, run_scenario
 from unbroken.wires import WIRES
 
 Breaks: TypeAlias = Callable[[int, int, Request], Fault | None]
@@ -36,7 +36,7 @@ class Job:
     wire: str
     breaks: Breaks
     reworded: bool = False
-    """A retried answer has a different text."""
+    """A retried answer gets a different text."""
     stream: bool = True
     silence: float = PATIENCE
 
@@ -93,7 +93,7 @@ class Crowd:
 
     def _tell(self, request: Request) -> Answer:
         again = self._tries[request.model, _answers_in(request)] > 1
-        said = tell(request)
+        said = answer_scenario(request)
         return reword(steps_of(said)) if again and self._known[request.model].reworded else said
 
 

@@ -21,7 +21,7 @@ from unbroken.messages import Assistant, Request, Text, ToolCall, ToolMessage, T
 from unbroken.models.scripted import play_bytes
 from unbroken.testing.faults import Fault, close, reset
 from unbroken.testing.matrix import tasks_left
-from unbroken.testing.scenario import ANNOUNCED, ANSWERED, ASKED, CALLS, THOUGHT, tell
+from unbroken.testing.scenario import ANNOUNCED, ANSWERED, ASKED, CALLS, THOUGHT, answer_scenario
 from unbroken.wires import WIRES
 
 ALL = os.environ.get("UNBROKEN_CUTS") == "all"
@@ -49,7 +49,7 @@ SIGNS = {
 
 
 def body(wire: str, request: Request) -> bytes:
-    return b"".join(data for _, data in play_bytes(tell(request), wire, request))
+    return b"".join(data for _, data in play_bytes(answer_scenario(request), wire, request))
 
 
 def end_of_sign(wire: str, data: bytes) -> int:

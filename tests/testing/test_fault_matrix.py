@@ -37,7 +37,7 @@ from unbroken.testing.matrix import (
     until_over,
     wrong_in_words,
 )
-from unbroken.testing.scenario import ANNOUNCED, CALLS, NOTE, Evidence, problems_of, run_scenario, tell
+from unbroken.testing.scenario import ANNOUNCED, CALLS, NOTE, Evidence, answer_scenario, problems_of, run_scenario
 from unbroken.testing.target import Target
 from unbroken.wires import WIRES
 
@@ -52,7 +52,7 @@ def test_the_page_is_what_is_expected_of_every_case() -> None:
 def test_every_row_has_its_faults_and_every_wire_its_cases() -> None:
     assert {fault.row for fault in FAULTS.values()} == {*range(1, 20), 35, 36, 37}
     assert {(case.wire, case.mode) for case in cases()} == {
-        (wire, mode) for wire in WIRES for mode in ("streamed", "whole")
+        (wire, mode) for wire in WIRES for mode in ("streamed", "unstreamed")
     }
     assert {case.fault.name for case in cases()} == set(FAULTS)
 
@@ -79,14 +79,14 @@ def test_what_lasts_ends_in_the_error_that_is_expected(name: str) -> None:
 
 def test_an_agent_without_a_guard_does_not_pass() -> None:
     async def main() -> Evidence:
-        async with FaultyServer(tell, fault="reset") as server:
+        async with FaultyServer(answer_scenario, fault="reset") as server:
             return await run_scenario(open_model("openai-chat", server.base_url()))
 
     assert asyncio.run(main()).outcome == "typed:ChainBroken"
 
 
 def test_a_fault_that_does_not_happen_is_noticed() -> None:
-    case = Case(replace(find_fault("reset"), modes=("whole",)), "openai-chat", "streamed")
+    case = Case(replace(find_fault("reset"), modes=("unstreamed",)), "openai-chat", "streamed")
     ended = asyncio.run(play_case(case))
     assert ended.problems == ("the fault did not happen",)
     assert not ended.good
@@ -105,7 +105,7 @@ WEATHER, NOW, SAVE = CALLS
         ([Say(f"{ANNOUNCED}Soon."), *CALLS, Call("save_note", text="and this")], "answered"),
         ([WEATHER, WEATHER, WEATHER, Call("save_note", text="something else")], "answered"),
         ([Call("now", id="call_r0c0"), Call("save_note", text=NOTE, id="call_r0c1")], "answered"),
-        ([Say(ANNOUNCED), Call("no_such_tool"), SAVE], "told"),
+        ([Say(ANNOUNCED), Call("no_such_tool"), SAVE], "reported"),
     ],
     ids=["no calls", "fewer", "reordered", "more", "others", "ids of other calls", "unknown tool"],
 )
@@ -114,7 +114,7 @@ def test_a_second_answer_of_another_shape_is_taken_as_it_is(second: list[Step], 
         return second if any(isinstance(step, Call) for step in steps) else steps
 
     async def main() -> None:
-        server = FaultyServer(tell, fault="error_at_the_end", differs=differs, on_sent=unheard)
+        server = FaultyServer(answer_scenario, fault="error_at_the_end", differs=differs, on_sent=unheard)
         async with server:
             run = await run_scenario(RetryingModel(open_model(wire, server.base_url(wire)), first_wait=0.01))
             run.requests, run.sent = server.requests, server.sent
@@ -178,11 +178,11 @@ def leave_open(run: Evidence) -> None:
 @pytest.mark.parametrize(
     ("spoil", "noticed"),
     [
-        (show_twice, "said was"),
+        (show_twice, "shown was"),
         (say_what_was_not_sent, "was sent"),
-        (write_twice, "ran 2 times, and 1 results of it are there"),
+        (write_twice, "ran 2 times, but has 1 results"),
         (read_twice, "ran 2 times in turn 0"),
-        (write_something_else, "has a result and never ran"),
+        (write_something_else, "has a result but never ran"),
         (lose_a_result, "the history is not valid"),
         (refuse, "was refused"),
         (leave_open, "was left open"),
@@ -215,7 +215,7 @@ def test_the_command_prints_a_table_or_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"fault": ["rest"]}, "did you mean reset"),
         ({"fault": ["no_type"], "wire": ["gemini"]}, "nothing to run"),
@@ -229,8 +229,8 @@ def test_the_command_prints_a_table_or_json() -> None:
         ({"write": Path("page.md"), "target": ""}, "--write needs the complete matrix"),
     ],
 )
-def test_what_cannot_be_run_is_told_in_one_line(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told) as raised:
+def test_what_cannot_be_run_gives_a_one_line_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
         run_command(**options)
     assert "\n" not in str(raised.value)
 
@@ -298,7 +298,7 @@ while True:
         (TRUSTING.replace("print(text)", "pass"), "crlf", "no answer"),
         (TRUSTING.replace("print(text)", "print(text, text)"), "crlf", "text twice"),
         ("import time; time.sleep(60)", "reset", "hung"),
-        ("", "reset", "asked nothing"),
+        ("", "reset", "sent no request"),
     ],
 )
 def test_a_program_of_somebody_else_is_judged_from_outside(
@@ -344,36 +344,39 @@ def test_a_program_that_asks_whole_is_spared_the_faults_of_streams(tmp_path: Pat
         "faults that only happen to streams are left out (1)\n"
     )
     ended = [(each["fault"], each["mode"], each["outcome"], each["good"]) for each in json.loads(done.stdout)]
-    assert ended == [("several_calls", "whole", "answered", True), ("refusal_inside", "whole", "gave up", True)]
+    assert ended == [
+        ("several_calls", "unstreamed", "answered", True),
+        ("refusal_inside", "unstreamed", "gave up", True),
+    ]
     assert done.returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "told"),
+    ("text", "options", "message"),
     [
-        ("", {}, "--target asked nothing: exit code 0; the address is in OPENAI_BASE_URL"),
-        ("1/0", {}, "--target asked nothing: exit code 1, ZeroDivisionError: division by zero; the address"),
-        ("import time; time.sleep(60)", {"timeout": 0.5}, "--target asked nothing: it did not end within 0.5 s"),
+        ("", {}, "--target sent no request: exit code 0; the address is in OPENAI_BASE_URL"),
+        ("1/0", {}, "--target sent no request: exit code 1, ZeroDivisionError: division by zero; the address"),
+        ("import time; time.sleep(60)", {"timeout": 0.5}, "--target sent no request: it did not end within 0.5 s"),
         (
             WHOLE.replace("/chat/completions", "/completions"),
             {},
-            "--target asked nothing on openai-chat: its POST /v1/completions was answered 404: there is no such path",
+            "--target sent no request on openai-chat: its POST /v1/completions was answered 404: there is no such path",
         ),
-        (WHOLE, {"wire": ["openai-responses"]}, "--target asks on openai-chat, not on openai-responses: give --wire"),
+        (WHOLE, {"wire": ["openai-responses"]}, "--target uses openai-chat, not openai-responses: give --wire"),
         (
             WHOLE.replace('"tools": specs', '"tools": "none"'),
             {},
-            "--target fails where nothing is broken: gave up: a request was refused: tools: it is a text",
+            "--target fails although nothing is broken: gave up: a request was refused: tools: it is a text",
         ),
-        (WHOLE.replace("print(messages[-1]", "print(messages[0]"), {}, "fails where nothing is broken: no answer"),
+        (WHOLE.replace("print(messages[-1]", "print(messages[0]"), {}, "fails although nothing is broken: no answer"),
         (WHOLE, {"fault": ["crlf"]}, "nothing to run"),
     ],
     ids=["silent", "crash", "hangs", "path", "wire", "refused", "no answer", "only streams"],
 )
-def test_a_program_that_fails_where_nothing_is_broken_is_told_once_and_not_judged(
-    text: str, options: dict[str, Any], told: str, tmp_path: Path
+def test_a_program_that_fails_without_any_fault_is_reported_once_and_not_judged(
+    text: str, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError) as raised:
         run_command(target=program(tmp_path, text), **options)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)

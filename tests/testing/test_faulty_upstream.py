@@ -143,7 +143,7 @@ def test_a_fault_is_what_it_says_wherever_it_fits_and_the_next_response_is_well(
         whole = heard.status == 200 and heard.verdict.whole and not heard.lost
         if fault.damages:
             assert not whole
-        elif fault.outcome == "told":
+        elif fault.outcome == "reported":
             assert (heard.verdict.kind, heard.verdict.again) == ("cut_call", False)
             assert [arguments for _, arguments in heard.calls].count(None) == 1
         else:
@@ -481,19 +481,19 @@ def test_a_client_chooses_its_fault_by_its_model_or_its_address(wire: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"times": 0}, r"times=0\): give a whole number above 0, or None"),
         ({"times": -1}, r"times=-1\)"),
         ({"times": "all"}, r"times='all'\)"),
         ({"on": 1}, r"on=1\): give the numbers of requests, as in on=\(0, 2\)"),
         ({"after": -3}, r"after=-3\): give a number of bytes"),
-        ({"fault": 3}, r"^3 is no fault: give a name"),
+        ({"fault": 3}, r"^3 is not a fault: give a name"),
     ],
 )
-def test_a_server_that_could_break_nothing_is_refused(options: dict[str, Any], told: str) -> None:
+def test_a_server_that_could_break_nothing_is_refused(options: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"fault": "reset", **options}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         FaultyServer("Hello.", **settings)
 
 
@@ -513,7 +513,7 @@ def test_a_fault_has_a_name_and_may_have_a_place() -> None:
         find_fault("reset@soon")
     with serve_faulty() as one:
         port = int(one.url.rpartition(":")[2])
-        with pytest.raises(UserError, match=rf"listening on port {port} failed: .+ or 0 for any that is free"):
+        with pytest.raises(UserError, match=rf"listening on port {port} failed: .+ or 0 for any free one"):
             serve_faulty(port=port).__enter__()
 
 

@@ -88,7 +88,7 @@ def test_a_changed_request_fails_with_the_difference(pytester: pytest.Pytester, 
     result = play(pytester)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*request 0, message 0 (system) is different now*", "*--rerecord to ask the model anew*"]
+        ["*request 0, message 0 (system) is different now*", "*--rerecord to record new answers*"]
     )
 
 
@@ -98,7 +98,7 @@ def test_a_test_that_asks_for_less_fails_at_its_end(pytester: pytest.Pytester, u
     pytester.makepyfile(test_weather="def test_it_is_told(recorded):\n    recorded('openai:m')\n")
     result = play(pytester)
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*has 2 requests more than the test has made*"])
+    result.stdout.fnmatch_lines(["*has 2 requests more than the test made*"])
 
 
 def test_what_failed_is_not_kept(pytester: pytest.Pytester) -> None:
@@ -113,4 +113,4 @@ def test_without_a_recording_and_a_key_it_says_what_to_do(pytester: pytest.Pytes
     )
     result = play(pytester)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*there is no recording *test_x.jsonl yet, and nobody who can be asked*"])
+    result.stdout.fnmatch_lines(["*there is no recording *test_x.jsonl yet, and the model cannot be used*"])

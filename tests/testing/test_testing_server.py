@@ -235,7 +235,7 @@ def test_a_body_that_is_no_request_is_refused(wire: str) -> None:
 
 @pytest.mark.parametrize("answer", [3, [Say("Hi."), 3], b"Hi."], ids=["number", "step", "bytes"])
 def test_an_answer_that_is_none_is_told_to_who_writes_the_script(answer: Any) -> None:
-    with pytest.raises(UserError, match=r"^answer 2 of the script is .*: give a text, a step, a list of these"):
+    with pytest.raises(UserError, match=r"^answer 2 of the script is .*: give a string, a step, a list of these"):
         ScriptedServer("Hello.", answer)
 
 

@@ -55,7 +55,7 @@ def problems_of(told: list[Told], fault: Fault) -> list[str]:
     if fault.outcome.startswith("typed:"):
         fits = f"typed:{end.get('error')}" == fault.outcome
     else:
-        told_off = fault.outcome == "told" or fault.name == "big_integers"
+        told_off = fault.outcome == "reported" or fault.name == "big_integers"
         fits = ANSWER in end.get("text", "") or (
             told_off and end.get("text", "").startswith("I could not look this up")
         )

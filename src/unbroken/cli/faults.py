@@ -122,7 +122,7 @@ def _other_program(
         here = [case for case in possible if case.mode == mode]
         chosen += here
         left = len({case.fault.name for case in possible} - {case.fault.name for case in here})
-        if mode == "whole" and left:
+        if mode == "unstreamed" and left:
             why = f"faults that only happen to streams are left out ({left})"
             print_line(f"--target sends requests to {wire} without streaming: {why}")
     return _not_empty(chosen), lambda on_ended: matrix.play(chosen, on_ended, target.play, AT_ONCE)
@@ -235,8 +235,8 @@ def list_command(
 ) -> None:
     """List the faults: what each does, where it happens, and what a good client does with it.
 
-    The outcome is for one such response among good ones: answered; told (the model gets an error result and continues);
-    or a typed error.
+    The outcome is for one such response among good ones: answered; reported (the model gets an error result and
+    continues); or a typed error.
     """
     if json:
         typer.echo(dumps([_as_json(fault) for fault in testing.FAULTS.values()], ensure_ascii=False, indent=2))
@@ -327,7 +327,7 @@ def _on(fault: Fault, wires: set[str]) -> Fault:
 
 def _print_sent(sent: Sent) -> None:
     """Prints a request and the outcome."""
-    mode = "streamed" if sent.stream else "whole"
+    mode = "streamed" if sent.stream else "unstreamed"
     request = f"{sent.number} {sent.wire} {mode} {clean(sent.model)[:60] or '-'} {sent.size:,} bytes"
     status = str(sent.status) if sent.status else "no answer"
     response = f"{status}, {len(sent.data):,} bytes"

@@ -34,7 +34,7 @@ BROKEN = 1
 
 _MARKS: dict[Judgement, tuple[str, str]] = {
     "works": ("✔", "green"),
-    "bent": ("≈", "yellow"),
+    "differs": ("≈", "yellow"),
     "broken": ("✘", "red"),
     "unclear": ("?", "blue"),
 }
@@ -64,7 +64,9 @@ def probe_command(
         asked = _connect(provider, model, base_url, wire, api_key_env, timeout)
         screen.head(asked)
         try:
-            report = asyncio.run(probe(asked, begun=screen.begun, told=lambda answer: screen.told(_in_options(answer))))
+            report = asyncio.run(
+                probe(asked, on_start=screen.on_start, on_answer=lambda answer: screen.on_answer(_in_options(answer)))
+            )
         finally:
             screen.stop()
         report = replace(report, answers=tuple(map(_in_options, report.answers)))
@@ -109,8 +111,8 @@ def _in_options(answer: Answer) -> Answer:
 
 class _Screen(Protocol):
     def head(self, model: HTTPModel) -> None: ...
-    def begun(self, question: Question) -> None: ...
-    def told(self, answer: Answer) -> None: ...
+    def on_start(self, question: Question) -> None: ...
+    def on_answer(self, answer: Answer) -> None: ...
     def stop(self) -> None: ...
     def end(self, report: Report, table: ProfileTable) -> None: ...
 
@@ -121,10 +123,10 @@ def _asked(model: HTTPModel) -> str:
 
 def _closing(report: Report) -> str:
     count = {kind: sum(answer.finding.judgement == kind for answer in report.answers) for kind in _MARKS}
-    told = ", ".join(f"{number} {kind}" for kind, number in count.items() if number)
+    counts = ", ".join(f"{kind}: {number}" for kind, number in count.items() if number)
     requests = sum(answer.requests for answer in report.answers)
     took = seconds(sum(answer.seconds for answer in report.answers))
-    return f"{told} · {requests} requests, {took}"
+    return f"{counts} · {requests} requests, {took}"
 
 
 def _advice(report: Report, table: ProfileTable) -> str:
@@ -137,10 +139,10 @@ class _Plain:
     def head(self, model: HTTPModel) -> None:
         self._line(_asked(model))
 
-    def begun(self, question: Question) -> None:
+    def on_start(self, question: Question) -> None:
         pass
 
-    def told(self, answer: Answer) -> None:
+    def on_answer(self, answer: Answer) -> None:
         words = f": {one_line(answer.finding.words, _LONGEST)}" if answer.finding.words else ""
         self._line(f"{answer.finding.judgement:<8}{answer.title}{words}")
 
@@ -167,11 +169,11 @@ class _Live:
         self._status = self._console.status("")
         self._status.start()
 
-    def begun(self, question: Question) -> None:
+    def on_start(self, question: Question) -> None:
         if self._status is not None:
             self._status.update(f"{question.title} …")
 
-    def told(self, answer: Answer) -> None:
+    def on_answer(self, answer: Answer) -> None:
         mark, colour = _MARKS[answer.finding.judgement]
         line = Text.assemble((f"{mark} {answer.finding.judgement:<8}", colour), answer.title)
         if answer.finding.words:
@@ -192,10 +194,10 @@ class _Json:
     def head(self, model: HTTPModel) -> None:
         pass
 
-    def begun(self, question: Question) -> None:
+    def on_start(self, question: Question) -> None:
         pass
 
-    def told(self, answer: Answer) -> None:
+    def on_answer(self, answer: Answer) -> None:
         pass
 
     def stop(self) -> None:

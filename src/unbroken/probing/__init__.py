@@ -1,9 +1,9 @@
-"""Tests what a live endpoint can do: small requests, one at a time, and the provider profile that makes Unbroken handle
-what is bent. Uses the bare model: retries would hide the problems."""
+"""Tests what a live endpoint can do, with small requests, one at a time, and returns the provider profile with which
+Unbroken handles its differences. It uses the model without retries, which would hide the problems."""
 
-from unbroken.probing.asker import Asker, Reply
 from unbroken.probing.findings import Answer, Finding, Judgement
+from unbroken.probing.probe_client import ProbeClient, Reply
 from unbroken.probing.questions import QUESTIONS, Question
 from unbroken.probing.report import Report, probe
 
-__all__ = ["QUESTIONS", "Answer", "Asker", "Finding", "Judgement", "Question", "Reply", "Report", "probe"]
+__all__ = ["QUESTIONS", "Answer", "Finding", "Judgement", "ProbeClient", "Question", "Reply", "Report", "probe"]

@@ -1,4 +1,4 @@
-"""The outcome of a question: one of four judgements, a text, and the quirks that handle what is bent."""
+"""The outcome of a test: one of four judgements, a text, and the quirks that handle a difference."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 from unbroken.messages import Assistant, Message, ToolCall, ToolMessage, ToolResult, ToolSpec, User
 
-Judgement: TypeAlias = Literal["works", "bent", "broken", "unclear"]
-"""`bent`: it differs from the wire, and Unbroken handles it, perhaps by a quirk in the profile. `unclear`: the model
-did not cooperate, which shows nothing about its server."""
+Judgement: TypeAlias = Literal["works", "differs", "broken", "unclear"]
+"""`differs`: the endpoint differs from the wire, and Unbroken handles it, perhaps with a quirk in the profile.
+`unclear`: the model did not cooperate, which shows nothing about its server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question that was asked."""
+    """A test that was run, and its finding."""
 
     name: str
     title: str
@@ -36,8 +36,8 @@ def works(words: str = "") -> Finding:
     return Finding("works", words)
 
 
-def bent(words: str, **quirks: Any) -> Finding:
-    return Finding("bent", words, quirks)
+def differs(words: str, **quirks: Any) -> Finding:
+    return Finding("differs", words, quirks)
 
 
 def broken(words: str) -> Finding:
@@ -48,7 +48,7 @@ def unclear(words: str) -> Finding:
     return Finding("unclear", words)
 
 
-# What is asked: prompts, tools and a history, small enough for any model.
+# The requests: prompts, tools and a history, small enough for any model.
 
 
 PONG = "Reply with one word: pong"
@@ -90,11 +90,11 @@ def echo(text: str) -> str:
 CODE = "7342"
 
 
-def answered(said: Assistant) -> tuple[Message, ...]:
-    """A history in which these calls have their results."""
-    results = tuple(ToolResult.of(call, f"21 degrees, report number {CODE}") for call in said.calls)
+def answered(message: Assistant) -> tuple[Message, ...]:
+    """A history in which the calls of this message have results."""
+    results = tuple(ToolResult.of(call, f"21 degrees, report number {CODE}") for call in message.calls)
     question = "What is the weather? End your answer with the report number."
-    return User.of(question), said, ToolMessage(results)
+    return User.of(question), message, ToolMessage(results)
 
 
 TWO_CALLS = Assistant(
@@ -104,4 +104,4 @@ TWO_CALLS = Assistant(
         for index, city in enumerate(("Paris", "Berlin"))
     ),
 )
-"""As Unbroken writes a history that did not come from this provider."""
+"""Calls in the form that Unbroken uses for a history that did not come from this provider."""

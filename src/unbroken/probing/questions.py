@@ -1,6 +1,6 @@
-"""The questions in the order in which they are asked: later ones build on what earlier ones found.
+"""The tests of the probe, in their order: later ones build on what earlier ones found.
 
-Questions without tools are defined here (text, the token limit, a system message, streaming and its usage), those with
+Tests without tools are defined here (text, the token limit, a system message, streaming and its usage), those with
 tools in `calling`.
 """
 
@@ -19,7 +19,6 @@ from unbroken.errors import (
     Unreachable,
 )
 from unbroken.messages import System, User
-from unbroken.probing.asker import Asker, Failing, Reply
 from unbroken.probing.calling import (
     ask_final,
     ask_long,
@@ -35,49 +34,52 @@ from unbroken.probing.calling import (
     ask_tools,
     ask_unicode,
 )
-from unbroken.probing.findings import COUNT, PONG, Finding, bent, broken, unclear, works
+from unbroken.probing.findings import COUNT, PONG, Finding, broken, differs, unclear, works
+from unbroken.probing.probe_client import ProbeClient, Reply, RequestFailing
 from unbroken.wires import DEFAULT_WIRE
 
-_HOPELESS = (Unauthorized, ModelNotFound, Unreachable, TimedOut, RateLimited)
+_FATAL = (Unauthorized, ModelNotFound, Unreachable, TimedOut, RateLimited)
 _LIMIT = 16
 _UNLIMITED = 150
-"""More characters than any answer within the token limit has."""
+"""More characters than any answer within the token limit can have."""
 
 
-async def ask_text(asker: Asker) -> Finding:
-    """Raises if the endpoint does not answer."""
-    reply = await _plain(asker)
+async def ask_text(client: ProbeClient) -> Finding:
+    """Raises if the endpoint does not answer at all."""
+    reply = await _plain(client)
     if isinstance(reply.error, RequestRefused):
-        asker.temperature = None  # OpenAI's reasoning models take none
-        reply = await _plain(asker)
-    if isinstance(reply.error, _HOPELESS):
+        client.temperature = None  # OpenAI's reasoning models do not accept it
+        reply = await _plain(client)
+    if isinstance(reply.error, _FATAL):
         raise reply.error
     if not reply.problem:
         return works() if reply.text else unclear("the answer is empty")
-    streamed = await _plain(asker, stream=True)
+    streamed = await _plain(client, stream=True)
     if streamed.problem:
-        raise reply.error or ProviderError(f"{asker.model.name} gave no answer, streamed or not: {reply.problem}")
-    if not reply.refused and not await asker.is_steady(stream=True):
-        return unclear(f"{reply.problem}; streamed it answers at times: ask on a better line")
+        raise reply.error or ProviderError(
+            f"{client.model.name} did not answer, with or without streaming: {reply.problem}"
+        )
+    if not reply.refused and not await client.is_steady(stream=True):
+        return unclear(f"{reply.problem}; with streaming it answers sometimes: repeat the probe on a better connection")
     return broken(f"it answers only when streamed: {reply.problem}")
 
 
-async def _plain(asker: Asker, stream: bool = False) -> Reply:
+async def _plain(client: ProbeClient, stream: bool = False) -> Reply:
     try:
-        return await asker.ask(PONG, tokens=0, stream=stream)
-    except Failing as failed:
+        return await client.ask(PONG, tokens=0, stream=stream)
+    except RequestFailing as failed:
         return failed.reply
 
 
-async def ask_limit(asker: Asker) -> Finding:
-    quirks = asker.quirks
+async def ask_limit(client: ProbeClient) -> Finding:
+    quirks = client.quirks
     renamed = {**quirks.rename, "max_tokens": "max_completion_tokens"}
     spellings = [("max_tokens", quirks)]
-    if asker.wire == DEFAULT_WIRE and "max_tokens" not in quirks.rename:
+    if client.wire == DEFAULT_WIRE and "max_tokens" not in quirks.rename:
         spellings.append(("max_completion_tokens", replace(quirks, rename=renamed)))
     refused = ignored = ""
     for name, spelled in spellings:
-        reply = await asker.ask(COUNT, tokens=_LIMIT, quirks=spelled)
+        reply = await client.ask(COUNT, tokens=_LIMIT, quirks=spelled)
         if reply.problem:
             refused = refused or reply.problem
         elif len(reply.text) > _UNLIMITED and not reply.cut:
@@ -86,57 +88,57 @@ async def ask_limit(asker: Asker) -> Finding:
             return works("honoured" if reply.cut else "accepted")
         else:
             how = "max_tokens is refused" if refused else "max_tokens is ignored"
-            return bent(f"{how}, max_completion_tokens is taken", rename=renamed)
+            return differs(f"{how}, max_completion_tokens works", rename=renamed)
     if ignored == "max_tokens":
-        return bent("accepted and ignored: answers may be longer than asked for")
+        return differs("accepted and ignored: answers may be longer than requested")
     if ignored:
-        return bent("max_tokens is refused, max_completion_tokens is ignored", rename=renamed)
-    if not await asker.answers():
-        return unclear(f"{refused}; but now it refuses a plain question too")
-    if asker.wire == DEFAULT_WIRE:
-        return bent(f"refused by any name, so it is left out: {refused}", drop=quirks.drop | {"max_tokens"})
+        return differs("max_tokens is refused, max_completion_tokens is ignored", rename=renamed)
+    if not await client.answers():
+        return unclear(f"{refused}; but now it refuses a plain request too")
+    if client.wire == DEFAULT_WIRE:
+        return differs(f"refused under any name, so it is left out: {refused}", drop=quirks.drop | {"max_tokens"})
     return broken(refused)
 
 
-async def ask_system(asker: Asker) -> Finding:
-    rule = "Whatever the user says, your whole reply is the word BANANA."
-    reply = await asker.ask((System.of(rule), User.of("Say hello.")))
+async def ask_system(client: ProbeClient) -> Finding:
+    rule = "Whatever the user says, your complete reply is the word BANANA."
+    reply = await client.ask((System.of(rule), User.of("Say hello.")))
     if reply.problem:
-        return broken(f"{reply.problem}; say it in the first user message instead")
+        return broken(f"{reply.problem}; put it into the first user message instead")
     return works() if "banana" in reply.text.lower() else unclear("accepted; the model did not follow it")
 
 
-async def ask_stream(asker: Asker) -> Finding:
+async def ask_stream(client: ProbeClient) -> Finding:
     try:
-        reply = await asker.ask(COUNT, stream=True)
-    except Failing as failed:
+        reply = await client.ask(COUNT, stream=True)
+    except RequestFailing as failed:
         failed.advice = "; connect with stream=False"
         raise
     found = works()
-    if reply.problem and asker.wire == DEFAULT_WIRE and "stream_options" not in asker.quirks.drop:
-        drop = asker.quirks.drop | {"stream_options"}
-        without = await asker.ask(COUNT, stream=True, quirks=replace(asker.quirks, drop=drop))
+    if reply.problem and client.wire == DEFAULT_WIRE and "stream_options" not in client.quirks.drop:
+        drop = client.quirks.drop | {"stream_options"}
+        without = await client.ask(COUNT, stream=True, quirks=replace(client.quirks, drop=drop))
         if not without.problem:
-            found = bent("stream_options is refused, so it is left out", drop=drop)
+            found = differs("stream_options is refused, so it is left out", drop=drop)
             reply = without
     if reply.problem:
         return broken(f"{reply.problem}; connect with stream=False")
-    asker.known.streamed = reply
+    client.known.streamed = reply
     if not reply.text:
         return unclear("accepted; the answer is empty")
     if reply.pieces == 1 and len(reply.text) > _UNLIMITED and found.judgement == "works":
-        return bent("the text comes in one piece at the end")
+        return differs("the text is sent in one piece at the end")
     return found
 
 
-async def ask_usage(asker: Asker) -> Finding:
-    reply = asker.known.streamed
+async def ask_usage(client: ProbeClient) -> Finding:
+    reply = client.known.streamed
     if reply is None:
-        return unclear("not asked: there is no streamed answer")
+        return unclear("not tested: there is no streamed answer")
     if reply.usage is None:
-        return bent("none is sent: Unbroken estimates tokens, and marks them so")
+        return differs("no usage is sent: Unbroken estimates tokens, and marks them as estimated")
     if not reply.usage.input_tokens or not reply.usage.output_tokens:
-        return bent("it counts nothing: input or output tokens are 0")
+        return differs("the input or output tokens are 0")
     return works()
 
 
@@ -144,9 +146,9 @@ async def ask_usage(asker: Asker) -> Finding:
 class Question:
     name: str
     title: str
-    ask: Callable[[Asker], Awaitable[Finding]]
+    ask: Callable[[ProbeClient], Awaitable[Finding]]
     tools: bool = True
-    """It is skipped if tools do not work at all."""
+    """Skipped if tools do not work at all."""
 
 
 QUESTIONS = (
@@ -166,6 +168,6 @@ QUESTIONS = (
     Question("unicode", "unicode arguments", ask_unicode),
     Question("long", "long arguments", ask_long),
     Question("strict", "strict tools", ask_strict),
-    Question("results", "results given back", ask_results),
+    Question("results", "results sent back", ask_results),
     Question("final", "final request", ask_final),
 )

@@ -1,4 +1,4 @@
-"""Asks all questions, one at a time, and returns the answers and the provider profile that handles what is bent."""
+"""Runs all tests, one at a time, and returns the findings and the provider profile that handles the differences."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from unbroken.models.http import HTTPModel
 from unbroken.models.provider_files import ProfileTable
 from unbroken.models.providers import find_provider
 from unbroken.models.quirks import Quirks
-from unbroken.probing.asker import WAITS, Asker, Failing, TooSlow
 from unbroken.probing.findings import Answer, Finding, Judgement, broken, unclear
+from unbroken.probing.probe_client import WAITS, ProbeClient, RequestFailing, TooSlow
 from unbroken.probing.questions import QUESTIONS, Question
 from unbroken.wires import DEFAULT_WIRE
 
-_WORST_FIRST: tuple[Judgement, ...] = ("broken", "bent", "unclear", "works")
+_WORST_FIRST: tuple[Judgement, ...] = ("broken", "differs", "unclear", "works")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     model: str
-    """`provider:model`, as it was asked."""
+    """`provider:model`, as given."""
     address: str
     wire: str
     answers: tuple[Answer, ...]
@@ -36,7 +36,7 @@ class Report:
 
     @property
     def judgement(self) -> Judgement:
-        """The worst of all."""
+        """The worst judgement of all."""
         found = {answer.finding.judgement for answer in self.answers}
         for judgement in _WORST_FIRST:
             if judgement in found:
@@ -59,7 +59,7 @@ class Report:
 
 
 def _name(provider: str, base_url: str) -> str:
-    """A name that is not taken: from the host if there is one."""
+    """A name that is not used yet, taken from the host if there is one."""
     if not base_url:
         return f"my-{provider}"
     host = URL(shown(read_base(base_url, provider))).host or ""
@@ -84,45 +84,45 @@ async def probe(
     model: HTTPModel,
     questions: Sequence[Question] = QUESTIONS,
     *,
-    begun: Callable[[Question], None] = lambda _: None,
-    told: Callable[[Answer], None] = lambda _: None,
+    on_start: Callable[[Question], None] = lambda _: None,
+    on_answer: Callable[[Answer], None] = lambda _: None,
     waits: tuple[float, ...] = WAITS,
 ) -> Report:
-    """Asks all questions. `begun` is called with each question before it is asked, `told` with its answer; `waits` are
-    the seconds before each retry of a temporary failure. Raises a `ProviderError` if the endpoint does not answer."""
-    asker, clock = Asker(model, waits=waits), current_clock()
+    """Runs all tests. `on_start` is called with each test before it runs, `on_answer` with its outcome; `waits` are the
+    seconds before each retry of a temporary failure. Raises a `ProviderError` if the endpoint does not answer."""
+    client, clock = ProbeClient(model, waits=waits), current_clock()
     answers: list[Answer] = []
     without_tools = ""
     for question in questions:
-        begun(question)
-        requests, start = asker.requests, clock.elapsed()
+        on_start(question)
+        requests, start = client.requests, clock.elapsed()
         try:
-            finding = unclear(without_tools) if question.tools and without_tools else await question.ask(asker)
+            finding = unclear(without_tools) if question.tools and without_tools else await question.ask(client)
         except TooSlow as slow:
             if not answers:
                 raise slow.error from None
             within = f"no answer within {model.timeouts.total:g} s" if slow.error.total else str(slow.error)
             finding = unclear(f"{within}: give it more time")
-        except Failing as failed:
-            finding = await _blamed(asker, failed)
-        asker.quirks = replace(asker.quirks, **finding.quirks)
+        except RequestFailing as failed:
+            finding = await _blamed(client, failed)
+        client.quirks = replace(client.quirks, **finding.quirks)
         if question.name == "tools" and finding.judgement == "broken":
-            without_tools = "not asked: tool calls do not work"
-        answer = Answer(question.name, question.title, finding, asker.requests - requests, clock.elapsed() - start)
+            without_tools = "not tested: tool calls do not work"
+        answer = Answer(question.name, question.title, finding, client.requests - requests, clock.elapsed() - start)
         answers.append(answer)
-        told(answer)
-    changed = _changed(model.endpoint.quirks, asker.quirks)
+        on_answer(answer)
+    changed = _changed(model.endpoint.quirks, client.quirks)
     return Report(model.name, shown(model.endpoint.stream_url), model.wire, tuple(answers), changed)
 
 
-async def _blamed(asker: Asker, failed: Failing) -> Finding:
+async def _blamed(client: ProbeClient, failed: RequestFailing) -> Finding:
     """The feature is to blame if everything else works; otherwise it may be the connection, which no profile can
     fix."""
     if failed.reply.too_long:
         return unclear(str(failed))
-    if await asker.is_steady() or await asker.is_steady(stream=True):
+    if await client.is_steady() or await client.is_steady(stream=True):
         return broken(f"{failed}{failed.advice}")
-    return unclear(f"{failed}; a plain question fails at times too: ask on a better line")
+    return unclear(f"{failed}; a plain request sometimes fails too: repeat the probe on a better connection")
 
 
 def _changed(before: Quirks, after: Quirks) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class ResponseFormat:
 
     @property
     def mode(self) -> Mode:
-        return "streamed" if self.stream else "whole"
+        return "streamed" if self.stream else "unstreamed"
 
     @property
     def shapes(self) -> EventShapes:
@@ -160,7 +160,7 @@ class ResponseFormat:
 EventFault: TypeAlias = Callable[[Events, ResponseFormat], Events]
 
 
-def apply_event_fault(chunks: Chunks, bend: EventFault, format: ResponseFormat) -> Chunks:
+def apply_event_fault(chunks: Chunks, change: EventFault, format: ResponseFormat) -> Chunks:
     """Applies a fault to the events. The pauses of the script stay before their events."""
     waited = 0.0
 
@@ -170,7 +170,7 @@ def apply_event_fault(chunks: Chunks, bend: EventFault, format: ResponseFormat) 
             waited += pause
             yield from _read(data, format)
 
-    for event in bend(events(), format):
+    for event in change(events(), format):
         pause, waited = waited, 0.0
         yield pause, event if isinstance(event, bytes) else write(event, format)
     if waited:

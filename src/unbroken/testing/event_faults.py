@@ -1,7 +1,7 @@
 """Faults in the events of a response: events in, other events out.
 
-One function serves streamed events and a non-streaming body, which is one event. Where things are in an event is known
-to its wire (`Wire.for_tests`).
+One function serves streamed events and a non-streaming body, which is one event. The wire knows where things are in an
+event (`Wire.for_tests`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ def each_fragment(change: Callable[[Object, int, bool], None]) -> EventFault:
     """Changes each fragment of a call in place, on wires that send loose fragments. `change` gets the fragment, the
     number of its call, and whether it is the first fragment of that call."""
 
-    def bend(events: Events, format: ResponseFormat) -> Events:
+    def changed(events: Events, format: ResponseFormat) -> Events:
         for event in events:
             for position, piece in enumerate(format.shapes.fragments(event)):
                 number = piece.get("index", position)
                 change(piece, number, "name" in as_dict(piece.get("function")))
             yield event
 
-    return bend
+    return changed
 
 
 def indexes(change: Callable[[int], Json]) -> EventFault:
     """Changes the index of the item that an event belongs to. None leaves it out."""
 
-    def bend(events: Events, format: ResponseFormat) -> Events:
+    def changed(events: Events, format: ResponseFormat) -> Events:
         key = format.shapes.index
         for event in events:
             for place in format.shapes.numbered(event):
@@ -43,7 +43,7 @@ def indexes(change: Callable[[int], Json]) -> EventFault:
                         place[key] = index
             yield event
 
-    return bend
+    return changed
 
 
 def without_type(piece: Object, number: int, first: bool) -> None:
@@ -66,7 +66,7 @@ def at_index_0_without_ids(piece: Object, number: int, first: bool) -> None:
 
 
 def repeat_id_and_name() -> EventFault:
-    def bend(events: Events, format: ResponseFormat) -> Events:
+    def changed(events: Events, format: ResponseFormat) -> Events:
         known: dict[int, tuple[Json, Json]] = {}
 
         def change(piece: Object, number: int, first: bool) -> None:
@@ -77,7 +77,7 @@ def repeat_id_and_name() -> EventFault:
 
         return each_fragment(change)(events, format)
 
-    return bend
+    return changed
 
 
 def empty_id_and_name(piece: Object, number: int, first: bool) -> None:
@@ -152,24 +152,24 @@ def finish_twice(events: Events, format: ResponseFormat) -> Events:
 
 
 def no_finish(events: Events, format: ResponseFormat) -> Events:
-    """Nothing but `[DONE]` ends the stream."""
+    """The stream ends with `[DONE]` only."""
     for event in events:
         format.shapes.set_finish(event, None)
         yield event
 
 
 def usage_last(events: Events, format: ResponseFormat) -> Events:
-    """Usage in an event of its own, after the finish."""
+    """Usage in a separate event, after the finish."""
     return format.shapes.usage_last(events)
 
 
 def provider_run(events: Events, format: ResponseFormat) -> Events:
-    """Before the model's text, a tool that the provider ran itself."""
+    """A tool that the provider ran itself, before the model's text."""
     return format.shapes.provider_run(events, format.stream)
 
 
 def clean_end(events: Events, format: ResponseFormat) -> Events:
-    """All but the end of the stream; half of a body."""
+    """Everything except the end of the stream; half of a body."""
     for event in events:
         if not format.stream:
             body = event if isinstance(event, bytes) else dumps(event)
@@ -183,9 +183,9 @@ def clean_end(events: Events, format: ResponseFormat) -> Events:
 def error_inside(
     message: str, status: int = 500, named: bool = False, shape: Callable[[str, int, str], Object] | None = None
 ) -> EventFault:
-    """An error in place of the second half of the events, or of the body. `named`: as the wire's own error event."""
+    """An error instead of the second half of the events, or of the body. `named`: as the wire's own error event."""
 
-    def bend(events: Events, format: ResponseFormat) -> Events:
+    def changed(events: Events, format: ResponseFormat) -> Events:
         wire = find_wire(format.wire)
         error = wire.error_body(status, message) if shape is None else shape(format.wire, status, message)
         if not format.stream:
@@ -198,13 +198,13 @@ def error_inside(
         else:
             yield b"data: " + dumps(error) + b"\n\n"
 
-    return bend
+    return changed
 
 
 def error_at_the_end(message: str) -> EventFault:
-    """The complete answer, and then an error in place of the end."""
+    """The complete answer, and then an error instead of the end."""
 
-    def bend(events: Events, format: ResponseFormat) -> Events:
+    def changed(events: Events, format: ResponseFormat) -> Events:
         error = find_wire(format.wire).error_body(500, message)
         for event in events:
             if event == DONE or format.shapes.is_finish(event):
@@ -212,13 +212,13 @@ def error_at_the_end(message: str) -> EventFault:
             yield event
         yield format.shapes.error_event(error, message)
 
-    return bend
+    return changed
 
 
 def inside(data: bytes, ends: bool) -> EventFault:
     """Bytes that are not an event, in the middle; nothing follows if it `ends` there."""
 
-    def bend(events: Events, format: ResponseFormat) -> Events:
+    def changed(events: Events, format: ResponseFormat) -> Events:
         if not format.stream:
             yield data
             return
@@ -229,7 +229,7 @@ def inside(data: bytes, ends: bool) -> EventFault:
         if not ends:
             yield from kept[middle:]
 
-    return bend
+    return changed
 
 
 def bare_error_inside(events: Events, format: ResponseFormat) -> Events:
@@ -238,7 +238,7 @@ def bare_error_inside(events: Events, format: ResponseFormat) -> Events:
 
 
 def damaged_event(events: Events, format: ResponseFormat) -> Events:
-    """An event in the middle whose JSON is cut; the others are good."""
+    """An event in the middle whose JSON is incomplete; the others are good."""
     kept = list(events)
     middle = _middle(kept)
     for number, event in enumerate(kept):

@@ -16,15 +16,15 @@ from unbroken.wires import WIRES
 from unbroken.wires.event_shapes import BOTH, Mode
 
 Outcome: TypeAlias = str
-"""`answered`; `told`: the model gets an error result and continues; `typed:NAME`: the caller gets this error."""
-Form: TypeAlias = Literal["", "whole", "stream", "array"]
+"""`answered`; `reported`: the model gets an error result and continues; `typed:NAME`: the caller gets this error."""
+Form: TypeAlias = Literal["", "body", "stream", "array"]
 
 ALL = tuple(WIRES)
 
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """What is sent in place of the response; the body from the name of the wire."""
+    """What is sent instead of the response. `body` gets the name of the wire."""
 
     status: int
     body: Callable[[str], bytes]
@@ -43,19 +43,19 @@ class Fault:
     row: int
     title: str
     damages: bool = False
-    """The response is lost, or may be: it has to be retried. Otherwise all of it can be decoded."""
+    """The response is lost, or may be, so it has to be retried. If false, all of it can be decoded."""
     outcome: Outcome = "answered"
     lasting: Outcome = ""
     wires: tuple[str, ...] = ALL
     modes: tuple[Mode, ...] = BOTH
     rewrite: Rewrite | None = None
-    bend: EventFault | None = None
+    change_events: EventFault | None = None
     damage: Damage | None = None
     instead: Instead | None = None
     form: Form = ""
-    """Sent in another form than requested: as one body, as a stream, as one array of events."""
+    """Sent in another form than requested: as one body, as a stream, or as one array of events."""
     after: int | None = None
-    """The byte of the body at which it happens; None leaves it to the fault."""
+    """The byte of the body at which it happens; None for a default of the fault."""
     seconds: float | None = None
     """The value of `Retry-After`; how long a stall lasts, or a pause between two bytes."""
     longest: int | None = None
@@ -69,15 +69,15 @@ class Fault:
     @property
     def keeps_answer(self) -> bool:
         """The answer was not received as intended: it is repeated, even for a client that continues."""
-        return self.outcome == "told"
+        return self.outcome == "reported"
 
     def fits(self, wire: str, stream: bool) -> bool:
-        """Can it happen on this wire, to a streamed or a non-streaming response?"""
-        mode: Mode = "streamed" if stream else "whole"
+        """Whether it can happen on this wire, to a streamed or a non-streaming response."""
+        mode: Mode = "streamed" if stream else "unstreamed"
         return wire in self.wires and mode in self.modes and (wire, mode) not in self.except_for
 
     def at(self, after: int | None = None, seconds: float | None = None, longest: int | None = None) -> Fault:
-        """The same fault with other numbers; None leaves one as it is."""
+        """The same fault with other numbers; None keeps a number."""
         return replace(
             self,
             after=self.after if after is None else after,
@@ -90,7 +90,7 @@ class Fault:
         return replace(self, wires=tuple(wire for wire in self.wires if wire in wires))
 
     def in_place(self, wire: str) -> Reply | None:
-        """What is sent in place of the response; None for a fault that changes the response itself."""
+        """What is sent instead of the response; None for a fault that changes the response itself."""
         if self.instead is None:
             return None
         headers = {"Content-Type": self.instead.type}

@@ -1,7 +1,7 @@
-"""What goes wrong between a provider and its clients, as data: every fault of a server, row by row.
+"""All faults between a provider and its clients, as data. Each has the number of its section in docs/faults.md.
 
-A fault changes the script (`rewrites`), the events (`event_faults`) or their bytes (`damage`), or it takes the place of
-the response (a status). `faulty` serves them. The numbers of rows are those of docs/faults.md.
+A fault changes the script (`rewrites`), the events (`event_faults`) or their bytes (`damage`), or it replaces the
+response (a status). `faulty` serves them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unbroken.wires.event_shapes import BOTH, EventShapes, Mode, TooLong, dumps
 from unbroken.wires.values import Object
 
 STREAMED: tuple[Mode, ...] = ("streamed",)
-WHOLE: tuple[Mode, ...] = ("whole",)
+UNSTREAMED: tuple[Mode, ...] = ("unstreamed",)
 
 
 def _wires(allow: Callable[[EventShapes], bool]) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def find_fault(name: str | Fault) -> Fault:
     if isinstance(name, Fault):
         return name
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - tests need not be typed
-        raise UserError(f"{name!r} is no fault: give a name, as in fault='reset', or a Fault")
+        raise UserError(f"{name!r} is not a fault: give a name, as in fault='reset', or a Fault")
     word, at, number = name.partition("@")
     fault = FAULTS.get(word.strip().replace("-", "_"))
     if fault is None:
@@ -69,7 +69,7 @@ def find_fault(name: str | Fault) -> Fault:
     if not at:
         return fault
     if not number.isdecimal() or not number.isascii():
-        raise UserError(f"fault {name!r}: after the @ stands a number of bytes, as in {word}@120")
+        raise UserError(f"fault {name!r}: the @ must be followed by a number of bytes, as in {word}@120")
     return fault.at(after=int(number))
 
 
@@ -97,7 +97,7 @@ def drip(seconds: float = 0.0) -> Fault:
 
 
 def status(code: int, retry_after: float | None = None) -> Fault:
-    """A refusal in the format of the wire. Codes without a row of their own are permanent."""
+    """A refusal in the format of the wire. Codes that are not listed are permanent."""
     fault = FAULTS.get(f"status_{code}")
     if fault is None:
         what = f"typed:{'Unavailable' if code >= 500 else 'RequestRefused'}"
@@ -122,7 +122,7 @@ def _status(code: int, outcome: Outcome, lasting: Outcome) -> Fault:
 
 _WORDS = {
     408: "the request took too long",
-    409: "another request is in the way",
+    409: "another request is in progress",
     425: "too early",
     429: "too many requests",
     500: "internal error",
@@ -158,40 +158,60 @@ def _new_text(text: str) -> Rewrite:
 CALLS = (  # rows 1 to 9: how calls are sent
     Fault("several_calls", 1, "several calls in one response"),
     _in_stream(
-        "calls_in_one_event", 1, "several calls in one event", wires=MERGING, bend=event_faults.all_calls_at_once
+        "calls_in_one_event",
+        1,
+        "several calls in one event",
+        wires=MERGING,
+        change_events=event_faults.all_calls_at_once,
     ),
     _in_stream(
-        "calls_interleaved", 1, "the pieces of several calls in turns", wires=IN_TURNS, bend=event_faults.interleaved
+        "calls_interleaved",
+        1,
+        "the pieces of several calls in turns",
+        wires=IN_TURNS,
+        change_events=event_faults.interleaved,
     ),
-    _in_stream("no_index", 2, "no index", wires=IN_FRAGMENTS, bend=indexes(lambda index: None)),
-    Fault("no_type", 2, "calls without their type", wires=LOOSE, bend=each_fragment(event_faults.without_type)),
-    _in_stream("all_at_index_0", 3, "every call at index 0", wires=IN_FRAGMENTS, bend=indexes(lambda index: 0)),
+    _in_stream("no_index", 2, "no index", wires=IN_FRAGMENTS, change_events=indexes(lambda index: None)),
+    Fault(
+        "no_type", 2, "calls without their type", wires=LOOSE, change_events=each_fragment(event_faults.without_type)
+    ),
+    _in_stream(
+        "all_at_index_0", 3, "every call at index 0", wires=IN_FRAGMENTS, change_events=indexes(lambda index: 0)
+    ),
     _in_stream(
         "one_index_several_ids",
         3,
         "one index with several ids, in one event",
         wires=LOOSE,
-        bend=event_faults.at_one_index,
+        change_events=event_faults.at_one_index,
     ),
     _in_stream(
         "index_0_without_ids",
         3,
         "every call at index 0, and no ids",
         wires=LOOSE,
-        bend=each_fragment(event_faults.at_index_0_without_ids),
+        change_events=each_fragment(event_faults.at_index_0_without_ids),
     ),
-    _in_stream("index_from_1", 4, "the first index is 1", wires=IN_FRAGMENTS, bend=indexes(lambda index: index + 1)),
-    _in_stream("sparse_indexes", 4, "indexes with gaps", wires=IN_FRAGMENTS, bend=indexes(lambda index: 2 * index)),
-    _in_stream("index_as_string", 4, "an index sent as a string", wires=IN_FRAGMENTS, bend=indexes(str)),
     _in_stream(
-        "id_and_name_repeated", 5, "id and name in every piece", wires=LOOSE, bend=event_faults.repeat_id_and_name()
+        "index_from_1", 4, "the first index is 1", wires=IN_FRAGMENTS, change_events=indexes(lambda index: index + 1)
+    ),
+    _in_stream(
+        "sparse_indexes", 4, "indexes with gaps", wires=IN_FRAGMENTS, change_events=indexes(lambda index: 2 * index)
+    ),
+    _in_stream("index_as_string", 4, "an index sent as a string", wires=IN_FRAGMENTS, change_events=indexes(str)),
+    _in_stream(
+        "id_and_name_repeated",
+        5,
+        "id and name in every piece",
+        wires=LOOSE,
+        change_events=event_faults.repeat_id_and_name(),
     ),
     _in_stream(
         "empty_id_and_name",
         5,
         "an empty id and an empty name in later pieces",
         wires=LOOSE,
-        bend=each_fragment(event_faults.empty_id_and_name),
+        change_events=each_fragment(event_faults.empty_id_and_name),
     ),
     Fault("no_ids", 6, "calls without ids", rewrite=_new_ids("")),
     Fault("ids_restart", 6, "the ids of earlier turns again", rewrite=_new_ids("call_{}")),
@@ -208,15 +228,21 @@ CALLS = (  # rows 1 to 9: how calls are sent
         "null in place of `{}` for a tool without arguments",
         wires=IN_FRAGMENTS,
         rewrite=each_call(rewrites.without_arguments),
-        bend=event_faults.null_arguments,
+        change_events=event_faults.null_arguments,
     ),
-    Fault("null_args", 7, "null for a tool without arguments", wires=IN_ONE_EVENT, bend=event_faults.null_arguments),
+    Fault(
+        "null_args",
+        7,
+        "null for a tool without arguments",
+        wires=IN_ONE_EVENT,
+        change_events=event_faults.null_arguments,
+    ),
     _text_arguments(
         "object_arguments",
         7,
         "arguments as an object in place of text",
         rewrite=each_call(lambda call, _: changed(call, pieces=1)),
-        bend=event_faults.object_arguments,
+        change_events=event_faults.object_arguments,
     ),
     _text_arguments("double_encoded", 7, "arguments as JSON within JSON", rewrite=each_call(rewrites.double_encoded)),
     Fault(
@@ -224,11 +250,16 @@ CALLS = (  # rows 1 to 9: how calls are sent
         7,
         "arguments as text in place of an object",
         wires=_wires(lambda events: events.text_arguments != BOTH),
-        bend=event_faults.string_arguments,
+        change_events=event_faults.string_arguments,
         except_for=_except(lambda events: [mode for mode in BOTH if mode not in events.text_arguments]),
     ),
     Fault(
-        "cut_by_length", 8, "the token limit cuts a call", outcome="told", wires=IN_FRAGMENTS, rewrite=cut_last_call()
+        "cut_by_length",
+        8,
+        "the token limit cuts a call",
+        outcome="reported",
+        wires=IN_FRAGMENTS,
+        rewrite=cut_last_call(),
     ),
     _loses(
         "malformed_call", 8, "the provider could not read a call itself", wires=IN_ONE_EVENT, rewrite=cut_last_call()
@@ -239,12 +270,12 @@ CALLS = (  # rows 1 to 9: how calls are sent
     _text_arguments(
         "text_after_arguments",
         9,
-        "arguments that are whole, and then more text",
-        outcome="told",
+        "complete arguments, followed by more text",
+        outcome="reported",
         rewrite=_new_text("{}, and so on"),
     ),
     _text_arguments(
-        "placeholder_before_arguments", 9, "`{}` before the arguments", outcome="told", rewrite=_new_text("{{}}{}")
+        "placeholder_before_arguments", 9, "`{}` before the arguments", outcome="reported", rewrite=_new_text("{{}}{}")
     ),
 )
 
@@ -252,16 +283,16 @@ ENDS = (  # rows 10 to 12: ends that are wrong or missing
     Fault(
         "finish_says_stop",
         10,
-        "the finish reason says that there are no calls",
+        "the finish reason indicates no calls",
         wires=WITH_REASONS,
-        bend=event_faults.finish_without_calls,
+        change_events=event_faults.finish_without_calls,
     ),
     Fault(
         "finish_says_calls_on_cut",
         10,
-        "the finish reason says that all is well, and a call is cut",
+        "the finish reason indicates success, but a call is cut off",
         True,
-        lasting="told",
+        lasting="reported",
         wires=WITH_REASONS,
         rewrite=cut_last_call(End("done")),
         except_for=ARGUMENTS_ARE_OBJECTS,
@@ -269,15 +300,24 @@ ENDS = (  # rows 10 to 12: ends that are wrong or missing
     Fault(
         "completed_with_cut_item",
         10,
-        "the response says that it is complete, and a call in it that it is not",
-        outcome="told",
+        "the response is marked complete, but one of its calls is not",
+        outcome="reported",
         wires=WITH_STATUS,
         rewrite=cut_last_call(End("done")),
     ),
-    _in_stream("finish_twice", 10, "two finish reasons", wires=WITHOUT_STATUS, bend=event_faults.finish_twice),
-    _in_stream("usage_after_finish", 10, "usage after the finish", wires=USAGE_APART, bend=event_faults.usage_last),
-    _in_stream("no_finish_reason", 10, "`[DONE]` and no finish reason", wires=DONE_ENDS, bend=event_faults.no_finish),
-    _loses("clean_end_without_finish", 11, "the body ends cleanly, the response does not", bend=event_faults.clean_end),
+    _in_stream("finish_twice", 10, "two finish reasons", wires=WITHOUT_STATUS, change_events=event_faults.finish_twice),
+    _in_stream(
+        "usage_after_finish", 10, "usage after the finish", wires=USAGE_APART, change_events=event_faults.usage_last
+    ),
+    _in_stream(
+        "no_finish_reason", 10, "`[DONE]` and no finish reason", wires=DONE_ENDS, change_events=event_faults.no_finish
+    ),
+    _loses(
+        "clean_end_without_finish",
+        11,
+        "the body ends cleanly, the response does not",
+        change_events=event_faults.clean_end,
+    ),
     _loses("close", 11, "the connection is closed", damage=damage.close),
     _loses("reset", 11, "the connection is reset", damage=damage.reset),
     _loses("hang_up", 11, "closed without an answer", lasting=UNREACHABLE, damage=damage.close, after=0),
@@ -291,33 +331,39 @@ INSIDE = (  # rows 13 to 17: errors inside, nothing inside, something else besid
         "error_object_inside",
         13,
         "an error object inside a 200",
-        bend=error_inside("the upstream failed, try again", 502),
+        change_events=error_inside("the upstream failed, try again", 502),
     ),
     _in_stream(
-        "error_event_inside", 13, "an error event inside a 200", True, bend=error_inside("overloaded", 529, named=True)
+        "error_event_inside",
+        13,
+        "an error event inside a 200",
+        True,
+        change_events=error_inside("overloaded", 529, named=True),
     ),
     _in_stream(
         "error_at_the_end",
         13,
-        "all is said, and then an error in place of the end",
+        "the complete answer, then an error instead of the end",
         True,
-        bend=event_faults.error_at_the_end("internal error"),
+        change_events=event_faults.error_at_the_end("internal error"),
     ),
-    _loses("limit_inside", 13, "too many requests, inside a 200", bend=error_inside("too many requests", 429)),
+    _loses("limit_inside", 13, "too many requests, inside a 200", change_events=error_inside("too many requests", 429)),
     _loses(
         "refusal_inside",
         13,
-        "an error inside a 200 that another try will not change",
+        "an error inside a 200 that a retry will not fix",
         outcome=BROKEN,
-        bend=error_inside("the messages are invalid", 400),
+        change_events=error_inside("the messages are invalid", 400),
     ),
-    _in_stream("html_inside", 13, "an HTML page inside a stream", True, bend=event_faults.inside(_PAGE, ends=True)),
+    _in_stream(
+        "html_inside", 13, "an HTML page inside a stream", True, change_events=event_faults.inside(_PAGE, ends=True)
+    ),
     _in_stream(
         "json_error_inside",
         13,
         "the body of an error inside a stream, not as an event",
         True,
-        bend=event_faults.bare_error_inside,
+        change_events=event_faults.bare_error_inside,
     ),
     _loses("empty_response", 14, "an end, and nothing before it", rewrite=rewrites.nothing),
     _loses("empty_body", 14, "a 200 without a body", damage=damage.nothing),
@@ -328,7 +374,7 @@ INSIDE = (  # rows 13 to 17: errors inside, nothing inside, something else besid
         Fault(f"leaked_{name.replace('-', '_')}", 16, _LEAKED.format(name), wires=LEAKING, rewrite=rewrite)
         for name, rewrite in rewrites.LEAKS.items()
     ),
-    Fault("provider_run_tools", 17, "a search that the provider ran itself", bend=event_faults.provider_run),
+    Fault("provider_run_tools", 17, "a search that the provider ran itself", change_events=event_faults.provider_run),
 )
 
 BYTES = (  # row 18: frames and bytes
@@ -339,16 +385,16 @@ BYTES = (  # row 18: frames and bytes
     Fault("utf8_split", 18, "characters cut in the middle", damage=damage.split_characters),
     Fault("drip", 18, "one byte at a time", damage=damage.drip),
     _in_stream("in_one_piece", 18, "the stream in one piece", damage=damage.in_one_piece),
-    _in_stream("no_event_names", 18, "no `event:` lines", wires=NAMED, bend=event_faults.without_names),
+    _in_stream("no_event_names", 18, "no `event:` lines", wires=NAMED, change_events=event_faults.without_names),
     _in_stream("json_array", 18, "one JSON array in place of events", form="array"),
-    _in_stream("whole_for_stream", 18, "a whole body though a stream was asked for", form="whole"),
-    Fault("stream_for_whole", 18, "a stream though a whole body was asked for", modes=WHOLE, form="stream"),
-    _loses("garbage", 18, "bytes that nobody wrote", damage=damage.garbage),
-    _loses("damaged_event", 18, "an event whose JSON is torn", bend=event_faults.damaged_event),
+    _in_stream("whole_for_stream", 18, "one body although a stream was requested", form="body"),
+    Fault("stream_for_whole", 18, "a stream although one body was requested", modes=UNSTREAMED, form="stream"),
+    _loses("garbage", 18, "random bytes", damage=damage.garbage),
+    _loses("damaged_event", 18, "an event with incomplete JSON", change_events=event_faults.damaged_event),
 )
 
 VALUES = (  # rows 36 and 37: values that parsers fail on
-    _in_stream("split_emoji", 36, "emoji as two halves in two events", bend=event_faults.split_emoji),
+    _in_stream("split_emoji", 36, "emoji as two halves in two events", change_events=event_faults.split_emoji),
     Fault("big_integers", 37, "integers beyond 64 bits", rewrite=each_call(rewrites.beyond_64_bits)),
 )
 
@@ -373,7 +419,7 @@ def _too_long() -> Iterator[Fault]:
         yield Fault(
             f"too_long_{name}",
             35,
-            f"the context is too long, as {name} says it",
+            f"the context is too long, as worded by {name}",
             True,
             lasting="typed:ContextTooLong",
             wires=_wires(lambda events, name=name: name in events.too_long),
@@ -387,10 +433,10 @@ def _too_long() -> Iterator[Fault]:
     yield Fault(
         "too_long_inside",
         35,
-        "the context is too long, and a 200 says so",
+        "the context is too long, reported in a 200",
         True,
         lasting="typed:ContextTooLong",
-        bend=error_inside("", 400, shape=shape),
+        change_events=error_inside("", 400, shape=shape),
         longest=LONGEST,
     )
 
@@ -404,7 +450,7 @@ def _too_long_body(wire: str, report: TooLong) -> Object:
 FAULTS: dict[str, Fault] = {
     fault.name: fault for fault in (*CALLS, *ENDS, *INSIDE, *BYTES, *_in_place(), *_too_long(), *VALUES)
 }
-"""All of them, in the order of their rows."""
+"""All faults, in the order of their sections."""
 
 __all__ = [
     "FAULTS",

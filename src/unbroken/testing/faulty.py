@@ -72,7 +72,7 @@ class FaultyServer(ScriptedServer):
         """How often the fault has happened to each run that chose it."""
 
     def base_url(self, wire: str = DEFAULT_WIRE, fault: str = "") -> str:
-        """With a `fault`: the address for a client whose responses are to have it."""
+        """With a `fault`: the address for a client whose responses shall have it."""
         url = super().base_url(wire)
         return url.replace(self.url, f"{self.url}/fault/{fault}", 1) if fault else url
 
@@ -93,8 +93,8 @@ class FaultyServer(ScriptedServer):
             steps = list(self._differs(steps) if callable(self._differs) else _otherwise(steps, sent.number))
         if fault is not None and fault.rewrite is not None:
             said, steps = steps, fault.rewrite(steps)
-            if steps == said and fault.bend is None and fault.damage is None:
-                fault = None  # this answer has nothing that it could break
+            if steps == said and fault.change_events is None and fault.damage is None:
+                fault = None  # this answer contains nothing that the fault could break
         sent.steps = tuple(steps)
         if fault is None:
             if not any(isinstance(step, Call) for step in steps):
@@ -107,18 +107,18 @@ class FaultyServer(ScriptedServer):
         return self._broken(fault, steps, sent, request, http)
 
     def _broken(self, fault: Fault, steps: list[Step], sent: Sent, request: Request, http: web.Request) -> Reply:
-        if fault.form in ("whole", "stream"):
+        if fault.form in ("body", "stream"):
             request = replace(request, stream=fault.form == "stream")
         chunks = play_bytes(steps, sent.wire, request, self._chunk_delay)
-        if fault.bend is not None:
-            chunks = apply_event_fault(chunks, fault.bend, ResponseFormat(sent.wire, request.stream))
+        if fault.change_events is not None:
+            chunks = apply_event_fault(chunks, fault.change_events, ResponseFormat(sent.wire, request.stream))
         reply = self._framed(chunks, request.stream, sent, http, array=fault.form == "array")
         if fault.damage is not None:
             reply.chunks = fault.damage(reply.chunks, fault.after, fault.seconds)
         return reply
 
     def _due(self, sent: Sent, request: Request) -> Fault | None:
-        """The fault of this response by the server's own plan."""
+        """The fault of this response, if the server's plan decides."""
         if self._plan is not None:
             planned = self._plan(sent.number, request)
             return None if planned is None else _if_it_fits(find_fault(planned), sent)
@@ -136,7 +136,7 @@ class FaultyServer(ScriptedServer):
     def _spend(self, fault: Fault, sent: Sent, run: tuple[str, str]) -> None:
         sent.fault = self.broken[sent.number] = fault.name
         if run[0]:
-            if len(self._runs) > 10_000:  # of clients that never came back
+            if len(self._runs) > 10_000:  # from clients that never returned
                 self._runs.clear()
             self._runs[run] = self._runs.get(run, 0) + 1
         elif self._plan is None and fault.longest is None:
@@ -144,12 +144,12 @@ class FaultyServer(ScriptedServer):
 
 
 def serve_faulty(*answers: Line, **options: Any) -> AbstractContextManager[FaultyServer]:
-    """The same server for code that is not asynchronous: it runs in a thread of its own. Options: `FaultyServer`."""
+    """The same server for synchronous code: it runs in a separate thread. Options: `FaultyServer`."""
     return in_thread(FaultyServer(*answers, **options))
 
 
 def _check_options(times: object, on: object, after: object) -> None:
-    """A server that breaks nothing makes a test that tests nothing."""
+    """Refuses options with which nothing would break, because a test with such a server tests nothing."""
     if times is not None and not _is_count(times, 1):
         raise UserError(f"FaultyServer(times={times!r}): give a whole number above 0, or None for all responses")
     numbers = cast("Collection[object]", on) if isinstance(on, Collection) else None

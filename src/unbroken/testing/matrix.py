@@ -17,21 +17,20 @@ from unbroken.models.http import HTTPModel
 from unbroken.models.retrying import RetryingModel
 from unbroken.testing.faults import FAULTS, Fault, Mode, Outcome
 from unbroken.testing.faulty import FaultyServer
-from unbroken.testing.scenario import Evidence, Sent, problems_of, reword, run_scenario, tell
+from unbroken.testing.scenario import Evidence, Sent, answer_scenario, problems_of, reword, run_scenario
 from unbroken.testing.server import ScriptedServer
 from unbroken.wires import WIRES, find_wire
 
 When: TypeAlias = Literal["once", "reworded", "last", "always"]
-"""The first response is broken; the same, and the second answer has a different text; the last response is broken; all
-of them are."""
+"""Which responses are broken: the first; the first, and the retry has a different text; the last; all of them."""
 
 AT_ONCE = 12
 """Cases that run at the same time: most of them wait for something."""
 LONG_RESULT = 25_000
 SILENCE = 0.4
-"""Seconds after which a stalled response is given up."""
+"""Seconds after which a stalled response is abandoned."""
 PATIENCE = 10.0
-"""The same if nothing stalls: no response is given up because the machine is slow."""
+"""The same if nothing stalls: no response is abandoned because the machine is slow."""
 FIRST_WAIT = 0.01
 
 
@@ -44,7 +43,7 @@ class Case:
 
     @property
     def expected(self) -> Outcome:
-        # A fault of streams cannot happen to a retry without streaming.
+        # A fault that only streams have cannot happen to a retry without streaming.
         heals = self.fault.damages and self.mode == "streamed" and not self.fault.fits(self.wire, stream=False)
         return self.fault.lasting if self.when == "always" and not heals else self.fault.outcome
 
@@ -70,7 +69,7 @@ class Ended:
 def cases(
     faults: Iterable[Fault] = tuple(FAULTS.values()),
     wires: Sequence[str] = tuple(WIRES),
-    modes: Sequence[Mode] = ("streamed", "whole"),
+    modes: Sequence[Mode] = ("streamed", "unstreamed"),
     whens: Sequence[When] = ("once", "reworded", "last", "always"),
 ) -> list[Case]:
     return [
@@ -86,7 +85,7 @@ def cases(
 
 
 def _happens(fault: Fault, when: When) -> bool:
-    """A response that can be decoded is not retried; and a fault of calls cannot happen to an answer without calls."""
+    """A response that can be decoded is not retried, and a fault of calls cannot happen to an answer without calls."""
     match when:
         case "reworded":
             return fault.damages or fault.keeps_answer
@@ -97,7 +96,7 @@ def _happens(fault: Fault, when: When) -> bool:
 
 
 async def tasks_left(before: set[asyncio.Task[Any]]) -> list[str]:
-    """Tasks that did not exist before, and do not end by themselves at once."""
+    """Tasks that did not exist before, and do not end by themselves."""
     new = asyncio.all_tasks() - before
     if new:
         await asyncio.wait(new, timeout=1.0)
@@ -110,11 +109,11 @@ async def play_case(case: Case) -> Ended:
     too_long = fault.longest is not None
 
     def plan(number: int, request: Request) -> Fault | None:
-        """A history that has to be shortened, and is then still too long."""
+        """For a history that has to be shortened, and is then still too long."""
         return fault.at(longest=1) if number else None
 
     server = FaultyServer(
-        tell,
+        answer_scenario,
         fault=None if too_long and case.when == "always" else fault,
         plan=plan if too_long and case.when == "always" else None,
         times=None if case.when == "always" else 1,
@@ -132,7 +131,7 @@ async def play_case(case: Case) -> Ended:
         if not server.broken:
             problems.append("the fault did not happen")
         if not fault.damages and fault.outcome == "answered" and len(run.sent) != 2:
-            problems.append(f"{len(run.sent)} requests were sent, and two would do")
+            problems.append(f"{len(run.sent)} requests were sent, but two are enough")
     if run.error is not None and (problem := await continue_from(case.wire, run.messages)):
         problems.append(problem)
     return Ended(case, run.outcome, case.expected, tuple(problems))
@@ -140,18 +139,18 @@ async def play_case(case: Case) -> Ended:
 
 async def play(
     chosen: Sequence[Case],
-    told: Callable[[Ended], None] | None = None,
+    on_ended: Callable[[Ended], None] | None = None,
     play_one: Callable[[Case], Awaitable[Ended]] = play_case,
     at_once: int = AT_ONCE,
 ) -> list[Ended]:
-    """Plays all cases, several at a time, and returns them in order."""
+    """Runs all cases, several at a time, and returns the results in order."""
     free = asyncio.Semaphore(at_once)
 
     async def one(case: Case) -> Ended:
         async with free:
             ended = await play_one(case)
-        if told is not None:
-            told(ended)
+        if on_ended is not None:
+            on_ended(ended)
         return ended
 
     before = asyncio.all_tasks()
@@ -165,14 +164,14 @@ async def play(
 
 
 async def continue_from(wire: str, messages: Sequence[Message]) -> str:
-    """What is wrong with a run that continues where another failed, with a good provider."""
-    async with ScriptedServer(tell) as server:
+    """What is wrong with a run that continues after another one failed, with a good provider; empty if nothing."""
+    async with ScriptedServer(answer_scenario) as server:
         run = await run_scenario(open_model(wire, server.base_url(wire)), history=messages)
     return "" if run.outcome == "answered" else f"the history cannot be continued: {run.outcome}: {run.error}"
 
 
 def open_model(wire: str, base_url: str, stream: bool = True, silence: float = PATIENCE, name: str = "m") -> HTTPModel:
-    """The bare model: it does not retry."""
+    """The model without retries."""
     connected = connect(
         f"{find_wire(wire).http.provider}:{name}",
         base_url=base_url,
@@ -191,15 +190,15 @@ def unheard(sent: Sent) -> None:
 
 
 async def until_over(run: Evidence) -> None:
-    """A server notices a little later that its client has gone."""
+    """Waits until the server has noticed that its client has gone."""
     for _ in range(200):
         if all(sent.over for sent in run.sent):
             return
         await asyncio.sleep(0.005)
 
 
-# docs/faults.md, made from the outcomes of the matrix: `unbroken faults run --write docs/faults.md`. Nothing in it
-# depends on how fast a machine is, so it is the same wherever everything ends as expected.
+# docs/faults.md is generated from the outcomes of the matrix: `unbroken faults run --write docs/faults.md`. Nothing in
+# it depends on the speed of the machine, so it is always the same if everything ends as expected.
 
 
 _HEAD = """\
@@ -214,11 +213,11 @@ reasoning, text and three calls (two reads, one write), their results, then the 
 ```
 unbroken faults run                                # everything, with a table; exit code 1 if anything is unexpected
 unbroken faults run --fault reset --wire gemini    # a part of it
-unbroken faults serve --fault reset                # the server alone, for a client of yours
-unbroken faults run --target "python mine.py"      # your program in place of our agent
+unbroken faults serve --fault reset                # only the server, for your own client
+unbroken faults run --target "python mine.py"      # your program instead of our agent
 ```
 
-- **answered**: the run ends with the answer, as if nothing had happened. **told**: the model gets an error as the
+- **answered**: the run ends with the answer, as if nothing had happened. **reported**: the model gets an error as the
   result of the call and continues. **typed: NAME**: the caller gets this error, with the history in `error.messages`
   (valid, every call answered) and the outcome of each attempt in `error.verdicts`.
 - Two words in a cell are for streamed / non-streaming responses, one is for both; - means that it cannot happen there.
@@ -229,13 +228,13 @@ unbroken faults run --target "python mine.py"      # your program in place of ou
   the write ran exactly once and each read at most once; every call has one result, in call order; the server, which
   is as strict as the strictest provider, refused nothing; no task and no connection is left.
 
-## Somebody else's program
+## Your own program
 
-`--target CMD` runs a program of yours once for each fault, with `OPENAI_BASE_URL`, `OPENAI_API_KEY` (and the like of
-other providers), `UNBROKEN_MODEL`, `UNBROKEN_PROMPT`, `UNBROKEN_FAULT` and `UNBROKEN_WIRE` in its environment;
-`{base_url}`, `{model}` and `{prompt}` in CMD are filled in. It is expected to ask the model the prompt, to offer the
-tools `get_weather(city, days)`, `now()` and `save_note(text)` (with others, two of them are called), to print the
-answer and to exit with 0. `examples/faults_target.py` is one.
+`--target CMD` runs your program once for each fault, with `OPENAI_BASE_URL`, `OPENAI_API_KEY` (and those of other
+providers), `UNBROKEN_MODEL`, `UNBROKEN_PROMPT`, `UNBROKEN_FAULT` and `UNBROKEN_WIRE` in its environment; `{base_url}`,
+`{model}` and `{prompt}` in CMD are filled in. The program has to send the prompt to the model, to offer the tools
+`get_weather(city, days)`, `now()` and `save_note(text)` (if it offers others, two of them are called), to print the
+answer and to exit with 0. `examples/faults_target.py` is an example.
 
 First it is run once with nothing broken. If it sends no request, uses another wire than `--wire` (by default
 openai-chat) or already fails, one line reports it and nothing is judged (exit code 2). This run also shows whether it
@@ -247,43 +246,46 @@ It is judged by what the server sees and by what it prints:
 | outcome | |
 |---|---|
 | answered | every call has its result, once and in order, and the answer is printed, once |
-| gave up | another exit code than 0; expected where the table below has a typed error |
+| gave up | an exit code other than 0; expected if the table below has a typed error |
 | hung | not done within `--timeout` seconds |
 | lost calls, repeated calls | a call never got its result, or more than one call of it did |
 | results out of order | not in the order of the calls |
 | no answer, text twice | the model's text was not printed, or more than once |
-| asked nothing, offered no tools | as it says |
+| sent no request, offered no tools | as named |
 
 An outcome followed by (!) has another problem, for example that the fault did not happen; the lines below the table
 describe it.
 """
 
 _ROWS = {
-    1: ("Several calls in one response", "All of them run, in whatever pieces they come."),
-    2: ("No index, no type", "Calls are distinguished by what is there."),
-    3: ("One index for several calls", "Kept apart by their ids, then by a new name after a closed object."),
-    4: ("Odd indexes", "The order of the calls is kept."),
-    5: ("Ids and names again, or empty", "The first value stands."),
-    6: ("No ids, or ids twice", "The run gives ids of its own, unique in the history."),
+    1: ("Several calls in one response", "All of them run, however they are split into pieces."),
+    2: ("No index, no type", "Calls are distinguished by the fields that are present."),
+    3: (
+        "One index for several calls",
+        "They are distinguished by their ids, then by a new name after a closed object.",
+    ),
+    4: ("Unusual indexes", "The order of the calls is kept."),
+    5: ("Ids and names repeated or empty", "The first value is used."),
+    6: ("No ids, or duplicate ids", "The run assigns its own ids, unique in the history."),
     7: (
-        "Arguments in another shape",
-        "Nothing means `{}` where the stream ended well; JSON within JSON is parsed again.",
+        "Arguments in another form",
+        "Empty arguments mean `{}` if the stream ended properly; JSON within JSON is parsed again.",
     ),
     8: (
-        "Arguments that are cut",
-        "They never run. If the token limit cut them the model reads an error, else it is retried.",
+        "Arguments that are cut off",
+        "They never run. If the token limit cut them off, the model reads an error; otherwise the request is retried.",
     ),
     9: (
         "Text after the arguments",
         "A call whose arguments continue after their end does not run: the model reads an error.",
     ),
     10: (
-        "Finish reasons that lie",
-        "The reason is one of three signals, beside the arguments of the calls and the token count.",
+        "Wrong finish reasons",
+        "The reason is one of three signals, next to the arguments of the calls and the token count.",
     ),
     11: (
-        "The response ends before its end",
-        "It is retried, without streaming if something was shown already.",
+        "The response ends too early",
+        "It is retried, without streaming if something was already shown.",
     ),
     12: ("Silence", "After `idle` (in the middle) or `first_byte` (before) it is retried."),
     13: ("An error inside a 200", "Retried if that may help; a permanent error is raised to the caller."),
@@ -292,7 +294,7 @@ _ROWS = {
     16: ("Calls written as text", "Recognised in each dialect, for tools that were offered, and not shown as text."),
     17: ("Tools that the provider runs", "Never run here."),
     18: ("Frames and bytes", "Decoded; what cannot be read is retried."),
-    19: ("No response", "Retried, after `Retry-After` or with longer and longer waits; then the provider's error."),
+    19: ("No response", "Retried, after `Retry-After` or with increasing waits; then the provider's error is raised."),
     35: ("The context is too long", "The largest old results are cut once, and the request is retried."),
     36: ("Half an emoji", "The halves are joined."),
     37: ("Integers beyond 64 bits", "They arrive exactly."),
@@ -300,7 +302,7 @@ _ROWS = {
 
 
 def make_page(ended: Iterable[Ended] | None = None) -> str:
-    """Without outcomes: the page as it is if everything ends as expected."""
+    """The page. Without outcomes, the page as it is if everything ends as expected."""
     table = Table(expected() if ended is None else ended)
     page = f"{_HEAD.rstrip()}\n\n"
     for row, (title, words) in _ROWS.items():
@@ -333,7 +335,7 @@ class Table:
             self._ended.setdefault(each.case.fault.name, []).append(each)
         run = [each.case for ended in self._ended.values() for each in ended]
         self._wires = [wire for wire in WIRES if any(case.wire == wire for case in run)]
-        self._modes = [mode for mode in ("streamed", "whole") if any(case.mode == mode for case in run)]
+        self._modes = [mode for mode in ("streamed", "unstreamed") if any(case.mode == mode for case in run)]
         self._lasting = any(case.when == "always" for case in run)
         self.title = " / ".join(self._modes)
         self.heads = [

@@ -38,12 +38,12 @@ class Recorded(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("unbroken").addoption(
-        "--rerecord", action="store_true", help="ask the models of `recorded` anew and record what they say"
+        "--rerecord", action="store_true", help="record new answers for the models of `recorded`"
     )
 
 
 PASSED = pytest.StashKey[bool]()
-"""Did the test pass? If not, unused recorded answers are not reported as a failure."""
+"""Whether the test passed. If not, unused recorded answers are not reported as a failure."""
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -55,8 +55,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Generator[Recorded]:
-    """`agent = Agent(recorded("openai:gpt-5"), tools)`: the first run asks the model and records it beside the test, in
-    `recordings/`; later runs replay that. `pytest --rerecord` records again."""
+    """`agent = Agent(recorded("openai:gpt-5"), tools)`: the first run asks the model and records it next to the test,
+    in `recordings/`; later runs replay that. `pytest --rerecord` records again."""
     models: list[RecordedModel] = []
     from unbroken.testing.recorded import RecordedModel, file_of  # noqa: PLC0415 - start-up time of every pytest
 
@@ -74,7 +74,7 @@ def recorded(request: pytest.FixtureRequest) -> Generator[Recorded]:
 
 @pytest.fixture
 def scripted_upstream() -> Generator[ScriptedUpstream]:
-    """`server = scripted_upstream("Hello.")`: a provider on a port of this machine. Options: `ScriptedServer`."""
+    """`server = scripted_upstream("Hello.")`: a fake provider on a local port. Options: `ScriptedServer`."""
     with ExitStack() as servers:
 
         def start(*answers: Line, **options: Any) -> ScriptedServer:
@@ -87,8 +87,8 @@ def scripted_upstream() -> Generator[ScriptedUpstream]:
 
 @pytest.fixture
 def faulty_upstream() -> Generator[FaultyUpstream]:
-    """`server = faulty_upstream("reset", answers=["Hello."])`: one whose first response breaks. A single answer
-    needs no list; without answers it plays `story`. Options: `FaultyServer`."""
+    """`server = faulty_upstream("reset", answers=["Hello."])`: a fake provider whose first response breaks. A single
+    answer needs no list; without answers it plays `story`. Options: `FaultyServer`."""
     with ExitStack() as servers:
 
         def start(

@@ -1,8 +1,8 @@
 """A model for tests: the first run asks a real one and records its answers, later runs replay them.
 
-What the model was asked and what it answered is recorded; the tools of the test run each time. A request gets the
-answer that was recorded for an equal one, so runs may overlap; a request without an equal one raises `ReplayDiverged`
-with the difference. A recording with an error in it, or of a test that fails, is not kept.
+The requests to the model and its answers are recorded; the tools of the test run each time. A request gets the answer
+that was recorded for an equal one, so runs may overlap; a request without an equal one raises `ReplayDiverged` with the
+difference. A recording with an error in it, or of a test that fails, is discarded.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from unbroken.trajectory.recording import read_recording
 from unbroken.trajectory.replay import ReplayDiverged, compare_requests
 
 Recordable: TypeAlias = str | Model | Callable[[], Model]
-"""A model, its name, or a function that makes it: used only if there is something to record."""
+"""A model, its name, or a function that creates it: used only if there is something to record."""
 
-AGAIN = "run it with --rerecord to ask the model anew"
+AGAIN = "run it with --rerecord to record new answers"
 
 
 class RecordedModel:
-    """Plays the recording at `path`; if there is none, or with `rerecord`, it asks `model` and records."""
+    """Replays the recording at `path`; if there is none, or with `rerecord`, it asks `model` and records."""
 
     def __init__(self, model: Recordable, path: Path, rerecord: bool = False) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class RecordedModel:
                 os.replace(self._new, self.path)
         elif self._left and complete:
             left = "1 request" if len(self._left) == 1 else f"{len(self._left)} requests"
-            raise ReplayDiverged(f"{self.path} has {left} more than the test has made: {AGAIN}")
+            raise ReplayDiverged(f"{self.path} has {left} more than the test made: {AGAIN}")
 
     async def _record(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         model, recorder = self._open()
@@ -82,7 +82,7 @@ class RecordedModel:
                 self._model = self._make()
             except MissingKey as error:
                 raise MissingKey(
-                    f"there is no recording {self.path} yet, and nobody who can be asked: {error}"
+                    f"there is no recording {self.path} yet, and the model cannot be used: {error}"
                 ) from None
         if self._recorder is None:
             self._new.unlink(missing_ok=True)
@@ -99,16 +99,18 @@ class RecordedModel:
         if hasattr(self._given, "stream"):
             return cast("Model", self._given)
         if not callable(self._given):
-            raise UserError(f"recorded({self._given!r}): give a model, its name, or a function that makes one")
+            raise UserError(f"recorded({self._given!r}): give a model, its name, or a function that returns one")
         return self._given()
 
     async def _play(self, request: Request) -> AsyncIterator[Sequence[Delta]]:
         exchange = self._find(request)
         if not exchange.whole:
-            raise ReplayDiverged(f"{self.path} is cut: it has only a part of the answer to this request; {AGAIN}")
+            raise ReplayDiverged(
+                f"{self.path} is incomplete: it has only a part of the answer to this request; {AGAIN}"
+            )
         hearing = PartialResponse()
         for each in exchange.inputs:
-            await asyncio.sleep(0)  # as between the pieces of a real stream, other tasks can run
+            await asyncio.sleep(0)  # lets other tasks run, as between the pieces of a real stream
             if each.line["line"] == "failed":
                 raise read_error(each.line)
             if each.line["line"] == "closed":
@@ -119,7 +121,7 @@ class RecordedModel:
 
     def _find(self, request: Request) -> Exchange:
         if not self._left:
-            raise ReplayDiverged(f"the test asks for more than {self.path} has: {AGAIN}")
+            raise ReplayDiverged(f"the test sends more requests than {self.path} has: {AGAIN}")
         words = ""
         for place, exchange in enumerate(self._left):
             other = compare_requests(exchange.request, request, exchange.request.turn)
@@ -130,10 +132,11 @@ class RecordedModel:
 
 
 def file_of(folder: Path, test: str, number: int) -> Path:
-    """`recordings/test_weather/test_it_is_told[Oslo].jsonl`, beside the test; a second model has a number."""
+    """`recordings/test_weather/test_the_city[Oslo].jsonl`, next to the test; the file of a second model has a
+    number."""
     module, _, name = test.partition("::")
     kept = "".join(letter if letter.isalnum() or letter in "-_.[]" else "_" for letter in name.replace("::", "."))[:100]
-    if kept != name:  # two names may be the same now
+    if kept != name:  # two names may have become the same
         kept += "-" + hashlib.sha1(test.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:8]
     ending = f"-{number}" if number > 1 else ""
     return folder / "recordings" / Path(module).stem / f"{kept}{ending}.jsonl"

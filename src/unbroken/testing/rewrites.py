@@ -86,7 +86,7 @@ def before_calls(text: str) -> Rewrite:
 
 
 def without_arguments(call: Call, number: int) -> Call:
-    """A call of a tool that takes none, with nothing in place of `{}`."""
+    """A call of a tool without parameters, with nothing instead of `{}`."""
     return changed(call, raw="") if call.raw.strip() == "{}" else call
 
 

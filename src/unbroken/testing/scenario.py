@@ -1,7 +1,7 @@
 """One run that has everything that can break: reasoning, text, three calls at once (two reads, one write), an answer.
 
-Here are the script, the tools that count how often they ran, and what must be true of such a run whatever the outcome.
-What breaks is decided elsewhere: in `matrix`, case by case.
+This module has the script, the tools that count how often they ran, and the conditions that every such run must meet,
+whatever its outcome. What breaks is decided elsewhere: in `matrix`, case by case.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from unbroken.tools.context import CallContext
 from unbroken.tools.tool import tool
 from unbroken.transcript import Transcript
 
-# What our test servers send: a head, then bytes with pauses before them, then an end of some kind. Only values. A
-# script (`server`) or a fault (`faults`) makes them; `server` sends them.
+# What our test servers send: a head, then bytes with pauses before them, then an end of some kind. These are only
+# values: a script (`server`) or a fault (`faults`) creates them, and `server` sends them.
 
 
 Chunks: TypeAlias = Iterator[tuple[float, bytes]]
@@ -34,7 +34,7 @@ Chunks: TypeAlias = Iterator[tuple[float, bytes]]
 `ConnectionResetError`, which closes the connection; a `Reset` resets it."""
 
 FOREVER = inf
-"""A pause that ends when the client goes away, or the server stops."""
+"""A pause that ends when the client disconnects or the server stops."""
 
 
 class Reset(ConnectionResetError):
@@ -100,8 +100,8 @@ CALLS = (
 )
 
 
-def tell(request: Request) -> Answer:
-    """The script, a function of the request: calls until each has a good result, then the answer."""
+def answer_scenario(request: Request) -> Answer:
+    """The script, as a function of the request: calls until each has a good result, then the answer."""
     last = request.messages[-1]
     if request.final or request.choice == "none" or (isinstance(last, ToolMessage) and not _failed(last)):
         return [Say(ANSWERED, chunks=2), Uses(120, 12)]
@@ -109,8 +109,7 @@ def tell(request: Request) -> Answer:
 
 
 def reword(steps: Sequence[Step]) -> list[Step]:
-    """What a model says when it is asked a second time: a different text, other ids, and another city; the note is the
-    same."""
+    """What a model answers to a retry: a different text, other ids, and another city; the note is the same."""
     said: list[Step] = []
     for step in steps:
         match step:
@@ -126,7 +125,7 @@ def reword(steps: Sequence[Step]) -> list[Step]:
 
 
 def _failed(message: ToolMessage) -> bool:
-    """The error flag does not survive every wire; the first word of its text does."""
+    """Not every wire keeps the error flag; the first word of the text is always there."""
     texts = ("".join(part.text for part in each.content if isinstance(part, Text)) for each in message.results)
     return any(each.error for each in message.results) or any(text.startswith("Error") for text in texts)
 
@@ -203,7 +202,7 @@ class Screen:
                 self.said.append(event.text)
                 shown = self.text.get(event.turn, "")
                 if shown != event.text:
-                    self.problems.append(f"turn {event.turn} shows {shown!r}, and {event.text!r} was said")
+                    self.problems.append(f"turn {event.turn} shows {shown!r}, but the text is {event.text!r}")
             case _:
                 pass
 
@@ -216,7 +215,7 @@ class Evidence:
     tool_log: ToolLog
     requests: list[Request] = field(default_factory=list[Request])
     sent: list[Sent] = field(default_factory=list[Sent])
-    """One for each of the requests."""
+    """One for each request."""
     result: Result | None = None
     error: Exception | None = None
 
@@ -228,13 +227,13 @@ class Evidence:
 
     @property
     def outcome(self) -> str:
-        """`answered`, `told`, `typed:NAME`; anything else is not allowed."""
+        """`answered`, `reported`, `typed:NAME`; anything else is not allowed."""
         if self.result is None:
             known = isinstance(self.error, UnbrokenError)
             return f"typed:{type(self.error).__name__}" if known else f"raised {self.error!r}"
         results = [each for m in self.messages if isinstance(m, ToolMessage) for each in m.results]
         if any(each.error for each in results):
-            return "told"
+            return "reported"
         return "answered" if self.result.stop_reason == "answered" else f"stopped: {self.result.stop_reason}"
 
 
@@ -244,7 +243,7 @@ async def run_scenario(model: Model, size: int = 0, history: Sequence[Message] =
     agent = Agent(model, tools=TOOLS, sinks=[evidence.screen.show])
     try:
         evidence.result = await agent.run(ASKED, deps=evidence.tool_log, history=history)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+    except Exception as error:  # noqa: BLE001 - any error is a finding
         evidence.error = error
     return evidence
 
@@ -271,30 +270,30 @@ def _in_the_history(run: Evidence) -> Iterator[str]:
     calls = [call.id for m in run.messages if isinstance(m, Assistant) for call in m.calls]
     results = [each.call_id for m in run.messages if isinstance(m, ToolMessage) for each in m.results]
     if calls != results:
-        yield f"the calls are {calls}, the results those of {results}"
+        yield f"the calls are {calls}, but the results belong to {results}"
 
 
 def _in_the_texts(run: Evidence, calls_as_text: bool) -> Iterator[str]:
-    """Character by character: what was shown is in the history, and is what was sent."""
+    """Compares character by character: what was shown is in the history, and is what was sent."""
     answers = [message for message in run.messages if isinstance(message, Assistant)]
     texts = [message.text for message in answers if message.text]
     if run.screen.said != texts:
-        yield f"said was {run.screen.said}, the history says {texts}"
+        yield f"shown was {run.screen.said}, but the history has {texts}"
     if run.result is None:
         return
     if run.result.stop_reason == "answered" and run.result.text != texts[-1]:
-        yield f"the answer is {run.result.text!r}, the history says {texts[-1]!r}"
+        yield f"the answer is {run.result.text!r}, but the history has {texts[-1]!r}"
     for number, message in enumerate(answers):
         taken = [sent for request, sent in zip(run.requests, run.sent, strict=True) if _answers_in(request) == number]
         if not taken:
-            yield f"nobody asked for answer {number}"
+            yield f"answer {number} was never requested"
             continue
         said = "".join(step.text for step in taken[-1].steps if isinstance(step, Say))
         thought = "".join(step.text for step in taken[-1].steps if isinstance(step, Think))
         if message.text != said and not (calls_as_text and said.startswith(message.text.rstrip())):
-            yield f"answer {number} is {message.text!r}, {said!r} was sent"
+            yield f"answer {number} is {message.text!r}, but {said!r} was sent"
         if message.reasoning != thought:
-            yield f"the reasoning of answer {number} is {message.reasoning!r}, {thought!r} was sent"
+            yield f"the reasoning of answer {number} is {message.reasoning!r}, but {thought!r} was sent"
         if thought and thought not in run.screen.reasoning.values():
             yield f"the reasoning of answer {number} was not shown: {run.screen.reasoning}"
 
@@ -313,12 +312,12 @@ def _in_the_tools(run: Evidence) -> Iterator[str]:
     ran = Counter((each.name, each.arguments) for each in run.tool_log.ran)
     for (name, arguments), count in wanted.items():
         if not ran[name, arguments]:
-            yield f"{name}({arguments}) has a result and never ran"
+            yield f"{name}({arguments}) has a result but never ran"
         if name == "save_note" and ran[name, arguments] != count:
-            yield f"{name}({arguments}) ran {ran[name, arguments]} times, and {count} results of it are there"
+            yield f"{name}({arguments}) ran {ran[name, arguments]} times, but has {count} results"
     for (name, arguments), count in ran.items():
         if name == "save_note" and (name, arguments) not in wanted:
-            yield f"{name}({arguments}) ran {count} times, and is no call of the history"
+            yield f"{name}({arguments}) ran {count} times, but is not in the history"
     for each, count in Counter(run.tool_log.ran).items():
         if count > 1:
             yield f"{each.name}({each.arguments}) ran {count} times in turn {each.turn}"

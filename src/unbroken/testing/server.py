@@ -28,7 +28,7 @@ from unbroken.wires import DEFAULT_WIRE, WIRES, find_wire
 from unbroken.wires.http_api import Operation
 from unbroken.wires.values import as_dict
 
-# Would a provider refuse this request? The checkers themselves are in the packages of the wires.
+# Checks whether a provider would refuse a request. The checkers themselves are in the packages of the wires.
 
 
 def check_request(wire: str, body: Json) -> list[str]:
@@ -49,7 +49,7 @@ Object: TypeAlias = dict[str, Any]
 class ScriptedServer:
     """`async with ScriptedServer("Hello.") as server:` and point a client to `server.base_url(wire)`.
 
-    Each request takes the next answer; `scripts` gives models scripts of their own. Requests are kept: `requests` as
+    Each request takes the next answer; `scripts` maps models to scripts. Requests are kept: `requests` as
     decoded, `bodies` as JSON, `headers` (names in lower case), `wires`; and what was sent for each of them: `sent`.
     Requests that ask no model, because the path is wrong or the body is not JSON, are in `strays`.
 
@@ -108,7 +108,7 @@ class ScriptedServer:
             app.router.add_post(prefix + "/{path:v1.*}", self._handle)
             app.router.add_get(prefix + "/{version:v1|v1beta|v1alpha}/models", self._list_models)
         # No middleware: aiohttp keeps those for ever, and with them the server and everything it has kept.
-        app.router.add_route("*", "/{anything:.*}", self._turn_away)
+        app.router.add_route("*", "/{anything:.*}", self._refuse_path)
         # A response that stalls is over when its client has gone.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         self._stopping = asyncio.Event()
@@ -119,7 +119,7 @@ class ScriptedServer:
         except OSError as error:
             await self.stop()
             what = f"listening on port {self._port} failed: {error.strerror or error}"
-            raise UserError(f"{what}; choose another, or 0 for any that is free") from None
+            raise UserError(f"{what}; choose another, or 0 for any free one") from None
         host, port = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
 
@@ -148,7 +148,7 @@ class ScriptedServer:
             operation = each.http.find(path)
             if operation is not None and operation.wanted == "answer":
                 return await self._answer(wire, operation, http)
-        return await self._turn_away(http)
+        return await self._refuse_path(http)
 
     async def _answer(self, wire: str, operation: Operation, http: web.Request) -> web.StreamResponse:
         data = await http.read()
@@ -158,7 +158,7 @@ class ScriptedServer:
             sent = self._keep(wire, http, request, body, len(data))
             self._check(wire, request, body)
             reply = self._reply(sent, request, http)
-        except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client is told
+        except Exception as error:  # noqa: BLE001 - a script's function may raise anything; the client gets the error
             refused = _as_refusal(error)
             if sent is None:
                 self._stray(http, refused.status, str(refused))
@@ -167,16 +167,16 @@ class ScriptedServer:
             reply.chunks = self._wrap(reply.chunks)
         return await self._send(http, reply, sent)
 
-    async def _turn_away(self, request: web.Request) -> web.Response:
+    async def _refuse_path(self, request: web.Request) -> web.Response:
         """Answers a wrong path with the right address."""
         if request.method != "POST" and request.path.endswith(_ENDINGS):
-            status, words = 405, "a model is asked with POST"
+            status, words = 405, "requests to a model use POST"
         else:
             bases = f"{self.url}/v1 for clients of OpenAI, {self.url} for others"
             status, words = 404, f"there is no such path; the base URL is {bases}"
         self._stray(request, status, words)
-        told = f"{request.method} {request.path}: {words}"
-        return web.json_response(find_wire(DEFAULT_WIRE).error_body(status, told), status=status)
+        message = f"{request.method} {request.path}: {words}"
+        return web.json_response(find_wire(DEFAULT_WIRE).error_body(status, message), status=status)
 
     def _stray(self, http: web.Request, status: int, words: str) -> None:
         self.strays.append(Stray(http.method, http.path, status, words))
@@ -198,7 +198,7 @@ class ScriptedServer:
         return request, body
 
     def _keep(self, wire: str, http: web.Request, request: Request, body: Object, size: int) -> Sent:
-        """For the test to look at."""
+        """Keeps the request for the test."""
         self.requests.append(request)
         self.bodies.append(body)
         self.headers.append({name.lower(): value for name, value in http.headers.items()})
@@ -207,7 +207,7 @@ class ScriptedServer:
         return self.sent[-1]
 
     def _check(self, wire: str, request: Request, body: Object) -> None:
-        """Refused as the provider would."""
+        """Refuses what the provider would refuse."""
         if self._models and request.model not in self._models:
             raise ProviderError(f"the model {request.model!r} does not exist", status=404)
         check = check_request if self._strict else check_shape
@@ -282,7 +282,7 @@ class ScriptedServer:
         return web.Response(body=body, status=error.status, headers=headers, content_type="application/json")
 
     async def _list_models(self, http: web.Request) -> web.Response:
-        """In the shapes of all wires at once: OpenAI and Anthropic read `data`, Gemini `models`."""
+        """The list in the formats of all wires at once: OpenAI and Anthropic read `data`, Gemini `models`."""
         ids = self._models or tuple(self._scripts) or ("scripted",)
         data = [{"id": id, "object": "model", "type": "model", "created": 0, "owned_by": "unbroken"} for id in ids]
         models = [{"name": f"models/{id}"} for id in ids]
@@ -294,7 +294,7 @@ S = TypeVar("S", bound=ScriptedServer)
 
 
 def serve(*answers: Line, **options: Any) -> AbstractContextManager[ScriptedServer]:
-    """The same server for code that is not asynchronous: it runs in a thread of its own. Options: `ScriptedServer`."""
+    """The same server for synchronous code: it runs in a separate thread. Options: `ScriptedServer`."""
     return in_thread(ScriptedServer(*answers, **options))
 
 
@@ -317,12 +317,12 @@ _ENDINGS = tuple(ending for wire in WIRES.values() for ending in wire.http.endin
 
 
 def _checked(lines: Sequence[Line]) -> Sequence[Line]:
-    """A mistake in the script is raised for its author, not sent to the client."""
+    """A mistake in the script is raised where the script is written, not sent to the client."""
     if isinstance(lines, str):
-        raise UserError(f"the script {lines!r} is a text: give a list of answers")
+        raise UserError(f"the script {lines!r} is a string: give a list of answers")
     for number, line in enumerate(lines, 1):
         if not callable(line) and not all(isinstance(step, get_args(Step)) for step in steps_of(line)):
-            what = "give a text, a step, a list of these, or a function of the request"
+            what = "give a string, a step, a list of these, or a function of the request"
             raise UserError(f"answer {number} of the script is {line!r}: {what}")
     return lines
 
@@ -348,7 +348,7 @@ def _as_refusal(error: Exception) -> ProviderError:
 
 
 def _key(http: web.Request) -> str:
-    """The key, wherever the clients of the four wires put it."""
+    """The key, wherever a client of one of the four wires puts it."""
     bearer = http.headers.get("authorization", "").removeprefix("Bearer ")
     keys = (http.headers.get("x-api-key"), http.headers.get("x-goog-api-key"), http.headers.get("api-key"))
     return next((key for key in keys if key), "") or http.query.get("key", "") or bearer

@@ -1,6 +1,6 @@
-"""Somebody else's program behind the same faulty server: run once for each case, judged from outside.
+"""Runs an external program behind the same faulty server, once for each case, and judges it from outside.
 
-The program is a black box: it asks a model at the given address, with tools of its own. It is judged by what the server
+The program is a black box: it asks a model at the given address, with its own tools. It is judged by what the server
 sees (was there a retry, did the result of each call come back, once and in order), what the program prints, and its
 exit code.
 """
@@ -21,7 +21,7 @@ from unbroken.models.scripted import Answer, Call, Say, steps_of
 from unbroken.testing.faults import Mode, Outcome
 from unbroken.testing.faulty import FaultyServer, story
 from unbroken.testing.matrix import Case, Ended, unheard
-from unbroken.testing.scenario import ASKED, CALLS, tell
+from unbroken.testing.scenario import ASKED, CALLS, answer_scenario
 from unbroken.wires import WIRES
 
 MODEL = "demo"
@@ -56,22 +56,22 @@ class Target:
             raise UserError("--target is empty: give the command that runs your program")
 
     async def rehearse(self, wire: str) -> Mode:
-        """One run in which nothing breaks. Returns how the program asks; a program that already fails here cannot be
-        judged."""
+        """Runs the program once with nothing broken. Returns whether it streams; a program that already fails here
+        cannot be judged."""
         async with FaultyServer(_tell, on_sent=unheard) as server:
             exit = await self._run(wire, "", server)
             outcome = _judge(server, exit)
         if not server.requests:
-            raise UserError(f"--target asked nothing{_instead(wire, server, exit)}")
+            raise UserError(f"--target sent no request{_instead(wire, server, exit)}")
         if server.wires[0] != wire:
-            raise UserError(f"--target asks on {server.wires[0]}, not on {wire}: give --wire {server.wires[0]}")
+            raise UserError(f"--target uses {server.wires[0]}, not {wire}: give --wire {server.wires[0]}")
         if outcome != "answered":
             note = _note(server, exit)
             raise UserError(
-                f"--target fails where nothing is broken: {outcome}{f': {note}' if note else ''}; "
-                f"docs/faults.md says what is expected of it"
+                f"--target fails although nothing is broken: {outcome}{f': {note}' if note else ''}; "
+                f"docs/faults.md describes what is expected of it"
             )
-        return "streamed" if server.sent[0].stream else "whole"
+        return "streamed" if server.sent[0].stream else "unstreamed"
 
     async def play(self, case: Case) -> Ended:
         async with FaultyServer(_tell, fault=case.fault, on_sent=unheard) as server:
@@ -102,7 +102,7 @@ class Target:
         except TimeoutError:
             return _Exit(None, "", f"it did not end within {self.timeout:g} s")
         finally:
-            with suppress(ProcessLookupError):  # with all that it started
+            with suppress(ProcessLookupError):  # with all processes that it started
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         lines = err.decode("utf-8", "replace").strip().splitlines()
@@ -142,15 +142,15 @@ def _environment(wire: str, fault: str, base_url: str) -> dict[str, str]:
 
 def _tell(request: Request) -> Answer:
     offered = {tool.name for tool in request.tools}
-    return tell(request) if offered >= {call.name for call in CALLS} else story(request)
+    return answer_scenario(request) if offered >= {call.name for call in CALLS} else story(request)
 
 
 def _judge(server: FaultyServer, exit: _Exit, again: bool = False) -> Outcome:
-    """`again`: the model calls again after the answer that a call cannot run."""
+    """`again`: the model calls again after it was answered that a call cannot run."""
     if exit.code is None:
         return "hung"
     if not server.requests:
-        return "asked nothing"
+        return "sent no request"
     if exit.code != 0:
         return "gave up"
     asked, last = server.requests[0], server.requests[-1]
@@ -179,7 +179,7 @@ def _note(server: FaultyServer, exit: _Exit) -> str:
 
 
 def _instead(wire: str, server: FaultyServer, exit: _Exit) -> str:
-    """What a program did that asked nothing."""
+    """What a program that sent no request did."""
     if stray := next((stray for stray in server.strays if stray.status >= 400), None):
         return f" on {wire}: its {stray.method} {stray.path} was answered {stray.status}: {stray.words}"
     said = exit.words if exit.code is None else f"exit code {exit.code}{f', {exit.words}' if exit.words else ''}"

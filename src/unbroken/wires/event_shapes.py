@@ -16,10 +16,10 @@ from unbroken.wires.values import Object
 
 Event: TypeAlias = Object | bytes
 Events: TypeAlias = Iterator[Event]
-Mode: TypeAlias = Literal["streamed", "whole"]
+Mode: TypeAlias = Literal["streamed", "unstreamed"]
 PartOfCall: TypeAlias = Literal["", "first", "later"]
 
-BOTH: tuple[Mode, ...] = ("streamed", "whole")
+BOTH: tuple[Mode, ...] = ("streamed", "unstreamed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Sends one request to the bare model, and returns everything that came back as one `Reply`, errors included.
+"""Sends one request to the model without retries of its own, and returns everything that came back as one `Reply`,
+errors included.
 
-It keeps the quirks that were found so far, so that each request is sent as the profile will send it, and what earlier
-answers showed (`Known`), so that a question can build on them. A temporary failure (a lost connection, a 503, an HTML
-page) is retried; if it stays, `Failing` is raised, so that no question takes it for a refusal.
+`ProbeClient` keeps the quirks found so far, so that each request is sent as the printed profile will send it, and what
+earlier replies showed (`Known`), so that later tests can build on it. A temporary failure (a lost connection, a 503, an
+HTML page) is retried; if it persists, `RequestFailing` is raised, so that no test mistakes it for a refusal.
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ WAITS = (0.25, 1.0)
 """Seconds before the second and the third attempt after a temporary failure."""
 LONGEST_WAIT = 20.0
 STEADY = 3
-"""After this many plain answers in a row, another failure is not by chance."""
-BAD_LINE = 2
-"""After this many questions that needed a retry, no failure is blamed on the feature."""
+"""After this many successful plain requests in a row, another failure is not a coincidence."""
+BAD_CONNECTION = 2
+"""After this many tests that needed a retry, no failure is blamed on the feature."""
 
-_PASSING = (RateLimited, Unavailable, Unreachable, TimedOut, StreamError)
+_TEMPORARY = (RateLimited, Unavailable, Unreachable, TimedOut, StreamError)
 
 
 class TooSlow(Exception):
-    """The answer was not done in time, which does not show whether the feature works."""
+    """The response was not finished in time, which does not show whether the feature works."""
 
     def __init__(self, error: TimedOut) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-class Failing(Exception):
-    """No complete answer, even after retries, and no refusal: this alone does not show whether the feature works."""
+class RequestFailing(Exception):
+    """No complete response, even after retries, and no refusal: this alone does not show whether the feature works."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.problem)
         self.reply = reply
         self.advice = ""
-        """What else can be done, if it is the feature that fails."""
+        """What else the user can do, if it is the feature that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +92,24 @@ class Reply:
 
     @property
     def cut(self) -> bool:
-        """The model met its token limit."""
+        """The model reached its token limit."""
         return self.verdict is not None and self.verdict.meaning == "length"
 
     @property
     def problem(self) -> str:
-        """Why this is not a complete answer; empty if it is one. An answer that the token limit cut is not a
+        """Why this is not a complete response; empty if it is one. A response that the token limit cut off is not a
         problem."""
         if self.error is not None:
             return str(self.error)
         if self.verdict is None:
-            return "the answer has no end"
+            return "the response has no end"
         if self.cut or self.verdict.kind in ("whole", "empty"):
             return next((f"call of `{call.name}`: {call.problem}" for call in self.calls if call.problem), "")
         return f"{self.verdict.kind}: {self.verdict.reason}"
 
     @property
     def refused(self) -> bool:
-        """The server read the request and refused it: the only problem that shows something about the feature."""
+        """Whether the server read the request and refused it: only this shows something about the feature."""
         error = self.error
         return isinstance(error, RequestRefused) and not self.too_long and 400 <= error.status < 500
 
@@ -117,39 +118,39 @@ class Reply:
         return isinstance(self.error, ContextTooLong) or (self.verdict is not None and self.verdict.kind == "too_long")
 
     @property
-    def may_pass(self) -> bool:
-        """A retry may help."""
+    def is_temporary(self) -> bool:
+        """Whether a retry may help."""
         if self.error is not None:
-            return isinstance(self.error, _PASSING)
+            return isinstance(self.error, _TEMPORARY)
         return self.verdict is None or (not self.cut and not self.verdict.whole and self.verdict.retryable)
 
 
 @dataclass(slots=True)
 class Known:
-    """What the answers so far have shown."""
+    """What the replies so far have shown."""
 
     streamed: Reply | None = None
     called: Reply | None = None
-    """The first answer with a call."""
+    """The first reply with a call."""
     forces: Choice | None = None
-    """The choice that makes it call; with `OneTool` the name is filled in."""
+    """The tool choice that makes the model call; in a `OneTool` the name is filled in later."""
     several: int = 0
-    """Calls in one answer that was not streamed."""
+    """The number of calls in one non-streaming reply."""
 
 
 @dataclass(slots=True)
-class Asker:
+class ProbeClient:
     model: HTTPModel
     quirks: Quirks = field(init=False)
     known: Known = field(default_factory=Known)
     temperature: float | None = 0.0
-    """Zero for the same answer each time; None if the model refuses the field."""
+    """Zero, so that the answer is always the same; None if the model refuses the field."""
     waits: tuple[float, ...] = WAITS
     requests: int = 0
     failures: int = 0
-    """Answers that failed temporarily."""
+    """Requests that failed temporarily."""
     recovered: int = 0
-    """Questions that were answered after a retry."""
+    """Requests that succeeded after a retry."""
 
     def __post_init__(self) -> None:
         self.quirks = self.model.endpoint.quirks
@@ -160,7 +161,7 @@ class Asker:
 
     async def ask(
         self,
-        asked: str | tuple[Message, ...],
+        prompt: str | tuple[Message, ...],
         *tools: ToolSpec,
         choice: Choice | None = None,
         parallel: bool | None = None,
@@ -170,10 +171,11 @@ class Asker:
         quirks: Quirks | None = None,
         extra: Mapping[str, Json] | None = None,
     ) -> Reply:
-        """One answer. If it is empty because its tokens were used up, it is requested again with a higher limit;
-        `tokens` 0 sets no limit. If it has a problem, that is a refusal: otherwise `Failing` is raised."""
+        """Sends one request. If the reply is empty because its tokens were used up, the request is sent again with a
+        higher limit; `tokens` 0 sets no limit. A reply with a problem is a refusal; other problems raise
+        `RequestFailing`."""
         request = Request(
-            (User.of(asked),) if isinstance(asked, str) else asked,
+            (User.of(prompt),) if isinstance(prompt, str) else prompt,
             tools,
             choice,
             parallel,
@@ -190,15 +192,15 @@ class Asker:
             more = await self._ask(model, replace(request, sampling=limit))
             reply = reply if more.error else more
         if reply.problem and not reply.refused:
-            raise Failing(reply)
+            raise RequestFailing(reply)
         return reply
 
     async def is_steady(self, stream: bool = False) -> bool:
-        """Does the simplest question always get its answer, and did no other question need a retry?"""
-        return self.recovered < BAD_LINE and await self.answers(STEADY, stream)
+        """Whether the simplest request always succeeds, and few other tests needed a retry."""
+        return self.recovered < BAD_CONNECTION and await self.answers(STEADY, stream)
 
     async def answers(self, times: int = 1, stream: bool = False) -> bool:
-        """Does the simplest question get its answer this many times, each at the first attempt?"""
+        """Whether the simplest request succeeds this many times, each at the first attempt."""
         sampling = Sampling(temperature=self.temperature)
         request, model = Request((User.of(PONG),), sampling=sampling, stream=stream), self._with(self.quirks)
         try:
@@ -206,11 +208,11 @@ class Asker:
         except TooSlow:
             return False
 
-    async def ask_for_call(self, asked: str, *tools: ToolSpec, stream: bool = False, tokens: int = TOKENS) -> Reply:
-        """An answer with a call in it: forced if that works, otherwise requested in the prompt."""
+    async def ask_for_call(self, prompt: str, *tools: ToolSpec, stream: bool = False, tokens: int = TOKENS) -> Reply:
+        """Requests a call: forced by the tool choice if that works, otherwise by the prompt."""
         reply = Reply()
         for choice in self._forcing(tools[0].name):
-            reply = await self.ask(asked, *tools, choice=choice, stream=stream, tokens=tokens)
+            reply = await self.ask(prompt, *tools, choice=choice, stream=stream, tokens=tokens)
             if reply.calls or reply.problem:
                 break
         return reply
@@ -229,12 +231,12 @@ class Asker:
     async def _ask(self, model: HTTPModel, request: Request) -> Reply:
         reply = await self._ask_once(model, request)
         for wait in self.waits:
-            if not reply.may_pass:
+            if not reply.is_temporary:
                 break
             self.failures += 1
             after = reply.error.retry_after if isinstance(reply.error, ProviderError) else None
             await asyncio.sleep(wait if after is None else min(LONGEST_WAIT, after))
-            # A reached limit, or an empty answer of the model, is not a bad connection.
+            # A rate limit, or an empty answer of the model, does not mean a bad connection.
             blamed = bool(reply.problem) and not isinstance(reply.error, RateLimited)
             reply = await self._ask_once(model, request)
             self.recovered += blamed and not reply.problem
@@ -242,14 +244,14 @@ class Asker:
 
     async def _ask_once(self, model: HTTPModel, request: Request) -> Reply:
         self.requests += 1
-        heard = PartialResponse()
+        response = PartialResponse()
         usage: Usage | None = None
         ended: Ended | None = None
         error: UnbrokenError | None = None
         try:
             async for deltas in model.stream(request):
                 for delta in deltas:
-                    heard.feed(delta)
+                    response.feed(delta)
                     if isinstance(delta, UsageReported):
                         usage = delta.usage
                     elif isinstance(delta, Ended):
@@ -263,4 +265,4 @@ class Asker:
             error = TimedOut(verdict.reason)
             error.total = True
             raise TooSlow(error)
-        return Reply("".join(heard.text), len(heard.text), message, usage, verdict, error)
+        return Reply("".join(response.text), len(response.text), message, usage, verdict, error)
