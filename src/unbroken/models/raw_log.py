@@ -52,9 +52,9 @@ class RawLog:
     Raises `UserError` if the file cannot be written to. If that happens later, there is one warning, and no more lines.
     """
 
-    def __init__(self, path: str | os.PathLike[str], mark: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = _path(path)
-        self._mark = mark or secrets.token_hex(3)
+        self._mark = secrets.token_hex(3)
         self._numbers = count(1)
         self._broken = False
         self._masker: tuple[tuple[str, ...], Masker] = ((), Masker(()))

@@ -13,6 +13,7 @@ from unbroken.deltas import Meaning
 from unbroken.messages import Json, ServerCall, Usage
 from unbroken.wires.jsontext import exact
 from unbroken.wires.openai_chat.chat_messages import ID_RULE, OPAQUE_TEXTS
+from unbroken.wires.openai_chat.chat_native import ChatNative
 from unbroken.wires.parts import call_from_text
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 from unbroken.wires.wire import Receiver
@@ -55,8 +56,6 @@ _RUN_BY_PROVIDER = ("web_search", "web_browser", "retrieval", "code_interpreter"
 """Types of calls that MiniMax and Zhipu make and answer themselves."""
 
 _REASONING = tuple(dict.fromkeys((*OPAQUE_TEXTS, "reasoning_text")))
-_KEPT = ("reasoning_opaque", "thinking_blocks", "provider_specific_fields")
-"""GitHub Copilot's and LiteLLM's: not to be read, only to be given back."""
 
 
 _UNSEEN = object()
@@ -86,17 +85,10 @@ class ChatDecoder:
         self._to = receiver
         self._piece = receiver.piece
         self._more = receiver.more
-        self._opaque_texts: dict[str, list[str]] = {}
-        self._kept: Object = {}
-        self._details: _Pieces | None = None
-        self._thinking: _Pieces | None = None
-        self._begun: list[tuple[Object, Json, bool]] = []
-        """Calls that were begun: each with its name, and whether it was in a complete message."""
-        self._has_extras = False
+        self._native = ChatNative()
         self._choice: Json = _UNSEEN
         self._server_ids: set[str] = set()
         self._streamed = False
-        self._long_ids = False
         self._called = False
         self._bent: Object = {}
         self._exact: Object = {}
@@ -221,22 +213,7 @@ class ChatDecoder:
         return str(index or 0) == str(self._choice or 0)
 
     def native(self) -> Json:
-        value: Object = {}
-        if self._opaque_texts or self._kept:
-            value = {name: "".join(texts) for name, texts in self._opaque_texts.items()} | self._kept
-        if self._details is not None:
-            value["reasoning_details"] = self._details.whole()
-        if self._thinking is not None:
-            thinking = self._thinking.whole()
-            value["content"] = [{**part, "thinking": [{"type": "text", "text": part["thinking"]}]} for part in thinking]
-        if self._has_extras:
-            extras = _Extras()
-            for begun in self._begun:
-                extras.add(*begun)
-            if any(by_call := extras.by_call()):
-                value["tool_calls"] = by_call
-        # Ids beyond the rule have to travel back as they are.
-        return value or ({} if self._long_ids else None)
+        return self._native.value()
 
     def _without_choices(self, event: Object) -> None:
         """An error in any of its usual shapes, or the end of an answer that has nothing in it."""
@@ -301,7 +278,7 @@ class ChatDecoder:
             function = call.get("function")
             index, id, kind = call.get("index"), call.get("id"), "function"
             if id.__class__ is str and len(id) > ID_RULE.longest:  # vLLM: chatcmpl-tool- and 32 more
-                self._long_ids = True
+                self._native.long_ids = True
             if function.__class__ is not dict:
                 if call.get("type") in _RUN_BY_PROVIDER:
                     self._server_call(call, {"arguments": call.get(call["type"])})
@@ -318,8 +295,7 @@ class ChatDecoder:
                     continue
                 if not whole:
                     hash(index)  # raises, as it will be looked up
-                self._begun.append((call, name, whole))
-                self._has_extras = self._has_extras or "extra_content" in call
+                self._native.add_call(call, name, whole)
                 if whole:
                     self._to.entry(id, name, arguments, kind)
                     continue
@@ -373,14 +349,10 @@ class ChatDecoder:
                 return
         told = self._reasoning(message)
         for detail in dicts(message.get("reasoning_details")):
-            details = self._details or _Pieces(("index", "type"), ("text", "summary", "data"))
-            details.add(detail, apart=whole)
-            self._details = details
+            self._native.add_detail(detail, whole)
             if not told:
                 self._to.reasoning(as_text(detail.get("text")) or as_text(detail.get("summary")))
-        for name in _KEPT:
-            if message.get(name):
-                self._kept[name] = message[name]
+        self._native.keep(message)
         refusal = message.get("refusal")
         if refusal and isinstance(refusal, str):
             self._to.text(refusal)
@@ -397,7 +369,7 @@ class ChatDecoder:
             text = message.get(name)
             if isinstance(text, str):
                 # Kept even when empty: DeepSeek and Kimi refuse a history in which the field is missing.
-                self._opaque_texts.setdefault(name, []).append(text)
+                self._native.texts.setdefault(name, []).append(text)
                 self._streamed = self._streamed or bool(text)
                 if text and not told:  # some servers send the same reasoning under two names
                     self._to.reasoning(text)
@@ -411,69 +383,12 @@ class ChatDecoder:
                     self._to.text(text)
                 case {"type": "thinking", "thinking": thinking}:  # Mistral
                     text = thinking if isinstance(thinking, str) else "".join(_texts(thinking))
-                    thoughts = self._thinking or _Pieces(("type",), ("thinking",))
-                    thoughts.add({**part, "thinking": text})
-                    self._thinking = thoughts
+                    self._native.add_thinking({**part, "thinking": text})
                     self._to.reasoning(text)
                 case {"type": "reasoning", "summary": summary}:  # Databricks
                     self._to.reasoning("".join(_texts(summary)))
                 case _:
                     pass
-
-
-class _Pieces:
-    """Objects that come in pieces: those that agree in `place` are one, their `texts` grow, the rest is kept.
-
-    OpenRouter sends `reasoning_details` so, Mistral its thinking. An object without its place, or with another id than
-    the one at its place, stands for itself.
-    """
-
-    def __init__(self, place: tuple[str, ...], texts: tuple[str, ...]) -> None:
-        self._place = place
-        self._texts = texts
-        self._all: list[tuple[Object, dict[str, list[str]]]] = []
-        self._at: dict[tuple[Json, ...], tuple[Object, dict[str, list[str]]]] = {}
-
-    def add(self, piece: Object, apart: bool = False) -> None:
-        place = tuple(piece.get(key) for key in self._place)
-        known = None if apart or None in place else self._at.get(place)
-        if known is None or (piece.get("id") and known[0].get("id") and piece["id"] != known[0]["id"]):
-            known = self._at[place] = ({}, {})
-            self._all.append(known)
-        fields, grown = known
-        for key, value in piece.items():
-            if key in self._texts and isinstance(value, str):
-                grown.setdefault(key, []).append(value)
-                fields.setdefault(key, "")
-            elif value is not None or key not in fields:
-                fields[key] = value
-
-    def whole(self) -> list[Object]:
-        return [{**fields, **{key: "".join(texts) for key, texts in grown.items()}} for fields, grown in self._all]
-
-
-class _Extras:
-    """Fields beside a call that have to go back with it: Gemini's thought signature in its OpenAI-compatible
-    interface."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[str, Object | None] = {}
-        self._key_at: dict[Json, str] = {}
-
-    def add(self, call: Object, name: Json, apart: bool = False) -> None:
-        index, id = call.get("index"), as_text(call.get("id"))
-        if apart:
-            id = index = f"#{len(self._by_key)}"
-        key = self._key_at.get(index, "") if not id or self._key_at.get(index) == id else id
-        if not key or (name and key not in self._by_key):
-            key = id or f"#{len(self._by_key)}"
-        self._key_at[index] = key
-        extra = call.get("extra_content")
-        if extra or key not in self._by_key:
-            self._by_key[key] = {"extra_content": extra} if extra else None
-
-    def by_call(self) -> list[Object | None]:
-        return list(self._by_key.values())
 
 
 def _other_function(call: Object) -> tuple[str, Object]:
