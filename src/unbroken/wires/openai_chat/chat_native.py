@@ -1,5 +1,5 @@
-"""openai-chat, what goes back to the provider with its answer, unchanged: reasoning under its various names, signatures,
-ids beyond our rule."""
+"""openai-chat, what goes back to the provider with its answer, unchanged: reasoning under its various names, its
+signatures, ids beyond our rule."""
 
 from __future__ import annotations
 
