@@ -60,6 +60,15 @@ def objects(line: Line, name: str) -> list[Line]:
     return [as_object(value) for value in as_list(line.get(name)) if isinstance(value, dict)]
 
 
+def part_text(part: Line) -> str:
+    """A part of a message or a result as text: media are only named."""
+    if part.get("type") == "text":
+        return text(part, "text")
+    size = len(text(part, "data")) * 3 // 4
+    what = ", ".join(filter(None, (words(part, "name"), text(part, "mime"), text(part, "url")[:200])))
+    return f"[{what or 'a file'}{f', {size:,} bytes' if size else ''}]"
+
+
 def as_object(value: Json) -> Line:
     return cast("Line", value) if isinstance(value, dict) else {}
 

@@ -44,6 +44,7 @@ from unbroken.viewer.entries import (
     inner,
     number,
     objects,
+    part_text,
     state_of,
     text,
     words,
@@ -220,7 +221,10 @@ class Lanes:
             case "result":
                 lane = self._find(line, at)
                 if lane.result is None:
-                    lane.key, lane.result = words(line, "key"), self._clips.text("".join(_parts(inner(line, "result"))))
+                    lane.key, lane.result = (
+                        words(line, "key"),
+                        self._clips.text("".join(map(part_text, objects(inner(line, "result"), "content")))),
+                    )
             case "approval":
                 lane = self._find(line, at)
                 lane.decided = at
@@ -462,21 +466,6 @@ def _same(coming: list[Line], whole: list[Line]) -> bool:
     return len(coming) <= len(whole) and all(
         {**one, "at": 0} == {**other, "at": 0} for one, other in zip(coming, whole, strict=False)
     )
-
-
-def _parts(result: Line) -> Iterator[str]:
-    """The content of a result as text: media are only named."""
-    for part in objects(result, "content"):
-        if part.get("type") == "text":
-            yield text(part, "text")
-        else:
-            yield media(part)
-
-
-def media(part: Line) -> str:
-    size = len(text(part, "data")) * 3 // 4
-    what = ", ".join(filter(None, (words(part, "name"), text(part, "mime"), text(part, "url")[:200])))
-    return f"[{what or 'a file'}{f', {size:,} bytes' if size else ''}]"
 
 
 def _span(seconds: float) -> str:

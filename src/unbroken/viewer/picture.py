@@ -33,10 +33,11 @@ from unbroken.viewer.entries import (
     inner,
     number,
     objects,
+    part_text,
     text,
     words,
 )
-from unbroken.viewer.folding import Lanes, media
+from unbroken.viewer.folding import Lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +154,14 @@ def _said(message: Line, clips: Clipper) -> Said:
         body = clips.text(text(call, "raw")) if arguments is None else clips.json(arguments)
         parts.append(Part("call", body, words(call, "name"), words(call, "id"), bool(words(call, "problem"))))
     for result in objects(message, "results"):
-        given = "".join(_words(part) for part in objects(result, "content"))
+        given = "".join(part_text(part) for part in objects(result, "content"))
         error = flag(inner(result, "metadata"), "error")
         parts.append(Part("result", clips.text(given), words(result, "name"), words(result, "call_id"), error))
     return Said(words(message, "role"), tuple(parts))
 
 
 def _part(part: Line, clips: Clipper) -> Part:
-    return Part("text" if part.get("type") == "text" else "media", clips.text(_words(part)))
-
-
-def _words(part: Line) -> str:
-    return text(part, "text") if part.get("type") == "text" else media(part)
+    return Part("text" if part.get("type") == "text" else "media", clips.text(part_text(part)))
 
 
 _TOLD = 3

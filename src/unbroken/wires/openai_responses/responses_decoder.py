@@ -13,17 +13,18 @@ from __future__ import annotations
 from typing import cast
 
 from unbroken.deltas import Meaning
-from unbroken.messages import Json, ServerCall, Usage
+from unbroken.messages import Json, Usage
 from unbroken.wires.jsontext import dump_arguments, exact
 from unbroken.wires.openai_responses.responses_items import (
     as_input,
     beyond_text_and_calls,
     call_kind,
+    part_text,
     payload,
+    read_server_call,
     run_by_provider,
     text_of,
 )
-from unbroken.wires.parts import call_from_text
 from unbroken.wires.values import Object, as_dict, as_int, as_text, dicts
 from unbroken.wires.wire import Receiver
 
@@ -167,7 +168,7 @@ class ResponsesDecoder:
             item = self._find(event, kind)
             if (index, event.get(index) or 0) not in item.told:
                 item.told.add((index, event.get(index) or 0))
-                self._say(item, index, _text_in(event.get(field)))
+                self._say(item, index, part_text(event.get(field)))
         elif type == "response.function_call_arguments.done":
             self._arguments_done(self._find(event, "function_call"), _arguments_text(event.get("arguments")))
         elif type == "response.custom_tool_call_input.done":
@@ -268,7 +269,7 @@ class ResponsesDecoder:
 
     def _say_the_rest(self, item: _Item, numbering: str, parts: Json) -> None:
         """What the complete item has beyond what was reported. Where the two contradict, the report counts."""
-        texts = map(_text_in, cast("list[Json]", parts)) if isinstance(parts, list) else [as_text(parts)]
+        texts = map(part_text, cast("list[Json]", parts)) if isinstance(parts, list) else [as_text(parts)]
         said, whole = "".join(item.said[numbering]), "".join(texts)
         if whole.startswith(said):
             self._say(item, numbering, whole[len(said) :])
@@ -408,12 +409,6 @@ class ResponsesDecoder:
         self._to.ended(last=True)
 
 
-def _text_in(part: Json) -> str:
-    """Of a part of content, or of the text itself."""
-    fields = as_dict(part)
-    return as_text(part) or as_text(fields.get("text")) or as_text(fields.get("refusal"))
-
-
 def _arguments_text(arguments: Json) -> str:
     """Some servers send the object itself; what JSON cannot express (NaN) becomes a text that will be refused."""
     if isinstance(arguments, str) or arguments is None:
@@ -447,20 +442,6 @@ def read_usage(raw: Object) -> Usage:
 
 def _count(counts: Object, *names: str) -> int:
     return next((as_int(counts[name]) for name in names if counts.get(name) is not None), 0)
-
-
-def read_server_call(type: str, item: Object) -> ServerCall:
-    arguments = next((item[key] for key in ("arguments", "action", "input") if key in item), None)
-    if isinstance(arguments, str):
-        arguments = call_from_text("", "", arguments, 0).arguments
-    return ServerCall(
-        type=type,
-        id=as_text(item.get("id")) or None,
-        name=as_text(item.get("name")) or None,
-        arguments=as_dict(arguments) or None,
-        status=as_text(item.get("status")) or None,
-        item=item,
-    )
 
 
 def read_error(event: Object) -> Json:

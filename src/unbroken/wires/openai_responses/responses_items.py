@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from unbroken.messages import Json, Media, Native, Part, Text
+from unbroken.messages import Json, Media, Native, Part, ServerCall, Text
 from unbroken.wires.parts import (
     FOREIGN,
     audio_format,
     audio_mime,
+    call_from_text,
     data_url,
     file_name,
     from_data_url,
@@ -182,3 +183,23 @@ def _named(media: Media, part: Object) -> Media:
 def text_of(item: Object) -> str:
     """The text of a message item, refusals included."""
     return "".join(part.text for part in decode_parts(item.get("content")) if isinstance(part, Text))
+
+
+def part_text(part: Json) -> str:
+    """Of a part of content, or of the text itself."""
+    fields = as_dict(part)
+    return as_text(part) or as_text(fields.get("text")) or as_text(fields.get("refusal"))
+
+
+def read_server_call(type: str, item: Object) -> ServerCall:
+    arguments = next((item[key] for key in ("arguments", "action", "input") if key in item), None)
+    if isinstance(arguments, str):
+        arguments = call_from_text("", "", arguments, 0).arguments
+    return ServerCall(
+        type=type,
+        id=as_text(item.get("id")) or None,
+        name=as_text(item.get("name")) or None,
+        arguments=as_dict(arguments) or None,
+        status=as_text(item.get("status")) or None,
+        item=item,
+    )
