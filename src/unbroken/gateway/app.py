@@ -93,7 +93,7 @@ PASSED = "passed"
 
 
 class Gateway:
-    """Give it to any ASGI server. Opens its models when made, its store when the server starts."""
+    """The ASGI application: give it to any ASGI server. It opens its models and its store when it is created."""
 
     def __init__(
         self, settings: GatewaySettings, store: Store | None = None, now: Callable[[], float] = time.time

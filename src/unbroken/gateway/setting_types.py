@@ -31,6 +31,7 @@ from pydantic_core import ErrorDetails
 
 from unbroken.errors import UserError
 from unbroken.gateway.relay.references import read_rule
+from unbroken.gateway.stores import SCHEMES
 from unbroken.messages import Effort
 from unbroken.models.addresses import read_base
 from unbroken.models.providers import find_provider
@@ -46,7 +47,6 @@ _TIME = 'has to be a time above 0: seconds as a number, or a text like "500ms", 
 _SIZE = 'has to be a size from 1024 bytes: a number, or a text like "64 KiB", "32 MB", "1 GB"'
 _VARIABLE = "has to name an environment variable, like OPENAI_API_KEY, which holds the key"
 _ADDRESS = "has to be a web address, like https://host/v1"
-_STORES = ("memory", "sqlite", "redis", "rediss", "valkey", "valkeys", "env")
 _SECRET_NAMES = re.compile(
     r"(?i)(?:proxy-)?authorization|cookie|key|(?:.*[-_])?(?:api[-_]?key|token|secret|password|auth)"
 )
@@ -172,7 +172,7 @@ def _store(url: str, info: ValidationInfo) -> str:
     scheme, colon, rest = url.partition(":")
     if not colon or len(scheme) == 1 or "/" in scheme or "\\" in scheme:  # C:\store.db is a path
         return "memory:" if url == "memory" else f"sqlite:{_beside(url, info)}"
-    if scheme not in _STORES:
+    if scheme not in (*SCHEMES, "env"):
         raise ValueError("has to be a path, memory:, sqlite:PATH, redis://HOST:PORT/DB, or env:VARIABLE that holds one")
     if scheme == "env" and not _is_variable(rest):
         raise ValueError(_VARIABLE)

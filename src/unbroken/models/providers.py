@@ -371,7 +371,7 @@ PROFILES = (
         note="Needs base_url; sends a key only if api_key is given.",
     ),
 )
-"""In the order of docs/providers.md."""
+"""docs/providers.md lists them in this order: hosted providers first, then servers on the same machine."""
 
 _BY_NAME = {name: profile for profile in PROFILES for name in (profile.name, *profile.aliases)}
 

@@ -21,10 +21,21 @@ from unbroken.gateway.stores.store import (
     wall_time,
 )
 
-__all__ = ["EntryTooLarge", "MemoryStore", "Store", "StoreStats", "StoreUnavailable", "open_store", "store_url"]
+__all__ = [
+    "SCHEMES",
+    "EntryTooLarge",
+    "MemoryStore",
+    "Store",
+    "StoreStats",
+    "StoreUnavailable",
+    "open_store",
+    "store_url",
+]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # one letter is a drive
 _SQLITE = b"SQLite format 3\0"
+SCHEMES = ("memory", "sqlite", "redis", "rediss", "valkey", "valkeys")
+"""How the address of a store begins."""
 _KNOWN = "`memory:`, `sqlite:PATH` or `redis://HOST:PORT/DB`"
 
 

@@ -1,4 +1,5 @@
-"""The protocol of a store, and the store in memory: small values under keys, for a limited time.
+"""The protocol of a store, a circuit breaker around any store, and the store in memory: small values under keys, for a
+limited time.
 
 A store does not know what the values mean. `MemoryStore` is for tests, for trying things out, and for a single worker
 that may forget. It belongs to one loop, so nothing is locked. A dict holds the entries in the order in which they were

@@ -53,7 +53,8 @@ class Found:
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict[int, tuple[Turn, ...]])
     doubts: dict[int, Reason] = field(default_factory=dict[int, Reason])
     unnamed: frozenset[int] = frozenset()
-    """Positions where held turns match, but the client takes several calls at once and sends no id that proves one."""
+    """Positions where held turns match, but the client takes several calls at once and sends no id that proves which
+    turn it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +189,10 @@ def decide(
     wire: str = "",
     origin: str = "",
 ) -> Decision:
-    """Decides what to do. `folds` are the `turns` that the client has not changed; `holds` are theirs, by the turn's
-    key, if calls wait. `ends_in_result`: the client's last message brings a result, so text beside it is not a new
-    question. `wire` is the client's; `origin` is the model that is asked: what another provider signed has to be
-    removed."""
+    """Decides what to do. `folds` are the `turns` that the client has not changed. `holds` has the hold of each of them
+    that still has calls to release, by the turn's key. `ends_in_result`: the client's last message brings a result, so
+    text beside it is not a new question. `wire` is the client's; `origin` is the model that is asked: what another
+    provider signed has to be removed."""
     rebuilt: list[Message] = []
     closed: list[Turn] = []
     lost: list[Lost] = []
@@ -232,7 +233,7 @@ def missing_turn(
     ends_in_result: bool,
 ) -> Lost | None:
     """Why no further calls are released if the turn of the last calls was not found. If the client does not return a
-    result (its user spoke instead), only a turn counts that the gateway surely made or may have forgotten."""
+    result (its user spoke instead), this is reported only if the gateway made the turn, or if the store was emptied."""
     last = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], Assistant)), -1)
     if last < 0 or any(fold.start <= last < fold.end for fold in folds):
         return None

@@ -78,7 +78,7 @@ class Hold:
     until: float
     """When the wait for the result of the last released call ends."""
     closed: bool = False
-    """No further call is released: the rest was answered "not run"."""
+    """The rest was answered "not run" in this branch of the conversation; another branch may still receive it."""
 
 
 # Serialisation
