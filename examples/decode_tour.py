@@ -1,7 +1,7 @@
-"""A tour of what Unbroken reads: five responses, written for this tour, in the shapes that providers really send.
+"""A tour of what Unbroken decodes: five responses, written for this tour, in the formats that providers really send.
 
 Run it with `make tour`. Each stop runs the command that is printed above it, in pieces of 48 bytes, so that you see
-each call in the moment its last byte has arrived.
+each call as soon as its last byte has arrived.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ STOPS = [
         "Each call is ready at its own closing brace: the first could run while the others are still being written.",
     ),
     (
-        "A cut call whose finish reason says that all is well",
+        "A call that was cut off, with a finish reason that indicates success",
         "cut_call_that_says_it_is_fine.sse",
         [],
-        "The provider says tool_calls, but the file's text was never received. Half a call never runs.",
+        "The finish reason is tool_calls, but the file's text was never received. Half a call never runs.",
     ),
     (
         "A call that leaked into the text",
@@ -38,30 +38,28 @@ STOPS = [
         "Anthropic's wire: reasoning with a signature, then two calls",
         "thinking_then_two_calls.sse",
         [],
-        "The signature is kept, byte for byte: the provider wants it back with the next request.",
+        "The signature is kept, byte for byte: the provider requires it in the next request.",
     ),
     (
         "Gemini's wire, as one JSON array instead of a stream of events",
         "one_json_array.json",
         [],
-        "No ids from this provider: they are minted, the same each time. The wire was guessed from the bytes.",
+        "This provider sends no ids: Unbroken generates them, always the same. The wire was guessed from the bytes.",
     ),
 ]
 
 
 def main() -> None:
     console = Console(highlight=False)
-    console.print("Unbroken reads any provider's response and tells you exactly what is in it.")
-    console.print("No model is asked here: the bytes were written for this tour, in the shapes that providers send.\n")
+    console.print("Unbroken decodes any provider's response and shows exactly what is in it.")
+    console.print("No model is used here: the bytes were written for this tour, in the formats that providers send.\n")
     for number, (title, file, options, lesson) in enumerate(STOPS, start=1):
         console.print(Rule(f"{number}. {title}", align="left"))
         command = ["decode", "--follow", "--chunk", "48", *options, f"examples/streams/{file}"]
         console.print(f"$ unbroken {' '.join(command)}\n", style="bold", soft_wrap=True)
         done = subprocess.run([sys.executable, "-m", "unbroken", *command], check=False, cwd=HERE.parent)
         console.print(f"exit code {done.returncode}. {lesson}\n", style="italic")
-    console.print(
-        "Try it on a response of your own: [bold].venv/bin/unbroken decode FILE[/] (or - for standard input)."
-    )
+    console.print("Try it on your own response: [bold].venv/bin/unbroken decode FILE[/] (or - for standard input).")
 
 
 if __name__ == "__main__":

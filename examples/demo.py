@@ -1,8 +1,8 @@
-"""One job, three schedules, and a picture of what each call did when. Run it with `make demo`.
+"""One job, three schedules, and a chart of when each call ran. Run it with `make demo`.
 
 The model is a script, because a real one needs a key. Everything else is real: a server on this machine sends the
-script as streamed bytes at the speed of a model, the agent reads them as it reads a provider's, and the tools work.
-`python examples/demo.py 0.5` takes half the time for all of it.
+script as streamed bytes at the speed of a model, the agent decodes them like those of a provider, and the tools work.
+`python examples/demo.py 0.5` takes half the time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from unbroken.testing import Call, Say, ScriptedServer, Uses
 PROMPT = "Is this checkout ready for a release?"
 COMMAND = f'.venv/bin/unbroken run "{PROMPT}" --model openai:gpt-5 --tools examples/demo_tools.py --timeline'
 SCALE = 8.0
-"""Seconds that the pictures show, so that they can be compared."""
+"""Seconds that all charts show, so that they can be compared."""
 WIDEST = 120
 
 MEANING = {
     Schedule.SEQUENTIAL: "One call after another, when the response has ended",
     Schedule.PARALLEL: "All calls at once, when the response has ended",
-    Schedule.EAGER: "Each read as soon as it is written; the others in call order",
+    Schedule.EAGER: "Each read as soon as it is written; the other calls in call order",
 }
 
 
 def answer(request: Request) -> list[Say | Uses]:
-    """The last words of the script quote what the tools really said."""
+    """The last answer of the script quotes what the tools really returned."""
     said = {result.call_id: result.text for m in request.messages if isinstance(m, ToolMessage) for result in m.results}
     text = (
         f"It looks ready. The source has {said['src']}, the tests {said['tests']}. `NotImplementedError` is "
@@ -48,7 +48,7 @@ def answer(request: Request) -> list[Say | Uses]:
 
 SCRIPT = [
     [
-        Say("I will look at what it says of itself, and at its size.", after=0.15, over=0.15),
+        Say("I will read its description and check its size.", after=0.15, over=0.15),
         Call("installed_version", package="aiohttp", id="aiohttp", after=0.02, over=0.2),
         Call("read_file", path="pyproject.toml", id="project", after=0.02, over=0.2),
         Call("read_file", path="CHANGELOG.md", id="changes", after=0.02, over=0.2),
@@ -74,7 +74,7 @@ SCRIPT = [
 
 
 def paced(line: Line, pace: float) -> Line:
-    """The same line, spoken in another time."""
+    """The same line at another speed."""
     if callable(line):
         return lambda request: [_paced(step, pace) for step in steps_of(line(request))]
     return [_paced(step, pace) for step in steps_of(line)]
@@ -133,9 +133,9 @@ def table(runs: dict[Schedule, Result]) -> Table:
         columns.add_column(name, justify="left" if not name else "right")
     for schedule, result in runs.items():
         saved = slowest - result.seconds
-        told = f"[green]{saved:.2f} s, {saved / slowest:.0%}[/]" if schedule is not Schedule.SEQUENTIAL else ""
+        gained = f"[green]{saved:.2f} s, {saved / slowest:.0%}[/]" if schedule is not Schedule.SEQUENTIAL else ""
         numbers = (str(result.rounds), str(len(result.calls)), f"{result.seconds:.2f}")
-        columns.add_row(f"[bold]{schedule.name}[/]", *numbers, told)
+        columns.add_row(f"[bold]{schedule.name}[/]", *numbers, gained)
     return columns
 
 

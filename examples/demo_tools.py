@@ -1,4 +1,4 @@
-"""The tools of the demo: they look at this checkout, really, and take a little time, as tools do that ask a network.
+"""The tools of the demo: they really inspect this checkout, and take a little time, like tools that use a network.
 
 They work with a real model too: `unbroken run "…" --tools examples/demo_tools.py`.
 """
@@ -15,7 +15,7 @@ from unbroken import CallContext, tool
 
 ROOT = Path(__file__).resolve().parents[1]
 PACE = 1.0
-"""Below 1 they are quicker than they are meant to be."""
+"""Below 1 they are faster than intended."""
 
 
 @tool(effect="read")
@@ -50,7 +50,7 @@ async def count_lines(folder: str) -> str:
 
 @tool(effect="read")
 async def search_code(text: str) -> str:
-    """Say in which Python files under src a text stands."""
+    """List the Python files under src that contain a text."""
     await asyncio.sleep(0.5 * PACE)
     source = ROOT / "src"
     found = [str(file.relative_to(source)) for file in sorted(source.rglob("*.py")) if text in file.read_text("utf-8")]

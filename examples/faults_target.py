@@ -1,9 +1,9 @@
-"""A loop over the `openai` package as many write it, to be put behind the faulty server:
+"""A loop over the `openai` package as many people write it, to test with the faulty server:
 
     unbroken faults run --target "python examples/faults_target.py"
 
-It streams, runs each call, and asks until there is an answer. Nothing in it expects anything to break; put your own
-program in its place.
+It streams, runs each call, and sends requests until there is an answer. It is not prepared for any fault; use your own
+program instead.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 import signal
 
-# What is imported below takes a second: whoever presses Ctrl-C then wants it to end, and no traceback of imports.
+# The imports below take a second: Ctrl-C during that time should end the program without a traceback.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from command_agent.cli import main  # noqa: E402 - see above

@@ -1,10 +1,10 @@
-"""One wish as a stream of events: what is said, sentence by sentence, and which commands were called and came back.
+"""One wish as a stream of events: the text, sentence by sentence, and the commands that were called with their results.
 
     async for event in stream_chat("give me a diamond", chat):
         ...
 
-The last event is `content` with an empty text; its metadata says how it ended. What a broken stream needs (asking
-again, adopting calls, a text in other words) is done by the library; here its events become those of the chat.
+The last event is `content` with an empty text; its metadata describes how it ended. The library handles broken streams
+(retries, adopted calls, replaced text); this module converts its events into those of the chat.
 """
 
 from __future__ import annotations
@@ -37,18 +37,15 @@ EventType: TypeAlias = Literal["content", "reasoning", "tool_call", "tool_return
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """`sequence` counts from 0, without gaps, for each wish anew.
+    """`sequence` counts from 0, without gaps, for each wish.
 
-    | event_type | content | metadata |
-    |---|---|---|
-    | `content` | a sentence, or all that an answer of the model says | `turn` |
-    | `reasoning` | a piece of what the model thinks | `turn` |
-    | `tool_call` | the name of the command | `turn`, `call_id`, `arguments` (null if they were cut) |
-    | `tool_return` | its result, as the model reads it | `turn`, `call_id`, `name`, `error`, `seconds` |
-    | `retried` | why an answer of the model is asked for again | `turn`, `attempt`, `kind`, `wait` |
-    | `replaced` | empty: what this turn has said (or thought) is void; what follows stands for it | `turn`, `of` |
-    | `error` | why the wish failed | `error`: the name of its type |
-    | `content`, empty | the end | see `ending` |
+    | event_type | content | metadata | |---|---|---| | `content` | a sentence, or the complete text of an answer |
+    `turn` | | `reasoning` | a piece of the model's reasoning | `turn` | | `tool_call` | the name of the command |
+    `turn`, `call_id`, `arguments` (null if they were cut off) | | `tool_return` | its result, as the model reads it |
+    `turn`, `call_id`, `name`, `error`, `seconds` | | `retried` | why a request to the model is retried | `turn`,
+    `attempt`, `kind`, `wait` | | `replaced` | empty: discard the text (or reasoning) of this turn so far; what follows
+    replaces it | `turn`, `of` | | `error` | why the wish failed | `error`: the name of its type | | `content`, empty |
+    the end | see `ending` |
     """
 
     event_type: EventType
@@ -67,41 +64,41 @@ async def stream_chat(
     stream_sentence_mode: bool = True,
     run_id: str = "wish",
 ) -> AsyncGenerator[StreamEvent]:
-    """Who stops reading (`aclose`) ends the run; every call is answered, and `chat` can go on. A task that is cancelled
-    while it waits for the next event still gets the returns of the calls that it was told of, and the end. `run_id` is
-    the name of the run in the log."""
-    teller = _Teller(stream_sentence_mode)
-    async with chat.stream(_whole(prompt), run_id=run_id) as run:
+    """If you stop reading (`aclose`), the run ends; every call is answered, and you can continue with `chat`. A task
+    that is cancelled while it waits for the next event still gets the results of the calls that were reported, and the
+    end. `run_id` is the name of the run in the log."""
+    converter = _Converter(stream_sentence_mode)
+    async with chat.stream(_valid_unicode(prompt), run_id=run_id) as run:
         try:
-            async for heard in run:
-                for event in teller.tell(heard):
+            async for run_event in run:
+                for event in converter.convert(run_event):
                     yield event
         except UnbrokenError as error:
-            yield teller.event("error", str(error), error=type(error).__name__)
+            yield converter.event("error", str(error), error=type(error).__name__)
         except asyncio.CancelledError:
             with suppress(UnbrokenError):
-                async for heard in run:
-                    if isinstance(heard, RunFailed):
-                        teller.failed = heard  # and no more: nobody wants to hear the half sentence any more
+                async for run_event in run:
+                    if isinstance(run_event, RunFailed):
+                        converter.failed = run_event  # the rest of the text is dropped: the user has cancelled
                         continue
-                    for event in teller.tell(heard):
+                    for event in converter.convert(run_event):
                         yield event
-            yield ending(chat, teller, "cancelled")
+            yield ending(chat, converter, "cancelled")
             raise
-    yield ending(chat, teller)
+    yield ending(chat, converter)
 
 
-def _whole(text: str) -> str:
-    """No wire carries half a character, so what comes back would differ from what was said."""
+def _valid_unicode(text: str) -> str:
+    """No wire can send half a surrogate pair, so the history would differ from the prompt."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def ending(chat: Conversation, teller: _Teller, stopped: str = "failed") -> StreamEvent:
-    """The last event. `is_complete` says that the wish was answered and that every call of the history has its result;
-    `tool_fallback_used` that an answer broke off and was asked for again, whole. `stopped` is the reason if it was not
-    answered."""
-    finished, status = teller.finished, chain_status(chat.messages)
-    over = finished or teller.failed
+def ending(chat: Conversation, converter: _Converter, stopped: str = "failed") -> StreamEvent:
+    """The last event. `is_complete`: the wish was answered and every call of the history has a result.
+    `tool_fallback_used`: an answer broke off and was requested again without streaming. `stopped` is the stop reason if
+    there was no answer."""
+    finished, status = converter.finished, chain_status(chat.messages)
+    over = finished or converter.failed
     metadata: dict[str, Any] = {
         "is_complete": finished is not None and finished.stop_reason == "answered" and status.complete,
         "usage": over.usage if over else None,
@@ -110,14 +107,14 @@ def ending(chat: Conversation, teller: _Teller, stopped: str = "failed") -> Stre
         "tool_returns": status.tool_returns,
         "tool_fallback_used": finished is not None and finished.fallback_used,
         "stop_reason": finished.stop_reason if finished else stopped,
-        "attempts": teller.attempts,
-        "broken": [verdict["kind"] for verdict in finished.verdicts] if finished else teller.broken,
+        "attempts": converter.attempts,
+        "broken": [verdict["kind"] for verdict in finished.verdicts] if finished else converter.broken,
     }
-    return teller.event("content", "", **metadata)
+    return converter.event("content", "", **metadata)
 
 
-class _Teller:
-    """Events of a run in, events of the chat out: each call once, before its return, and no text twice."""
+class _Converter:
+    """Converts the events of a run to events of the chat: each call once, before its result, and no text twice."""
 
     def __init__(self, by_sentence: bool) -> None:
         self.sequence = 0
@@ -125,63 +122,63 @@ class _Teller:
         self.failed: RunFailed | None = None
         self.attempts = 0
         self.broken: list[str] = []
-        """What was wrong with each try that broke; a run that finished says it itself."""
+        """What was wrong with each broken attempt, until the run has finished and reports it itself."""
         self._sentences = Sentences() if by_sentence else None
         self._turn = 0
-        self._said = ""
-        """By this turn."""
+        self._text = ""
+        """The text of this turn so far."""
         self._early: dict[int, CallFinished] = {}
-        """Reads that ended while the answer was being written: it may still break off, and then they count for
-        nothing, or are told again."""
+        """Reads that ended while the answer was still being written. If it breaks off, they are dropped or reported
+        again."""
         self._open: set[int] = set()
-        """Calls that were told, and not yet their returns."""
+        """Calls that were reported, but whose results were not."""
 
     def event(self, event_type: EventType, content: str, /, **metadata: Any) -> StreamEvent:
         self.sequence += 1
         return StreamEvent(event_type, content, self.sequence - 1, metadata)
 
-    def tell(self, heard: Event) -> Iterator[StreamEvent]:
-        yield from self._void(heard)
-        for words in self._said_by(heard):
-            self._said += words
-            yield self._of_turn("content", words)
-        match heard:
+    def convert(self, event: Event) -> Iterator[StreamEvent]:
+        yield from self._replace(event)
+        for text in self._new_text(event):
+            self._text += text
+            yield self._of_turn("content", text)
+        match event:
             case RequestSent():
-                self._turn, self._said = heard.turn, ""
+                self._turn, self._text = event.turn, ""
                 self._early.clear()
                 self.attempts += 1
             case ReasoningAdded():
-                yield self._of_turn("reasoning", heard.text)
+                yield self._of_turn("reasoning", event.text)
             case ReasoningReplaced():
                 yield self._of_turn("replaced", "", of="reasoning")
-                yield self._of_turn("reasoning", heard.text)
+                yield self._of_turn("reasoning", event.text)
             case RequestRetried():
                 self._early.clear()
                 self.attempts += 1
-                self.broken.append(heard.kind)
-                yield self._of_turn("retried", heard.reason, attempt=heard.attempt, kind=heard.kind, wait=heard.wait)
+                self.broken.append(event.kind)
+                yield self._of_turn("retried", event.reason, attempt=event.attempt, kind=event.kind, wait=event.wait)
             case ToolCallsDetected():
-                yield from self._calls(heard)
+                yield from self._calls(event)
             case CallFinished():
-                yield from self._call_finished(heard)
+                yield from self._call_finished(event)
             case RunFinished():
-                self.finished = heard
+                self.finished = event
             case RunFailed():
-                self.failed = heard
-                self.broken += [str(verdict["kind"]) for verdict in heard.verdicts[-1:]]
+                self.failed = event
+                self.broken += [str(verdict["kind"]) for verdict in event.verdicts[-1:]]
             case _:
                 pass
 
-    def _void(self, heard: Event) -> Iterator[StreamEvent]:
-        """Who speaks sentences cannot take them back, but who shows them can."""
-        if isinstance(heard, TextReplaced) and Shown(self._said.lstrip()).compare(heard.text.lstrip()).replaced:
-            self._said = ""
+    def _replace(self, event: Event) -> Iterator[StreamEvent]:
+        """A client that speaks the sentences cannot take them back, but one that displays them can."""
+        if isinstance(event, TextReplaced) and Shown(self._text.lstrip()).compare(event.text.lstrip()).replaced:
+            self._text = ""
             yield self._of_turn("replaced", "", of="content")
 
-    def _said_by(self, heard: Event) -> Sequence[str]:
+    def _new_text(self, event: Event) -> Sequence[str]:
         if self._sentences is not None:
-            return self._sentences.take(heard)
-        return [heard.text] if isinstance(heard, TextFinished) and heard.text else []
+            return self._sentences.take(event)
+        return [event.text] if isinstance(event, TextFinished) and event.text else []
 
     def _calls(self, detected: ToolCallsDetected) -> Iterator[StreamEvent]:
         for call in detected.calls:
@@ -193,11 +190,11 @@ class _Teller:
 
     def _call_finished(self, call: CallFinished) -> Iterator[StreamEvent]:
         if call.call not in self._open:
-            self._early[call.call] = call  # a call of a response that broke off is in no message, and stays there
+            self._early[call.call] = call  # calls of a broken response are in no message, and stay here
             return
         self._open.discard(call.call)
-        told = {"call_id": call.call_id, "name": call.name, "error": call.error, "seconds": round(call.seconds, 3)}
-        yield self._of_turn("tool_return", call.text, **told)
+        metadata = {"call_id": call.call_id, "name": call.name, "error": call.error, "seconds": round(call.seconds, 3)}
+        yield self._of_turn("tool_return", call.text, **metadata)
 
     def _of_turn(self, event_type: EventType, content: str, /, **metadata: Any) -> StreamEvent:
         return self.event(event_type, content, turn=self._turn, **metadata)

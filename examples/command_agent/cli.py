@@ -29,15 +29,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
-ModelName = Annotated[str, typer.Option("--model", help="A real one, as in deepseek:deepseek-chat; else a script.")]
-BaseUrl = Annotated[str, typer.Option("--base-url", help="Where the model is, if not at its provider.")]
-Faults = Annotated[str, typer.Option("--faults", help="Let the stream break: the name of a fault, or all.")]
-Reworded = Annotated[bool, typer.Option("--reworded", help="With --faults: a second answer is in other words.")]
-Whole = Annotated[bool, typer.Option("--whole", help="Each answer at once, not sentence by sentence.")]
+ModelName = Annotated[str, typer.Option("--model", help="A real model, such as deepseek:deepseek-chat.")]
+BaseUrl = Annotated[str, typer.Option("--base-url", help="The address of the model, if not its provider's.")]
+Faults = Annotated[str, typer.Option("--faults", help="Break the streams: the name of a fault, or all.")]
+Reworded = Annotated[bool, typer.Option("--reworded", help="With --faults: a retry produces different text.")]
+Whole = Annotated[bool, typer.Option("--whole", help="Send each answer at once, not sentence by sentence.")]
 LogLevelName = Annotated[
-    str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log lines on standard error; or {VARIABLE}.")
+    str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log to standard error; also {VARIABLE}.")
 ]
-Pace = Annotated[float, typer.Option("--pace", min=0, max=10, help="The script's own speed: 0 is at once.")]
+Pace = Annotated[float, typer.Option("--pace", min=0, max=10, help="The speed of the script: 0 means at once.")]
 
 
 @app.command()
@@ -48,10 +48,10 @@ def serve(
     reworded: Reworded = False,
     whole: Whole = False,
     pace: Pace = 1.0,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 is any that is free.")] = 8700,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free port.")] = 8700,
     log_level: LogLevelName = "",
 ) -> None:
-    """A page to wish on, and to watch the world."""
+    """Serve a page for wishes that shows the world."""
 
     async def main() -> int:
         set_up_logs(level=chosen_level(log_level, "warning") or "warning")
@@ -72,30 +72,30 @@ def serve(
 
 
 def _shown_as(model: Model, faults: str) -> str:
-    return f"a script that plays {model.name} over a bad line ({faults})" if faults else model.name
+    return f"a script that plays {model.name} with faults ({faults})" if faults else model.name
 
 
 @app.command()
 def say(
-    wish: Annotated[str, typer.Argument(help="What you wish, as in: give me three diamonds")],
+    wish: Annotated[str, typer.Argument(help="Your wish, for example: give me three diamonds")],
     model: ModelName = "",
     base_url: BaseUrl = "",
     faults: Faults = "",
     reworded: Reworded = False,
     whole: Whole = False,
     pace: Pace = 0.3,
-    as_json: Annotated[bool, typer.Option("--json", help="Every event as a line of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     log_level: LogLevelName = "",
 ) -> None:
-    """One wish, in a new world."""
+    """Grant one wish, in a new world."""
 
     async def main() -> int:
         set_up_logs(level=chosen_level(log_level, "error") or "error")
         if not wish.strip():
-            raise UserError("a wish has a text: say what you wish")
+            raise UserError("the wish is empty: write what you wish")
         world, failed = World(), True
         world.join("player1")
-        show = _show_json if as_json else _Shown(sys.stdout.isatty())
+        show = _show_json if as_json else _Printer(sys.stdout.isatty())
         async with open_model(model, base_url=base_url, faults=faults, reworded=reworded, pace=pace) as granting:
             chat = Conversation(agent_for("player1", granting), deps=Here(world, "player1"))
             events = stream_chat(wish, chat, stream_sentence_mode=not whole)
@@ -109,11 +109,11 @@ def say(
 
 
 def clean(text: str) -> str:
-    """Without the characters that move a terminal's cursor, or turn the direction of writing."""
+    """Removes characters that move a terminal's cursor or change the writing direction."""
     return _CONTROL.sub("", text)
 
 
-def _in_words(value: object) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -121,62 +121,62 @@ def _show_json(event: StreamEvent) -> None:
     typer.echo(json.dumps(event.to_json(), ensure_ascii=False))
 
 
-class _Shown:
-    """On a terminal all of it as it comes; in a pipe the words that count, at the end of each turn, and commands on
+class _Printer:
+    """On a terminal it prints everything as it arrives; in a pipe the text at the end of each turn, and commands on
     standard error."""
 
     def __init__(self, terminal: bool) -> None:
         self._terminal = terminal
-        self._aside = Console(stderr=not terminal, highlight=False, soft_wrap=True)
-        self._words = ""
+        self._side = Console(stderr=not terminal, highlight=False, soft_wrap=True)
+        self._text = ""
 
     def __call__(self, event: StreamEvent) -> None:
-        told = event.metadata
+        metadata = event.metadata
         match event.event_type:
             case "content" if event.content:
                 words = clean(event.content)
-                self._words += words
+                self._text += words
                 if self._terminal:
-                    self._say(words)
+                    self._print(words)
             case "content":
-                self._end_of_words()
-                if told["tool_fallback_used"]:
-                    self._note(f"answered after a restart ({', '.join(told['broken'])})")
-                if told["stop_reason"] not in ("answered", "failed"):
-                    self._note(f"not granted to the end: {told['stop_reason']}")
+                self._end_text()
+                if metadata["tool_fallback_used"]:
+                    self._note(f"answered after a restart ({', '.join(metadata['broken'])})")
+                if metadata["stop_reason"] not in ("answered", "failed"):
+                    self._note(f"not completed: {metadata['stop_reason']}")
             case "tool_call":
-                self._end_of_words()
-                arguments: dict[str, Any] = told["arguments"] or {}
-                given = " ".join(f"{name}={_in_words(value)}" for name, value in arguments.items())
+                self._end_text()
+                arguments: dict[str, Any] = metadata["arguments"] or {}
+                given = " ".join(f"{name}={_as_text(value)}" for name, value in arguments.items())
                 self._note(f"→ {event.content} {given}".rstrip())
             case "tool_return":
                 self._note(f"← {event.content}")
             case "retried":
-                self._note(f"… {event.content}; asking again")
-            case "replaced" if told["of"] == "content":
-                self._words = ""
-                self._note("(said again, in other words)")
+                self._note(f"… {event.content}; retrying")
+            case "replaced" if metadata["of"] == "content":
+                self._text = ""
+                self._note("(the text above is replaced)")
             case "error":
-                self._end_of_words()
+                self._end_text()
                 words = escape(clean(event.content))
                 Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]error:[/] {words}")
             case _:
                 pass
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         typer.echo(text, nl=False)
         sys.stdout.flush()
 
-    def _end_of_words(self) -> None:
-        if self._words:
-            typer.echo("" if self._terminal else self._words.strip())
-        self._words = ""
+    def _end_text(self) -> None:
+        if self._text:
+            typer.echo("" if self._terminal else self._text.strip())
+        self._text = ""
 
     def _note(self, text: str) -> None:
-        if self._terminal and self._words and not self._words.endswith("\n"):
+        if self._terminal and self._text and not self._text.endswith("\n"):
             typer.echo("")
-            self._words += "\n"
-        self._aside.print(f"  [dim]{escape(clean(' '.join(text.splitlines())))}[/]")
+            self._text += "\n"
+        self._side.print(f"  [dim]{escape(clean(' '.join(text.splitlines())))}[/]")
 
 
 def _run(main: Coroutine[object, object, int]) -> None:
@@ -186,7 +186,7 @@ def _run(main: Coroutine[object, object, int]) -> None:
         typer.echo(f"error: {clean(str(error))}", err=True)
         code = MISUSED
     except BrokenPipeError:
-        raise  # whoever read has gone; typer ends it quietly
+        raise  # the reader has gone; typer ends quietly
     except OSError as error:
         _drop_output()
         typer.echo(f"error: standard output cannot be written to: {error.strerror or error}", err=True)
@@ -197,7 +197,7 @@ def _run(main: Coroutine[object, object, int]) -> None:
 
 
 def _drop_output() -> None:
-    """What is still kept would be written at the end of the program, fail again, and print a traceback there."""
+    """Drops the buffer: otherwise it would be written at the end of the program, fail again, and print a traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""How far back a conversation remembers: a model reads only so much, and a connection may last for days."""
+"""Limits the history of a conversation: a model's context is limited, and a connection may last for days."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ KEPT = 20
 
 
 def recent(chat: Conversation) -> Conversation:
-    """The same, or one with the latest wishes only. Many go at once, so that the beginning of the history, which
-    providers keep in their caches, seldom changes."""
+    """The same conversation, or one with the latest wishes only. Many are dropped at once, so that the beginning of the
+    history, which providers cache, seldom changes."""
     starts = [at for at, message in enumerate(chat.messages) if isinstance(message, User) and message.text != CONTINUE]
     if len(starts) <= MOST_WISHES:
         return chat

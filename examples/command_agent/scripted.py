@@ -1,8 +1,7 @@
 """The model without a key: it understands a handful of wishes, in English and Chinese, and grants them step by step.
 
-It is a function of the request and keeps nothing in mind: from the history it sees how far a wish has come. What it
-says at the end it takes from the results that its calls really had; what it does not understand it answers with what it
-can do.
+It is a function of the request and has no memory: the history shows how far a wish has come. The final answer is built
+from the real results of its calls. If it does not understand a wish, it answers with what it can do.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ def grant(request: Request) -> list[Step]:
     """The next response to a wish."""
     wish, answered = _so_far(request)
     chinese = is_chinese(wish)
-    thought: list[Step] = [Think(f"They wish: {wish[:60]!r}. ")] if "reasoner" in request.model else []
+    thought: list[Step] = [Think(f"The wish is: {wish[:60]!r}. ")] if "reasoner" in request.model else []
     plan = understand(wish)
     if plan is None:
         return [*thought, Say(CAN_DO_ZH if chinese else f"I did not understand that. {CAN_DO}"), Uses(310, 60)]
-    # Most wires have no place for "this is an error" but the text itself.
+    # Most wires can express "this is an error" only in the text itself.
     if refused := next((result.text for _, result in answered if result.text.startswith(ERROR)), ""):
         reason = refused.removeprefix(ERROR)
         return [*thought, Say(f"没有成功：{reason}。" if chinese else f"That did not work: {reason}."), Uses(420, 30)]
@@ -45,7 +44,7 @@ def grant(request: Request) -> list[Step]:
         for stage in plan.stages:
             left = [call for call in stage.calls if not _was_made(call, answered)]
             if left:
-                words = "" if _is_told_off(request) else stage.words
+                words = "" if _was_rejected(request) else stage.words
                 return [
                     *thought,
                     *([Say(words)] if words else []),
@@ -57,7 +56,7 @@ def grant(request: Request) -> list[Step]:
 
 
 def _so_far(request: Request) -> tuple[str, list[tuple[ToolCall, ToolResult]]]:
-    """The last wish, and the calls since then that have run."""
+    """The last wish, and the calls that have run since then."""
     wish, answered, calls = "", list[tuple[ToolCall, ToolResult]](), dict[str, ToolCall]()
     for message in request.messages:
         match message:
@@ -73,8 +72,8 @@ def _so_far(request: Request) -> tuple[str, list[tuple[ToolCall, ToolResult]]]:
     return wish, answered
 
 
-def _is_told_off(request: Request) -> bool:
-    """A call did not run, because its arguments were cut: it is made again, without a word."""
+def _was_rejected(request: Request) -> bool:
+    """Whether a call did not run because its arguments were cut off: then it is made again, without text."""
     last = request.messages[-1]
     return isinstance(last, ToolMessage) and any(result.text.startswith(NOT_EXECUTED) for result in last.results)
 

@@ -1,7 +1,8 @@
-"""The server: the page, its WebSocket, and the world as JSON, on this machine and for this machine.
+"""The server: the page, its WebSocket, and the world as JSON, for this machine only.
 
-A page of another site could reach a server on the loopback, by its address or by a name of its own that leads there
-(DNS rebinding). So a request has to name the loopback, and its `Origin`, if it has one, has to be this server.
+A page of another site could reach a server on the loopback interface, by its address or by a domain name that resolves
+to it (DNS rebinding). So a request has to use the loopback address, and its `Origin`, if it has one, has to be this
+server.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from unbroken import Model, UserError
 
 HOST = "127.0.0.1"
 MOST = 64
-"""Connections at once."""
+"""The most connections at the same time."""
 ACCEPTED = 4 * 1024 * 1024
-"""Bytes that are read before a message is refused; beyond that the connection just ends."""
+"""Bytes that are read before a message is refused; beyond that the connection is closed without a message."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _PAGE = (Path(__file__).parent / "page.html").read_text("utf-8")
 _SCRIPT = _PAGE.partition("<script>")[2].partition("</script>")[0]
@@ -46,7 +47,7 @@ class Game:
     def __init__(self, model: Model, model_name: str = "", *, sentences: bool = True, lag: float = 0.0) -> None:
         self.world = World()
         self.model_name = model_name or model.name
-        """As it is shown to players."""
+        """The name that players see."""
         self.connections: set[Connection] = set()
         self._model = model
         self._numbers = count(1)
@@ -65,11 +66,11 @@ class Game:
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         if len(self.connections) >= MOST:
-            return web.Response(status=503, text=f"{MOST} players are here already: come back later\n")
+            return web.Response(status=503, text=f"{MOST} players are connected already: try again later\n")
         socket = web.WebSocketResponse(max_msg_size=ACCEPTED, heartbeat=30)
         await socket.prepare(request)
         number = next(self._numbers)
-        player = f"player{number}"  # never given twice: the log says who did what
+        player = f"player{number}"  # unique, so that the log shows who did what
         self.world.join(player)
 
         def hang_up() -> None:
@@ -89,12 +90,12 @@ class Game:
 
     async def _stop(self, app: web.Application) -> None:
         for connection in tuple(self.connections):
-            await connection.close(WSCloseCode.GOING_AWAY, "the server stops")
+            await connection.close(WSCloseCode.GOING_AWAY, "the server is stopping")
 
 
 @asynccontextmanager
 async def serving(game: Game, port: int = 0) -> AsyncGenerator[str]:
-    """The address of the page, as long as it is served."""
+    """Serves the page inside the `with` block, and yields its address."""
     runner = web.AppRunner(game.application(), access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     try:
@@ -116,7 +117,7 @@ async def _show_page(request: web.Request) -> web.Response:
 @web.middleware
 async def _only_here(request: web.Request, handler: Handler) -> web.StreamResponse:
     if _name(f"//{request.headers.get('host', '')}") not in _LOOPBACK:
-        return web.Response(status=403, text=f"this server is for this machine alone: ask for {HOST}\n")
+        return web.Response(status=403, text=f"this server is for this machine only: use {HOST}\n")
     origin = request.headers.get("origin")
     if origin is not None and origin != f"http://{request.headers['host']}":
         return web.Response(status=403, text="pages of other sites are not served\n")

@@ -1,7 +1,7 @@
-"""The world's commands and questions as tools, and the agent that has them.
+"""The world's commands and questions as tools, and the agent that uses them.
 
-One world serves all connections. The tools are `async`, so they run on the loop and not in threads, and a command is
-carried out between two awaits: those of several connections interleave command by command, never within one.
+One world serves all connections. The tools are `async`, so they run on the event loop and not in threads, and a command
+is executed between two awaits: commands of several connections interleave, but never overlap.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Call commands that do not depend on each other together. Look (inventory, block_
 changed something, and answer in one to three short sentences, in the language of the wish."""
 
 CONTINUE = "Please finish the commands and give the final answer."
-"""Said to a model that answers nothing."""
+"""Sent to a model that answers nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Here:
     world: World
     player: str
     lag: float = 0.0
-    """Seconds that a command takes to get through, as on a real game server."""
+    """Seconds that a command takes, as on a real game server."""
 
     async def run(self, command: Command) -> str:
         await asyncio.sleep(self.lag)

@@ -1,6 +1,6 @@
-"""What the scripted model makes of a wish: which commands, in which order, and what it says of their results.
+"""What the scripted model does with a wish: which commands, in which order, and how it describes their results.
 
-English and Chinese, a handful of patterns. It is no parser of language: what fits none of them has no plan.
+English and Chinese, a handful of patterns. It does not parse language: a wish that matches no pattern has no plan.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CHINESE = MOMENTS_ZH | ITEMS_ZH | BLOCKS_ZH | MADE_OF_ZH
 HIGHEST = 12
 
 Results = dict[str, str]
-"""What each command last gave, by its name."""
+"""The last result of each command, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the model says and calls in one response."""
+    """The text and the calls of one response."""
 
     words: str
     calls: tuple[Call, ...]
@@ -168,7 +168,7 @@ def _count(text: str) -> int:
 
 
 def _item(text: str, known: tuple[str, ...]) -> str:
-    """The world's name for it; what has none is left as it is, for the world to refuse."""
+    """The world's name for it; an unknown item is passed on unchanged, so that the world refuses it."""
     name = CHINESE.get(text) or re.sub(r"\s+", "_", text.lower())
     return next((each for each in (name, name.removesuffix("s"), name.removesuffix("es")) if each in known), name)
 

@@ -1,7 +1,7 @@
-"""A small block world in memory: commands change it, questions read it, and every command is in its log, with a number.
+"""A small block world in memory: commands change it, questions read it, and every command is numbered and logged.
 
-It is deterministic and does no I/O, and it knows nothing of models or connections. Nothing in here waits, so on one
-event loop a command is done whole before another one begins, whoever sent it.
+It is deterministic, does no I/O, and does not know about models or connections. Nothing in it waits, so on one event
+loop a command is complete before the next one begins, whoever sent it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias, assert_never
 
 SIZE = 16
-"""Blocks from west to east, and from north to south: x and z are 0 to 15."""
+"""The size from west to east and from north to south: x and z are 0 to 15."""
 GROUND, TOP = 63, 79
-"""The grass lies at y 63 and the sky ends at 79: what is built stands in between."""
+"""The grass is at y 63 and the sky ends at 79: buildings are in between."""
 DAY = 24_000
 """Ticks of a day; 0 is sunrise."""
 MOMENTS = {"day": 1_000, "noon": 6_000, "evening": 12_000, "night": 13_000, "midnight": 18_000}
@@ -27,15 +27,15 @@ BLOCKS = (
 )
 ITEMS = ("diamond", "apple", "bread", "iron_sword", "compass", *BLOCKS)
 MOST = 999
-"""Of one item, in one inventory."""
+"""The most of one item in one inventory."""
 LONGEST_WORDS = 200
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What ends a line, moves a cursor or turns the direction of writing."""
+"""Characters that end a line, move a cursor or change the writing direction."""
 LOG_KEPT = 200
 
 
 class BadCommand(ValueError):
-    """The world cannot do that. Its text is meant for whoever asked: what, and what would do."""
+    """The world cannot do that. The message is for the caller: what is wrong, and what would work."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -108,7 +108,7 @@ Command: TypeAlias = Give | SetBlock | Teleport | SetTime | Say
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A command that was carried out."""
+    """A command that was executed."""
 
     number: int
     by: str
@@ -120,18 +120,18 @@ class Done:
 
 
 Change: TypeAlias = dict[str, Any]
-"""What is new, in the shape of `snapshot`: a player of None has left, a block `air` is gone."""
+"""The changes, in the format of `snapshot`: a player that is None has left, a block `air` was removed."""
 Watcher: TypeAlias = Callable[[Change], None]
 
 
 class World:
-    """`world.run("ada", Give("ada", "diamond"))`. Who watches gets each change, in order, as it happens."""
+    """`world.run("ada", Give("ada", "diamond"))`. Watchers get each change, in order, as it happens."""
 
     def __init__(self) -> None:
         self.time = MOMENTS["day"]
         self._players: dict[str, Player] = {}
         self._blocks: dict[Place, str] = {}
-        """What differs from the empty meadow."""
+        """The blocks that differ from the empty meadow."""
         self._log: deque[Done] = deque(maxlen=LOG_KEPT)
         self._number = 0
         self._watchers: list[Watcher] = []
@@ -141,13 +141,13 @@ class World:
             raise BadCommand(f"a player called `{name}` is here already; choose another name")
         column = len(self._players) * 3 % (SIZE - 2)
         player = self._players[name] = Player(name, Place(1 + column, GROUND + 1, SIZE - 3))
-        self._tell(players={name: player.to_json()})
+        self._notify(players={name: player.to_json()})
         return player
 
     def leave(self, name: str) -> None:
-        """What a player built stays."""
+        """Removes a player. What the player built stays."""
         if self._players.pop(name, None):
-            self._tell(players={name: None})
+            self._notify(players={name: None})
 
     @contextmanager
     def watched(self, watcher: Watcher) -> Generator[None]:
@@ -174,7 +174,7 @@ class World:
         self._number += 1
         done = Done(self._number, by, str(command), text)
         self._log.append(done)
-        self._tell(log=[done.to_json()], **change)
+        self._notify(log=[done.to_json()], **change)
         return done
 
     @property
@@ -183,7 +183,7 @@ class World:
 
     @property
     def log(self) -> tuple[Done, ...]:
-        """The last commands that were carried out."""
+        """The latest commands."""
         return tuple(self._log)
 
     def player(self, name: str) -> Player:
@@ -196,7 +196,7 @@ class World:
         return self._blocks.get(at) or ("grass" if at.y == GROUND else "air")
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """The complete world as JSON."""
         return {
             "number": self._number,
             "time": self.time,
@@ -245,7 +245,7 @@ class World:
         self.time = ticks
         return f"it is {describe_time(ticks)}", {"time": ticks}
 
-    def _tell(self, **change: Any) -> None:
+    def _notify(self, **change: Any) -> None:
         for watcher in tuple(self._watchers):
             watcher({"number": self._number, **change})
 
@@ -263,7 +263,7 @@ def _said(by: str, command: Say) -> tuple[str, Change]:
     if not command.text.strip() or len(command.text) > LONGEST_WORDS:
         raise BadCommand(f"cannot say that: give 1 to {LONGEST_WORDS} characters, not {len(command.text)}")
     if strange := _CONTROL.search(command.text):
-        raise BadCommand(f"cannot say that: {strange[0]!r} is no character to be read; leave it out")
+        raise BadCommand(f"cannot say that: {strange[0]!r} is not a printable character; leave it out")
     return f"[{by}] {command.text}", {}
 
 

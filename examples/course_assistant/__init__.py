@@ -1,4 +1,4 @@
 """The course assistant: questions about course materials, answered in at most `MAX_TOOL_ROUNDS` rounds of tool calls.
 
-An application on Unbroken's public names. Started from the folder `examples`: `python -m course_assistant ask "…"`.
+It uses only Unbroken's public names. Start it from the folder `examples`: `python -m course_assistant ask "…"`.
 """

@@ -1,6 +1,6 @@
-"""`CourseAssistant`: a model, the two tools over a library of courses, and a budget of rounds. It answers questions,
-streamed or whole, with the sources that were used. It knows nothing of terminals and pages; `cli` and `web` show what
-it says."""
+"""`CourseAssistant`: a model, two tools over a library of courses, and a budget of rounds. It answers questions,
+streamed or not, with the sources that were used. It does not depend on terminals or pages; `cli` and `web` show its
+answers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from course_assistant.course_tools import course_tools
 from course_assistant.instructions import Language, instructions, language_of
 from course_assistant.library import CourseLibrary
 from course_assistant.sessions import Session, Sessions
-from course_assistant.sources import Source, once_each
+from course_assistant.sources import Source, unique
 from unbroken import Agent, Event, Limits, Model, Prices, Recorder, Result, UserError, connect
 
 LONGEST_QUESTION = 4_000
 PRICES = Prices(input=1.0, output=5.0)
-"""Dollars per million tokens, of a small model of 2025."""
+"""Dollars per million tokens, for a small model of 2025."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The end of a question: what the run came to, and the sources that its tools found."""
+    """The end of a question: the result of the run, and the sources that its tools found."""
 
     text: str
     sources: tuple[Source, ...]
@@ -32,8 +32,8 @@ class Answered:
 
 
 class CourseAssistant:
-    """`await assistant.ask("What is MCP?")`. After `max_tool_rounds` rounds of calls, or when a tool fails, the model
-    is asked for its answer in a request in which nothing can be called."""
+    """`await assistant.ask("What is MCP?")`. After `max_tool_rounds` rounds of calls, or if a tool fails, a final
+    request asks the model for its answer without tool calls."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class CourseAssistant:
             name="course-assistant",
             limits=Limits(rounds=self.max_tool_rounds, prices=PRICES),
             on_error="finish",
-            guidance=False,  # the instructions say it in the words of this application
+            guidance=False,  # the instructions of this application include it
             record=self._record,
         )
 
     async def stream(self, question: str, session: Session) -> AsyncGenerator[Event | Answered, None]:
-        """What happens, as it happens; `Answered` comes last. A run that fails raises its error. Who leaves early
-        closes the generator (`aclosing`), and that ends the run."""
+        """Yields the events as they happen, and `Answered` last. A run that fails raises its error. To stop early,
+        close the generator (`aclosing`), which ends the run."""
         question = check_question(question)
         async with session.turn:
             session.forget_the_oldest()
@@ -75,10 +75,10 @@ class CourseAssistant:
                     yield event
             result = run.result
         found: list[Source] = [source for call in result.calls for source in call.result.data or ()]
-        yield Answered(result.text, once_each(found), result)
+        yield Answered(result.text, unique(found), result)
 
     async def ask(self, question: str, session: Session | None = None) -> Answered:
-        """The same without the steps; without a session nothing is remembered."""
+        """The same without the events; without a session nothing is remembered."""
         async with aclosing(self.stream(question, session or self.sessions.apart())) as steps:
             async for step in steps:
                 if isinstance(step, Answered):

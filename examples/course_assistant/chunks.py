@@ -1,5 +1,5 @@
-"""Chunks: the pieces of course text that are searched. Each knows its course and its lesson; what is said of a course
-as a whole (prerequisites, summary) is a chunk without a lesson."""
+"""Chunks: the pieces of course text that are searched. Each has its course and its lesson; text about a course in
+general (prerequisites, summary) is a chunk without a lesson."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_assistant.courses import Course, Lesson
 from course_assistant.sources import Source
 
 LONGEST = 700
-"""Characters: the embedding model reads some 250 words, and a lesson of a few paragraphs shall give a few chunks."""
+"""Characters: the embedding model reads about 250 words, and a lesson of a few paragraphs should give a few chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Chunk:
 
     @property
     def searched(self) -> str:
-        """What is embedded and indexed: a paragraph alone often does not say what it is about."""
+        """The text that is embedded and indexed, with its place: a paragraph alone often does not name its subject."""
         about = self.place if self.lesson is None else f"{self.place}: {self.lesson.title}"
         return f"{about}\n{self.text}"
 
@@ -40,7 +40,7 @@ class Chunk:
 
 
 def digest(text: str) -> str:
-    """Also of a query with half a character in it, as models write some."""
+    """Also works for a query with half a surrogate pair, which models sometimes write."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -59,7 +59,7 @@ def _about(course: Course) -> str:
 
 
 def _joined(paragraphs: Iterable[str]) -> list[str]:
-    """Paragraphs put together while they fit; one that is too long for itself stays whole."""
+    """Joins paragraphs while they fit; one that is too long by itself stays complete."""
     joined: list[str] = []
     for paragraph in paragraphs:
         if joined and len(joined[-1]) + len(paragraph) < LONGEST:

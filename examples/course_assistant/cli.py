@@ -27,7 +27,7 @@ from unbroken.logs import LEVELS, VARIABLE, chosen_level, set_up_logs
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 A_WORD = 0.02
-"""Seconds in which the scripted model says a word where somebody looks on."""
+"""Seconds per word of the scripted model if somebody is watching."""
 
 app = typer.Typer(
     name="course_assistant",
@@ -39,15 +39,15 @@ app = typer.Typer(
 )
 
 ModelName: TypeAlias = Annotated[
-    str, typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="A real model; else the scripted one, no key.")
+    str, typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="A real model; by default a script, without key.")
 ]
-BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server that speaks its wire.")]
+BaseUrl: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="Another server with its wire.")]
 Rounds: TypeAlias = Annotated[
     int | None, typer.Option(metavar="N", help="Rounds of tool calls.", show_default="MAX_TOOL_ROUNDS, or 2")
 ]
-Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run there.")]
+Record: TypeAlias = Annotated[str, typer.Option(metavar="DIR", help="Record each run in this folder.")]
 LogLevelName: TypeAlias = Annotated[
-    str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log lines on standard error; or {VARIABLE}.")
+    str, typer.Option("--log-level", metavar="|".join(LEVELS), help=f"Log to standard error; also {VARIABLE}.")
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON for each question.")]
 
@@ -62,7 +62,7 @@ def ask(
     json: AsJson = False,
     log_level: LogLevelName = "",
 ) -> None:
-    """Ask one question. In a pipe standard output has the answer and its sources, standard error the steps."""
+    """Ask one question. In a pipe standard output gets the answer and its sources, standard error the steps."""
     with ending():
         _log_from(log_level)
         if question == "-":
@@ -78,7 +78,7 @@ def ask(
 
 @app.command()
 def tour(rounds: Rounds = None, record: Record = "", json: AsJson = False, log_level: LogLevelName = "") -> None:
-    """Seven questions, one after the other, with the scripted model: which rounds and calls each of them takes."""
+    """Ask seven questions, one after the other, with the scripted model, and show the rounds and calls of each."""
     with ending(), CourseLibrary.open() as library:
         _log_from(log_level)
         assistant = _assistant(library, "", "", rounds, record)
@@ -87,21 +87,21 @@ def tour(rounds: Rounds = None, record: Record = "", json: AsJson = False, log_l
 
 @app.command()
 def serve(
-    port: Annotated[int, typer.Option(metavar="N", help="0 is any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(metavar="N", help="0 takes any free port.")] = 8000,
     model: ModelName = "",
     base_url: BaseUrl = "",
     rounds: Rounds = None,
     record: Record = "",
     log_level: LogLevelName = "",
 ) -> None:
-    """The page, on this machine: http://127.0.0.1:8000/"""
+    """Serve the page on this machine: http://127.0.0.1:8000/"""
     with ending(), CourseLibrary.open() as library:
         set_up_logs(level=chosen_level(log_level, "warning") or "warning")
         try:
             server = import_module("course_assistant.web.server")
         except ImportError as error:
             raise UserError(
-                f"serving the page needs {error.name}, which is not installed: `pip install '.[course]'` brings it"
+                f"serving the page needs {error.name}, which is not installed: run `pip install '.[course]'`"
             ) from None
         assistant = _assistant(library, model, base_url, rounds, record, watched=True)
 
@@ -113,44 +113,46 @@ def serve(
 
 @app.command()
 def embed() -> None:
-    """Make the shipped vectors again, after a course was changed. Needs the embedding model."""
+    """Compute the shipped vectors again, after a course was changed. Needs the embedding model."""
     with ending():
         vectors = write_shipped_vectors()
         typer.echo(f"{SHIPPED_VECTORS.name}: {len(vectors.chunks)} texts and {len(vectors.queries)} queries")
 
 
 def _log_from(given: str) -> None:
-    """Nothing is logged unless somebody asks for it: the screen shows the steps."""
+    """Nothing is logged by default: the screen shows the steps."""
     if level := chosen_level(given, None):
         set_up_logs(level=level)
 
 
 @contextmanager
 def ending() -> Generator[None]:
-    """What ends a command becomes one line and an exit code."""
+    """Turns errors into one line and an exit code."""
     try:
         yield
     except UserError as error:
-        raise _told(error, MISUSED) from None
+        raise _print_error(error, MISUSED) from None
     except UnbrokenError as error:
-        raise _told(error, FAILED) from None
+        raise _print_error(error, FAILED) from None
     except BrokenPipeError:
-        raise  # whoever read has gone; typer ends it quietly
+        raise  # the reader has gone; typer ends quietly
     except OSError as error:
         _drop_output()
-        raise _told(UserError(f"standard output cannot be written to: {error.strerror or error}"), FAILED) from None
+        raise _print_error(
+            UserError(f"standard output cannot be written to: {error.strerror or error}"), FAILED
+        ) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _drop_output() -> None:
-    """What is still kept would be written at the end of the program, fail again, and print a traceback there."""
+    """Drops the buffer: otherwise it would be written at the end of the program, fail again, and print a traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
-def _told(error: UnbrokenError, code: int) -> typer.Exit:
+def _print_error(error: UnbrokenError, code: int) -> typer.Exit:
     typer.echo(f"course_assistant: {clean(' '.join(str(error).split()))}", err=True)
     return typer.Exit(code)
 
@@ -159,7 +161,7 @@ def _assistant(
     library: CourseLibrary, model: str, base_url: str, rounds: int | None, record: str, *, watched: bool = False
 ) -> CourseAssistant:
     if base_url and not model:
-        raise UserError("--base-url is the server of a real model: name one with --model provider:model")
+        raise UserError("--base-url needs a real model: name one with --model provider:model")
     asked: Model = connect(model, base_url=base_url or None) if model else scripted_model(_pace(watched))
     allowed = max_tool_rounds() if rounds is None else rounds
     return CourseAssistant(asked, library, max_tool_rounds=allowed, record=record or None)
@@ -182,6 +184,6 @@ async def ask_all(questions: Iterable[str], assistant: CourseAssistant, screen: 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Where standard output has no letters for Chinese, their numbers will do.
+    # If standard output has no Chinese characters, their numbers are printed.
     cast("TextIOWrapper[Any]", sys.stdout).reconfigure(errors="backslashreplace")
     app(prog_name="python -m course_assistant")

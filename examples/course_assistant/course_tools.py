@@ -1,5 +1,5 @@
-"""The two tools that the model has: search in the course texts, and the outline of a course. Beside the text for the
-model they give the sources of it for the assistant (`ToolOutput`)."""
+"""The two tools of the model: search in the course texts, and the outline of a course. Besides the text for the model
+they return its sources for the assistant (`ToolOutput`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CourseTitle = Annotated[str, Field(description="The course; a part of its title 
 
 
 def course_tools(library: CourseLibrary) -> list[Tool]:
-    """Both only read, so calls of one answer run side by side, as soon as they are written."""
+    """Both only read, so the calls of one answer run in parallel, as soon as they are written."""
 
     @tool(effect="read")
     async def search_course_content(
@@ -55,7 +55,7 @@ def course_tools(library: CourseLibrary) -> list[Tool]:
 
 
 def _hit(chunk: Chunk) -> str:
-    """Every line of the text is marked as such: no text can pass for the head of another hit."""
+    """Every line of the text is marked, so that no text can imitate the head of another hit."""
     return "\n".join([f"[{chunk.place}]", *(f"> {line}" for line in chunk.text.splitlines())])
 
 

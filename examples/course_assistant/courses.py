@@ -11,8 +11,8 @@
 
     Paragraphs of text, with empty lines between them.
 
-`Course` comes first, the other fields of the head in any order; `Instructor` and `中文` may be missing. Lessons are
-numbered upwards, each with its own link. What does not fit is an error that names file and line.
+`Course` comes first, the other fields of the head in any order; `Instructor` and `中文` are optional. Lessons are
+numbered in ascending order, each with its own link. Anything else is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unbroken import UserError
 
 SHIPPED = Path(__file__).parent / "courses"
 MOST_DIGITS = 4
-"""Of the number of a lesson."""
+"""The most digits of a lesson's number."""
 
 _FIELD = re.compile(r"(Course|Link|Instructor|Prerequisites|中文)\s*[:：]\s*(.*)")
 _LESSON = re.compile(r"Lesson (\d+)\s*[:：]\s*(.*)")
@@ -56,7 +56,7 @@ class Course:
 
 
 def read_courses(folder: Path = SHIPPED) -> tuple[Course, ...]:
-    """Every `*.txt` of the folder, by file name."""
+    """Reads every `*.txt` file of the folder, ordered by name."""
     files = sorted(folder.glob("*.txt"))
     if not files:
         raise UserError(f"there are no courses in {str(folder)!r}: put text files (*.txt) there; {_FORM}")
@@ -64,13 +64,13 @@ def read_courses(folder: Path = SHIPPED) -> tuple[Course, ...]:
     for place, course in enumerate(courses):
         twin = next((n for n, other in enumerate(courses[:place]) if other.title == course.title), None)
         if twin is not None:
-            raise UserError(f"{files[place].name}: {files[twin].name} is called {course.title!r} too: rename one")
+            raise UserError(f"{files[place].name}: {files[twin].name} has the title {course.title!r} too: rename one")
     return tuple(courses)
 
 
 def read_course(file: Path) -> Course:
     try:
-        # Some editors write this mark in front of UTF-8.
+        # Some editors write a byte order mark before UTF-8.
         text = file.read_bytes().removeprefix(BOM_UTF8).decode("utf-8")
     except OSError as error:
         raise UserError(f"{file.name}: the course file cannot be read: {error.strerror}") from None
@@ -84,14 +84,14 @@ def parse_course(text: str, name: str) -> Course:
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     starts = [at for at, (_, line) in enumerate(lines) if _LESSON.fullmatch(line)]
     if not starts:
-        raise _wrong(name, len(lines), "the file ends and there was no lesson")
+        raise _wrong(name, len(lines), "the file ends without a lesson")
     head = _head(lines[: starts[0]], name)
     lessons: list[Lesson] = []
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         lesson = _lesson(lines[start:end], name)
         if lessons and lesson.number <= lessons[-1].number:
             wanted = f"lesson {lesson.number} comes after lesson {lessons[-1].number}"
-            raise _wrong(name, lines[start][0], f"{wanted}: number lessons upwards")
+            raise _wrong(name, lines[start][0], f"{wanted}: number lessons in ascending order")
         lessons.append(lesson)
     return Course(*head, tuple(lessons))
 
@@ -103,9 +103,9 @@ def _head(lines: Sequence[tuple[int, str]], name: str) -> tuple[str, str, str, s
             continue
         field = _FIELD.fullmatch(line)
         if field is None:
-            raise _wrong(name, number, f"{line[:60]!r} is no field of the head")
+            raise _wrong(name, number, f"{line[:60]!r} is not a field of the head")
         if field[1] in fields:
-            raise _wrong(name, number, f"`{field[1]}` is there twice")
+            raise _wrong(name, number, f"`{field[1]}` appears twice")
         if not fields and field[1] != "Course":
             raise _wrong(name, number, f"`{field[1]}` comes before `Course`")
         fields[field[1]] = field[2]
@@ -126,7 +126,7 @@ def _lesson(lines: Sequence[tuple[int, str]], name: str) -> Lesson:
     found = _LESSON.fullmatch(title)
     assert found is not None
     if len(found[1]) > MOST_DIGITS:
-        raise _wrong(name, first, f"the number of a lesson has at most {MOST_DIGITS} digits, not {len(found[1])}")
+        raise _wrong(name, first, f"the number of a lesson may have at most {MOST_DIGITS} digits, not {len(found[1])}")
     if not found[2]:
         raise _wrong(name, first, f"lesson {found[1]} has no title")
     link = _FIELD.fullmatch(lines[1][1]) if len(lines) > 1 else None

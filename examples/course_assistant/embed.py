@@ -1,4 +1,4 @@
-"""Makes the vectors that are shipped: of every chunk, and of what the tours search for."""
+"""Computes the vectors that are shipped: for every chunk, and for the queries of the tours."""
 
 from __future__ import annotations
 

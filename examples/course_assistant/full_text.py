@@ -1,4 +1,4 @@
-"""Full-text search over chunks: SQLite's FTS5, which Python has with it. Used where vectors cannot be, and for
+"""Full-text search over chunks with SQLite's FTS5, which is part of Python. Used if vectors are not available, and for
 Chinese, which the embedding model does not know. Chinese has no spaces, so it is indexed by pairs of characters."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_chinese(text: str) -> bool:
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text; of Chinese, every pair of characters that stand together."""
+    """The words of a text; for Chinese, every pair of adjacent characters."""
     found: list[str] = []
     for run in _RUN.findall(text.casefold()):
         if is_chinese(run) and len(run) > 1:
@@ -40,16 +40,16 @@ def terms(text: str) -> list[str]:
     return found
 
 
-def own_terms(text: str) -> list[str]:
-    """The words that say what is looked for, each of them once."""
+def key_terms(text: str) -> list[str]:
+    """The words that describe what is searched, without filler words and duplicates."""
     return [term for term in dict.fromkeys(terms(text)) if term not in SAYS_NOTHING]
 
 
 class FullTextIndex:
-    """`search` gives the numbers of chunks, the best first."""
+    """`search` returns the numbers of chunks, the best first."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
-        # Whoever opened it: the agent's tools may run on the loop of another thread.
+        # Usable from other threads: the agent's tools may run on the loop of another thread.
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._turn = Lock()
         self._database.execute(
@@ -64,7 +64,7 @@ class FullTextIndex:
         )
 
     def search(self, query: str, course: str | None, lesson: int | None, limit: int) -> list[int]:
-        wanted = own_terms(query)
+        wanted = key_terms(query)
         if not wanted:
             return []
         with self._turn:

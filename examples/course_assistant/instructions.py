@@ -1,5 +1,5 @@
-"""What the model is told: what it is for, which courses there are, and how to spend its rounds, in the language of the
-question. The number of rounds is the real one."""
+"""The instructions for the model: its task, the courses, and how to use its rounds, in the language of the question.
+They contain the real number of rounds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _EXAMPLES: dict[Language, str] = {
 
 
 def language_of(question: str) -> Language:
-    """Of its words, not of a name or a term in it. A text with kana is Japanese."""
+    """The language of the question's words; names and terms in it do not count. A text with kana is Japanese."""
     chinese, kana, words = (len(pattern.findall(question)) for pattern in (_CHINESE_LETTER, _KANA, _LATIN_WORD))
     return "zh" if chinese and chinese >= words and not kana else "en"
 

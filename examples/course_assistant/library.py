@@ -1,5 +1,5 @@
-"""`CourseLibrary`: the courses, and search in them. It decides how is searched: by vectors where there are some for
-the texts and for the query, else by full text; `note` says so in words for people."""
+"""`CourseLibrary`: the courses, and search in them. It searches by vectors if there are some for the texts and the
+query, otherwise by full text; `note` explains which."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from course_assistant import embedding
 from course_assistant.chunks import Chunk, chunks_of
 from course_assistant.courses import SHIPPED, Course, read_courses
-from course_assistant.full_text import FullTextIndex, is_chinese, own_terms
+from course_assistant.full_text import FullTextIndex, is_chinese, key_terms
 from course_assistant.matching import find_course
 from course_assistant.vectors import MAKE_AGAIN, SHIPPED_VECTORS, Vectors, read_vectors
 from unbroken import UserError
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from course_assistant.vector_index import VectorIndex
 
 MOST_HITS = 5
-_INSTEAD = "Full-text search is used in place of vectors"
+_INSTEAD = "Full-text search is used instead of vectors"
 
 
 class CourseLibrary:
-    """`CourseLibrary.open()` has the courses of this folder. `search` may be called from any event loop,
-    also from several at once."""
+    """`CourseLibrary.open()` has the courses of this folder. `search` may be called from any event loop, also from
+    several at once."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class CourseLibrary:
         self.courses = tuple(courses)
         self.chunks = tuple(chunks)
         self.note = note
-        """Empty if all is searched by vectors; else one sentence that says what is not, why, and the way out."""
+        """Empty if everything is searched by vectors; else one sentence that explains what is not, why, and how to
+        change it."""
         self._nearby = nearby
         self._full_text = FullTextIndex(chunks)
 
@@ -48,7 +49,7 @@ class CourseLibrary:
         courses = read_courses(folder)
         chunks = chunks_of(courses)
         if full_text_only:
-            return cls(courses, chunks, None, f"{_INSTEAD}, as was asked for.")
+            return cls(courses, chunks, None, f"{_INSTEAD}, as requested.")
         nearby, note = _open_vectors(chunks, vectors)
         return cls(courses, chunks, nearby, note)
 
@@ -60,22 +61,22 @@ class CourseLibrary:
         return find_course(name, self.courses)
 
     def has_lesson(self, number: int, course: Course | None = None) -> bool:
-        """In this course, or in any."""
+        """Whether this course, or any course, has the lesson."""
         return any(_is_in(chunk, course, number) for chunk in self.chunks)
 
     async def search(
         self, query: str, course: Course | None = None, lesson: int | None = None, limit: int = MOST_HITS
     ) -> list[Chunk]:
-        """The chunks that fit best, the best first. Who asks what a lesson covers gets the lesson itself."""
+        """The best matching chunks, the best first. A query for what a lesson covers returns the lesson itself."""
         if lesson is not None and not self.has_lesson(lesson, course):
-            return []  # models write numbers that no database has room for
-        if lesson is not None and all(term.isdigit() for term in own_terms(query)):
+            return []  # models may write numbers that do not fit into a database
+        if lesson is not None and all(term.isdigit() for term in key_terms(query)):
             return [chunk for chunk in self.chunks if _is_in(chunk, course, lesson)][:limit]
         title = course.title if course else None
         if self._nearby is not None:
             index, vectors = self._nearby
             vector = vectors.of_query(query)
-            # The model knows English only: its vectors of Chinese texts lie anywhere.
+            # The embedding model knows only English: its vectors of Chinese texts are meaningless.
             if vector is None and not is_chinese(query) and embedding.is_installed():
                 vector = await asyncio.to_thread(embedding.embed, query)
             if vector is not None:
@@ -105,12 +106,12 @@ def _open_vectors(chunks: Sequence[Chunk], file: Path) -> tuple[tuple[VectorInde
         index = import_module("course_assistant.vector_index")
     except ImportError as error:
         missing = error.name or "apsw"
-        return None, f"{_INSTEAD}, because {missing} is not installed: `pip install apsw sqlite-vec` brings them."
+        return None, f"{_INSTEAD}, because {missing} is not installed: run `pip install apsw sqlite-vec`."
     try:
         vectors = read_vectors(file)
         strange = vectors.lacks(chunks)
         if strange is not None:
-            why = f"{file.name} has no vector for a text of {strange.place!r}, which was changed since"
+            why = f"{file.name} has no vector for a text of {strange.place!r}, which has been changed"
             raise UserError(f"{why}; {MAKE_AGAIN}")
         opened = index.VectorIndex(chunks, vectors.chunks)
     except UserError as error:

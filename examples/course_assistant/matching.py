@@ -1,5 +1,5 @@
-"""Which course is meant: a name as people and models write it (`mcp`, `computr use`, `MCP课程`, a part of the title)
-against the titles that there are. Nothing is guessed when nothing fits."""
+"""Finds the course that a name means. People write `mcp`, `computr use`, `MCP课程`, or a part of the title. If
+nothing matches, nothing is guessed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _FILLER = re.compile(r"\b(the|a|an|course|courses|class|on|about|of)\b|课程|�
 _WORD = re.compile(r"[a-z0-9+#]+|[\u3400-\u9fff]+")
 
 LONGEST_NAME = 200
-"""Characters of a name that count: a model that repeats itself must not keep everybody waiting."""
+"""Characters of a name that are compared: a model that repeats itself must not slow down the search."""
 NEAR_ENOUGH = 0.78
-"""Of two words that are the same but for a slip: `computr` and `computer` have 0.93, `cooking` and `coding` 0.77."""
+"""The similarity of two words that differ by a typo: `computr` and `computer` have 0.93, `cooking` and `coding`
+0.77."""
 
 
 def find_course(name: str, courses: Sequence[Course]) -> Course | None:
-    """The course whose title has most of the words; None if it does not have at least half of them."""
+    """The course whose title contains most of the words; None if it does not contain at least half of them."""
     exact = next((course for course in courses if course.title.casefold() == name.strip().casefold()), None)
     if exact is not None:
         return exact
@@ -36,7 +37,8 @@ def _words(text: str) -> list[str]:
 
 
 def _score(wanted: Sequence[str], title: Sequence[str], chinese: str) -> float:
-    """How much of what is wanted the title has; the nearer its beginning the better, where two have as much."""
+    """How much of the wanted words the title contains; if two titles are equal, matches near the beginning are
+    better."""
     found = [_likeness(word, title, chinese) for word in wanted]
     early = 0.01 if title and _likeness(title[0], wanted, "") else 0.0
     return sum(found) / len(wanted) + early
@@ -45,7 +47,7 @@ def _score(wanted: Sequence[str], title: Sequence[str], chinese: str) -> float:
 def _likeness(word: str, words: Sequence[str], chinese: str) -> float:
     if word in words or (chinese and not word.isascii() and word in chinese):
         return 1.0
-    if len(word) < 4:  # of short words a slip makes other words
+    if len(word) < 4:  # a typo turns short words into other words
         return 0.0
     if any(other.startswith(word) for other in words):
         return 0.9

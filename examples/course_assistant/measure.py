@@ -1,8 +1,8 @@
-"""What one and two rounds cost: `python -m course_assistant.measure DIR` asks the three example questions with a
-budget of two rounds and of one, records each run in DIR, and prints a table from the recordings.
+"""Measures what one and two rounds cost: `python -m course_assistant.measure DIR` asks the three example questions with
+a budget of two rounds and of one, records each run in DIR, and prints a table from the recordings.
 
-The seconds are played, not measured: the scripted model takes 0.8 s for each request and a search 0.2 s, on virtual
-time, so that the table shows what the rounds make of them. Tokens are estimated from the texts that were really sent.
+The seconds are simulated, not measured: on virtual time, the scripted model takes 0.8 s for each request and a search
+0.2 s, so the table shows the effect of the rounds. Tokens are estimated from the texts that were really sent.
 """
 
 from __future__ import annotations

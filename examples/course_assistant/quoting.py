@@ -1,5 +1,5 @@
-"""What the tools' results say, read back from their text: the scripted model answers with nothing but this. A real
-model reads the same text and needs none of it."""
+"""Reads the results of the tools back from their text: the scripted model answers only with quotations from them. A
+real model reads the same text and does not need this module."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_assistant.full_text import is_chinese, own_terms, terms
+from course_assistant.full_text import is_chinese, key_terms, terms
 
 _HEAD = re.compile(r"\[(.+)\]")
 _QUOTED = "> "
 _BETWEEN = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])(?![。！？])\s*")
 _LESSON_LINE = re.compile(r"^(\d+)\. (.+)$", re.M)
 _STEM = 5
-"""Letters after which words count as the same: `scaled` and `scale`."""
+"""Words with the same first letters up to this number count as equal: `scaled` and `scale`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Hit:
 
     @property
     def part(self) -> str:
-        """`Lesson 3`, or the title if it is about the course as a whole."""
+        """`Lesson 3`, or the title if it is about the course in general."""
         return self.place.rpartition(" - ")[2]
 
 
 def hits(result: str) -> list[Hit]:
-    """Of a search; a result that found nothing has none."""
+    """The hits of a search; empty if nothing was found."""
     found: list[Hit] = []
     for line in result.split("\n"):
         if head := _HEAD.fullmatch(line):
@@ -45,13 +45,13 @@ def hits(result: str) -> list[Hit]:
 
 
 def sentences(text: str, count: int, about: str = "", chinese: bool = False) -> str:
-    """A few sentences in one language (of any, if it has none in that one): from that on which has most of the words
-    that are asked `about`, else from the first."""
+    """A few sentences in one language (any language, if there are none in that one). They begin with the sentence that
+    contains most of the words in `about`, or with the first."""
     lines = [line for line in text.splitlines() if is_chinese(line) == chinese] or text.splitlines()
     found = list(_sentences("\n".join(lines)))
     if not found:
-        return text  # nothing but marks
-    wanted = {term[:_STEM] for term in own_terms(about)}
+        return text  # nothing but punctuation
+    wanted = {term[:_STEM] for term in key_terms(about)}
     best = max(range(len(found)), key=lambda at: (len(wanted.intersection(_stems(found[at]))), -at))
     return ("" if chinese else " ").join(found[best : best + count])
 
@@ -61,13 +61,13 @@ def _stems(text: str) -> set[str]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """A sentence ends at the end of its line, too."""
+    """A sentence also ends at the end of its line."""
     for line in text.splitlines():
         yield from filter(None, map(str.strip, _BETWEEN.split(line)))
 
 
 def field(outline: str, name: str) -> str:
-    """Of an outline, or of the text about a course: what stands behind `name:`."""
+    """The text after `name:` in an outline, or in the text about a course."""
     found = re.search(rf"^{name}: (.+)$", outline, re.M)
     return found[1] if found else ""
 

@@ -1,5 +1,5 @@
-"""How a question and its answer are shown: on a terminal as it happens, in a pipe the answer alone with the steps on
-standard error, or as one line of JSON."""
+"""Shows a question and its answer: on a terminal as it happens, in a pipe the answer on standard output and the steps
+on standard error, or as one line of JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unbroken.events import RequestRetried
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SUBTITLE = re.compile(r":.*?(?= - Lesson \d+$|$)")
-NO_MORE_CALLS = "nothing can be called any more: the answer"
+NO_MORE_CALLS = "no more tool calls: the model has to answer"
 
 
 class Screen(Protocol):
@@ -29,7 +29,7 @@ class Screen(Protocol):
     def show(self, step: Event | Answered) -> None: ...
 
     def close(self) -> None:
-        """Whatever happened: nothing is left half drawn."""
+        """Called at the end, whatever happened, so that nothing is left half drawn."""
         ...
 
 
@@ -40,7 +40,7 @@ def find_screen(as_json: bool) -> Screen:
 
 
 def clean(text: str) -> str:
-    """Without the characters that move a terminal's cursor, or turn the direction of writing."""
+    """Removes characters that move a terminal's cursor or change the writing direction."""
     return _CONTROL.sub("", text)
 
 
@@ -92,7 +92,7 @@ class TerminalScreen:
                 self._say(step.text)
             case RequestRetried():
                 self.close()
-                self._console.print(f"  [yellow]asked again[/] {escape(clean(step.reason))}")
+                self._console.print(f"  [yellow]retried[/] {escape(clean(step.reason))}")
             case CallStarted():
                 self.close()
                 call = escape(call_in_words(step.name, step.arguments))
@@ -126,7 +126,7 @@ class TerminalScreen:
 
 
 class PlainScreen:
-    """Nothing of a second answer that replaces a broken one is said twice: the text is printed when it is whole."""
+    """The text is printed when it is complete, so that a retry that replaces a broken answer prints nothing twice."""
 
     def ask(self, question: str) -> None:
         self._step(f"question: {clean(question)}")
@@ -136,7 +136,7 @@ class PlainScreen:
             case RequestSent(final=True):
                 self._step(f"  {NO_MORE_CALLS}")
             case RequestRetried():
-                self._step(f"  asked again: {clean(step.reason)}")
+                self._step(f"  retried: {clean(step.reason)}")
             case CallStarted():
                 self._step(f"  round {step.turn + 1}: {call_in_words(step.name, step.arguments)}")
             case CallFinished():

@@ -1,5 +1,5 @@
-"""Sessions: one conversation each, found by its id, as many as there is room for. A session answers one question at a
-time; a second one waits for its turn."""
+"""Sessions: one conversation each, found by its id, up to a limit. A session answers one question at a time; a second
+question waits for its turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from unbroken import Agent, Conversation, User
 MOST_SESSIONS = 500
 MOST_QUESTIONS = 20
 KEPT_QUESTIONS = 10
-"""When there are more than that, so many stay: a model reads only so much, and each question pays for all before it."""
+"""If there are more questions than that, so many are kept: a model's context is limited, and each question pays for the
+history."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,10 +22,10 @@ class Session:
     id: str
     conversation: Conversation
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a question is answered."""
+    """Held while a question is being answered."""
 
     def forget_the_oldest(self) -> None:
-        """Many questions at once, so that the beginning of the history, which providers keep in their caches, seldom
+        """Removes many questions at once, so that the beginning of the history, which providers cache, seldom
         changes."""
         chat = self.conversation
         questions = [at for at, message in enumerate(chat.messages) if isinstance(message, User)]
@@ -33,8 +34,8 @@ class Session:
 
 
 class Sessions:
-    """The one that was unused for longest goes when there are too many. A question that is being answered in it is
-    answered to its end; only nobody finds it again."""
+    """If there are too many, the session that was unused for longest is removed. A question that is being answered in
+    it is still answered, but the session cannot be found any more."""
 
     def __init__(self, agent: Agent, most: int = MOST_SESSIONS) -> None:
         self._agent = agent
@@ -52,7 +53,7 @@ class Sessions:
         return session
 
     def apart(self) -> Session:
-        """For a single question: it is not kept."""
+        """A session for a single question, which is not kept."""
         return Session(secrets.token_hex(8), Conversation(self._agent))
 
     def find(self, id: str) -> Session | None:

@@ -1,4 +1,4 @@
-"""Where an answer comes from: sources with links, in the order of their first use, each of them once."""
+"""The sources of an answer, with links, in the order of their first use, without duplicates."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Source:
     title: str
-    """As in `MCP: Build Tool Servers for Language Models - Lesson 2`."""
+    """For example `MCP: Build Tool Servers for Language Models - Lesson 2`."""
     link: str
 
 
-def once_each(sources: Iterable[Source]) -> tuple[Source, ...]:
-    """Without doubles: two sources are the same if title and link are."""
+def unique(sources: Iterable[Source]) -> tuple[Source, ...]:
+    """Removes duplicates: two sources are the same if title and link are equal."""
     return tuple(dict.fromkeys(sources))

@@ -1,5 +1,5 @@
 """The tours: seven questions with the calls that a good model makes for them, and `scripted_model`, which plays them
-without a key. What it calls is written down here; what it answers is quoted from what the tools really returned. Any
+without a key. The calls are written down here; the answers are quoted from what the tools really returned. For any
 other question it searches once."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from course_assistant.full_text import is_chinese, own_terms, terms
+from course_assistant.full_text import is_chinese, key_terms, terms
 from course_assistant.instructions import language_of
 from course_assistant.quoting import field, hits, lesson_titles, sentences
 from course_assistant.vectors import plain
@@ -18,7 +18,8 @@ from unbroken.testing import Answer, Call, Say
 
 Arguments = Mapping[str, str | int]
 Read = Callable[[Sequence[str]], str]
-"""Makes an answer of the results, in call order; there are fewer than the tour wants if the rounds ran out."""
+"""Builds an answer from the results, in call order. There are fewer results than calls in the tour if the rounds ran
+out."""
 
 SEARCH, OUTLINE = "search_course_content", "get_course_outline"
 UNFINISHED = "I could not look up the rest of the question within the rounds that I had."
@@ -30,7 +31,7 @@ NOTHING_FOUND_ZH = "课程材料中没有找到相关内容。"
 class Tour:
     question: str
     rounds: tuple[tuple[tuple[str, Arguments], ...], ...]
-    """What is called, round by round."""
+    """The calls, round by round."""
     read: Read
     shows: str
     also: str = ""
@@ -58,21 +59,21 @@ def _outline(results: Sequence[str]) -> str:
 
 
 def _each_lesson(results: Sequence[str]) -> str:
-    told = [f"**{found[0].place}**: {sentences(found[0].text, 2)}" for found in map(hits, results) if found]
-    return "\n\n".join(told) or NOTHING_FOUND
+    lines = [f"**{found[0].place}**: {sentences(found[0].text, 2)}" for found in map(hits, results) if found]
+    return "\n\n".join(lines) or NOTHING_FOUND
 
 
 def _compare(results: Sequence[str]) -> str:
     sides = [found for found in map(hits, results) if found]
-    told = [
+    lines = [
         f"**{found[0].course}** ({found[0].part}): {sentences(found[0].text, 2, 'prompt caching')}" for found in sides
     ]
-    return "\n\n".join(told) or NOTHING_FOUND
+    return "\n\n".join(lines) or NOTHING_FOUND
 
 
 def _in_both(results: Sequence[str]) -> str:
     titles = [[title for _, title in lesson_titles(result)] for result in results]
-    words = [set(own_terms(" ".join(each))) for each in titles]
+    words = [set(key_terms(" ".join(each))) for each in titles]
     shared = set[str].intersection(*words)
     lines = [f"- {field(result, 'Course')}: {'; '.join(each)}" for result, each in zip(results, titles, strict=True)]
     first = " ".join(word for word in terms(" ".join(titles[0])) if word in shared)
@@ -146,7 +147,7 @@ TOUR_QUERIES = tuple(
         | {tour.question for tour in TOURS}
     )
 )
-"""What the tours search for: their vectors are shipped."""
+"""The queries of the tours; their vectors are shipped."""
 
 _BY_QUESTION = {plain(words): tour for tour in TOURS for words in (tour.question, tour.also) if words}
 _LESSON = re.compile(r"lesson (\d+)|第\s*(\d+)\s*课", re.I)
@@ -157,19 +158,19 @@ def find_tour(question: str) -> Tour | None:
 
 
 def scripted_model(pace: float = 0.0, *, thinks: float = 0.0) -> ScriptedModel:
-    """The model without a key. It speaks `pace` seconds a word, after `thinks` seconds for each request."""
+    """The model without a key. It writes a word every `pace` seconds, after `thinks` seconds for each request."""
     return ScriptedModel(script(pace, thinks=thinks), name="scripted:course-tours", recover=False, keep=1)
 
 
 def script(pace: float = 0.0, *, thinks: float = 0.0) -> Callable[[Request], Answer]:
-    """What it plays; `unbroken.testing.serve` plays it over HTTP."""
+    """The script of the model; `unbroken.testing.serve` can play it over HTTP."""
 
     def answer(request: Request) -> Answer:
         said = next_words(request)
         if not isinstance(said, str):
             first, *others = said
             return [Call(first[0], first[1], after=thinks), *(Call(name, given) for name, given in others)]
-        # Chinese has no spaces, so it is cut by length.
+        # Chinese has no spaces, so it is split by length.
         chunks = len(said) // 4 + 1 if is_chinese(said) else 0
         return Say(said, chunks=chunks, after=thinks, over=pace * (chunks or len(said.split())))
 
@@ -177,9 +178,9 @@ def script(pace: float = 0.0, *, thinks: float = 0.0) -> Callable[[Request], Ans
 
 
 def next_words(request: Request) -> str | Sequence[tuple[str, Arguments]]:
-    """What comes next in this conversation: an answer, or calls."""
-    before, question, results = _where_it_stands(request.messages)
-    # Not every wire says which results are errors; then their text does.
+    """The next response in this conversation: an answer, or calls."""
+    before, question, results = _state_of(request.messages)
+    # Not every wire marks results as errors; then their text shows it.
     failed = [result.text for result in results if result.error or result.text.startswith("Error: ")]
     if failed:
         return f"I could not look this up: {failed[0].removeprefix('Error: ')}"
@@ -196,14 +197,14 @@ def next_words(request: Request) -> str | Sequence[tuple[str, Arguments]]:
 
 
 def _so_far(results: Sequence[ToolResult]) -> str:
-    """The rounds have run out before the tour has."""
+    """The answer if the rounds ran out before the tour ended."""
     texts = [result.text for result in results]
-    told = [_outline([text]) if lesson_titles(text) else _explain([text]) for text in texts]
-    return "\n\n".join([*told, UNFINISHED])
+    lines = [_outline([text]) if lesson_titles(text) else _explain([text]) for text in texts]
+    return "\n\n".join([*lines, UNFINISHED])
 
 
-def _where_it_stands(messages: Sequence[Message]) -> tuple[str, str, list[ToolResult]]:
-    """The question before, the last one, and the results that came since."""
+def _state_of(messages: Sequence[Message]) -> tuple[str, str, list[ToolResult]]:
+    """The previous question, the last question, and the results since then."""
     questions = [at for at, message in enumerate(messages) if isinstance(message, User)]
     asked = [messages[at] for at in questions[-2:]]
     texts = [message.text for message in asked if isinstance(message, User)]
@@ -213,8 +214,8 @@ def _where_it_stands(messages: Sequence[Message]) -> tuple[str, str, list[ToolRe
 
 
 def _search_for(question: str, before: str) -> Arguments:
-    """A question without words of its own (`Tell me more`) means the one before it."""
-    own = [term for term in own_terms(question) if not term.isdigit()]
+    """A question without key terms (`Tell me more`) refers to the previous one."""
+    own = [term for term in key_terms(question) if not term.isdigit()]
     query = question if own or not before else before
     lesson = _LESSON.search(question)
     return {"query": query} if lesson is None else {"query": query, "lesson_number": int(lesson[1] or lesson[2])}

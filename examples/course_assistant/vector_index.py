@@ -1,5 +1,5 @@
 """The vector store: sqlite-vec in SQLite, through apsw, because Python's own `sqlite3` often cannot load extensions.
-Both are extras: importing this file fails where they are absent, and `library` then does without."""
+Both are optional extras: if they are missing, importing this file fails, and `library` does without."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from course_assistant.vectors import DIMENSIONS
 from unbroken import UserError
 
 FARTHEST = 0.76
-"""Cosine distance. Beyond it a text has nothing to do with the question: the nearest is not always near. In these
-courses good hits have up to 0.75 (`how to reduce token cost`), letters without sense 0.77, the weather in Rome 0.93."""
+"""Cosine distance. A text beyond it is not related to the question: even the nearest text may be far away. In these
+courses good hits have up to 0.75 (`how to reduce token cost`), random letters 0.77, the weather in Rome 0.93."""
 NO_LESSON = -1
 
 
 class VectorIndex:
-    """`search` gives the numbers of chunks, the nearest first. Vectors are bytes, one for each dimension."""
+    """`search` returns the numbers of chunks, the nearest first. Vectors are bytes, one for each dimension."""
 
     def __init__(self, chunks: Sequence[Chunk], vectors: Mapping[str, bytes]) -> None:
         self._database: Any = apsw.Connection(":memory:")  # its types are partly unknown
         self._turn = Lock()
-        """Two threads at once are refused by apsw."""
+        """apsw refuses access from two threads at once."""
         try:
             self._database.enable_load_extension(True)
             self._database.load_extension(sqlite_vec.loadable_path())

@@ -1,6 +1,6 @@
-"""The vectors that are shipped: one for each chunk, and one for each query of the tour, so that the tour runs through
-the vector store without the embedding model. They stand in a JSON file under the digest of their text, eight bits for
-each number; `python -m course_assistant embed` writes it."""
+"""The vectors that are shipped: one for each chunk, and one for each query of the tour, so that the tour uses the
+vector store without the embedding model. They are in a JSON file, by the digest of their text, with eight bits per
+number; `python -m course_assistant embed` writes it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from unbroken import UserError
 
 SHIPPED_VECTORS = Path(__file__).parent / "vectors.json"
 MODEL = "all-MiniLM-L6-v2"
-"""Vectors of another one lie elsewhere."""
+"""Vectors of another model cannot be compared with these."""
 DIMENSIONS = 384
-MAKE_AGAIN = "make it again with `python -m course_assistant embed`"
+MAKE_AGAIN = "create it again with `python -m course_assistant embed`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Vectors:
         return self.queries.get(digest(plain(query)))
 
     def lacks(self, chunks: Iterable[Chunk]) -> Chunk | None:
-        """A chunk whose text has no vector here: it is new, or was changed since."""
+        """A chunk whose text has no vector here because it is new or was changed; None if there is none."""
         return next((chunk for chunk in chunks if chunk.digest not in self.chunks), None)
 
 
@@ -40,7 +40,7 @@ def plain(query: str) -> str:
 
 
 def to_bytes(vector: Sequence[float]) -> bytes:
-    """A vector of length 1 in whole numbers from -127 to 127. Its angles, and only they count, stay as they were."""
+    """A vector of length 1 as integers from -127 to 127. The angles, which alone matter, are preserved."""
     scale = 127 / (max(abs(number) for number in vector) or 1.0)
     return bytes(round(number * scale) & 0xFF for number in vector)
 
@@ -53,7 +53,7 @@ def read_vectors(file: Path = SHIPPED_VECTORS) -> Vectors:
     except OSError as error:
         raise UserError(f"{file.name}: the vectors cannot be read ({error.strerror}); {MAKE_AGAIN}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
-        raise UserError(f"{file.name}: this is no file of vectors; {MAKE_AGAIN}") from None
+        raise UserError(f"{file.name}: this is not a file of vectors; {MAKE_AGAIN}") from None
     if model != MODEL:
         raise UserError(f"{file.name}: its vectors are of {str(model)[:60]!r} and not of {MODEL!r}; {MAKE_AGAIN}")
     return vectors
@@ -65,7 +65,7 @@ def write_vectors(file: Path, vectors: Vectors) -> None:
         file.write_text(json.dumps(saved, indent=0) + "\n", "utf-8")
     except OSError as error:
         raise UserError(
-            f"{file.name}: the vectors cannot be written ({error.strerror}); mend that, then try again"
+            f"{file.name}: the vectors cannot be written ({error.strerror}); fix that, then try again"
         ) from None
 
 

@@ -102,7 +102,7 @@ def test_over_a_bad_line_nothing_is_shown_twice_and_the_restart_is_marked() -> N
         answer = await wish(tab, "make it night and tell everyone")
         assert answer.count("Let it be night.") == 1
         assert answer.count("Everybody knows.") == 1
-        assert "and is asked for again" in answer
+        assert "and is retried" in answer
         assert answer.endswith("answered after a restart")
         assert "night" in await text_of(tab, "#clock")
         assert len(await tab.run("[...document.querySelectorAll('#log li')].map((line) => line.innerText)")) == 2
@@ -156,7 +156,7 @@ def test_arguments_of_any_shape_and_a_limit_are_shown_in_words() -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         answer = await wish(tab, "give me a diamond")
         assert 'give item={"a":[2,null]}' in answer
-        assert answer.endswith("not granted to the end: round_limit")
+        assert answer.endswith("not completed: round_limit")
 
     in_browser(act, model)
 
@@ -167,7 +167,7 @@ def test_a_connection_that_comes_back_says_what_is_gone() -> None:
         await tab.run("socket.close()")
         await tab.until("document.querySelector('.again') !== null")
         assert await text_of(tab, ".again") == (
-            "Connected again, as player2: what was said above is no longer known, and what player1 had is gone."
+            "Reconnected as player2: the conversation above is forgotten, and the items of player1 are gone."
         )
         await type_wish(tab, "what do I have?")
         await tab.until("document.querySelector('.answer:last-child')?.innerText.endsWith('You have nothing.')")

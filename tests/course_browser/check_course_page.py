@@ -157,7 +157,7 @@ def test_an_answer_that_broke_off_is_shown_once_in_its_second_wording() -> None:
         await ask(tab, "What is MCP?", 1)
         assert await texts(tab, ".prose p") == ["MCP is a protocol."]
         assert await texts(tab, ".call") != []
-        assert "asked again" in " ".join(await texts(tab, ".steps .event"))
+        assert "retried" in " ".join(await texts(tab, ".steps .event"))
 
     model = ScriptedModel(SEARCH, [Say("I think that"), Break()], "MCP is a protocol.")
     in_browser(RetryingModel(model), act)
@@ -246,7 +246,7 @@ def test_nothing_is_wider_than_the_window(width: int) -> None:
             await tab.press("Escape")
         assert await tab.run("find('courses').checkVisibility()") == (width > 832)
 
-    in_browser(scripted_model(), act, note="Full-text search is used in place of vectors.", width=width)
+    in_browser(scripted_model(), act, note="Full-text search is used instead of vectors.", width=width)
 
 
 def test_dark_and_light_follow_the_system_and_the_button_changes_them() -> None:

@@ -47,7 +47,7 @@ def test_a_broken_line_is_heard_of_and_the_words_that_count_are_said_once() -> N
     code, words, aside = call("say", "give me a diamond", "--faults", "reset", "--reworded", "--pace", "0")
     assert code == 0
     assert words.count("One moment") == 1
-    assert "asking again" in aside
+    assert "retrying" in aside
     assert "answered after a restart" in aside
 
 
@@ -68,7 +68,7 @@ def test_a_wish_that_a_limit_ends_is_no_success(monkeypatch: pytest.MonkeyPatch)
     with serve(lambda request: Call("say", text=str(len(request.messages)))) as server:
         code, _, aside = call("say", "talk!", "--model", "openai:x", "--base-url", server.base_url())
     assert code == 1
-    assert aside.endswith("not granted to the end: round_limit\n")
+    assert aside.endswith("not completed: round_limit\n")
 
 
 def test_an_interrupt_during_the_imports_ends_it_without_a_traceback() -> None:
@@ -103,10 +103,10 @@ def test_a_full_disk_is_one_line_and_exit_code_1() -> None:
     ("arguments", "code", "error"),
     [
         (["say", "hi", "--model", "nonsense"], 2, "error: `nonsense` does not name a model"),
-        (["say", "hi", "--faults", "nonsense"], 2, "error: there is no fault 'nonsense' of a stream"),
-        (["say", "hi", "--base-url", "http://127.0.0.1:9"], 2, "error: --base-url is the address of a model"),
-        (["say", "hi", "--faults", "reset", "--base-url", "http://127.0.0.1:9"], 2, "error: --faults plays its own"),
-        (["say", "  "], 2, "error: a wish has a text: say what you wish"),
+        (["say", "hi", "--faults", "nonsense"], 2, "error: there is no stream fault 'nonsense'"),
+        (["say", "hi", "--base-url", "http://127.0.0.1:9"], 2, "error: --base-url needs a model"),
+        (["say", "hi", "--faults", "reset", "--base-url", "http://127.0.0.1:9"], 2, "error: --faults uses its own"),
+        (["say", "  "], 2, "error: the wish is empty: write what you wish"),
         (["say", "give me a diamond", "--faults", "refusal_inside", "--pace", "0"], 1, "error: the answer of "),
     ],
 )

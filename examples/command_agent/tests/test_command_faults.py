@@ -11,7 +11,7 @@ from command_client import Client, alone, problems_of, text_of
 
 from command_agent.scripted import script
 from command_agent.server import Game
-from command_agent.upstream import BadLine, bad_line, faults_named, open_model
+from command_agent.upstream import FaultOnEachFirstAttempt, faults_named, faulty_server, open_model
 from unbroken import RetryingModel, ScriptedModel, UserError, connect
 from unbroken.testing import FAULTS, Fault, FaultyServer
 
@@ -100,7 +100,7 @@ def test_on_a_bad_line_every_response_of_several_wishes_breaks_and_nothing_is_lo
 
     async def main() -> None:
         names = ["reset", "cut_by_lost_connection", "html_inside", "leaked_deepseek", "cut_by_length", "empty_response"]
-        plan = BadLine([FAULTS[name] for name in names])
+        plan = FaultOnEachFirstAttempt([FAULTS[name] for name in names])
         async with FaultyServer(script(), plan=plan) as server:
             model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
             async with alone(Game(RetryingModel(model.model, first_wait=0.01))) as client:
@@ -112,9 +112,9 @@ def test_on_a_bad_line_every_response_of_several_wishes_breaks_and_nothing_is_lo
 
 def test_a_fault_that_does_not_exist_is_refused_with_names_that_do() -> None:
     assert len(faults_named("all")) > 80
-    with pytest.raises(UserError, match=r"no fault 'rest' of a stream; say all, or a name .* as in: reset"):
+    with pytest.raises(UserError, match=r"no stream fault 'rest'; use all, or a name .* such as reset"):
         faults_named("rest")
-    with pytest.raises(UserError, match="no fault 'too_long_openai'"):  # it never befalls a history this short
+    with pytest.raises(UserError, match="no stream fault 'too_long_openai'"):  # it never befalls a history this short
         faults_named("too_long_openai")
 
 
@@ -126,7 +126,7 @@ def test_all_faults_begin_with_those_of_which_something_is_seen() -> None:
 
 def test_a_bad_line_that_lasts_keeps_nothing_of_what_went_over_it() -> None:
     async def main() -> None:
-        async with bad_line("cut_by_lost_connection", pace=0) as server:
+        async with faulty_server("cut_by_lost_connection", pace=0) as server:
             model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
             async with alone(Game(RetryingModel(model.model, first_wait=0.01))) as client:
                 for _ in range(3):

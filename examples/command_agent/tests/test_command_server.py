@@ -154,7 +154,7 @@ def test_a_wish_that_is_cancelled_at_once_has_an_end_too() -> None:
             await client.send(type="cancel")
             assert (await client.rest())[-1].metadata["stop_reason"] == "cancelled"
             await client.send(type="cancel")
-            assert await client.error() == "there is nothing to cancel: no wish is being granted"
+            assert await client.error() == "there is nothing to cancel: no wish is in progress"
 
     asyncio.run(main())
 
@@ -165,7 +165,7 @@ def test_a_wish_during_a_wish_is_refused_and_disturbs_nothing() -> None:
             await client.send(type="wish", content="give me a diamond")
             await client.until("content")
             await client.send(type="wish", content="and another one")
-            assert (await client.error()).startswith("one wish at a time: the last one is still being granted")
+            assert (await client.error()).startswith("one wish at a time: the last one is still in progress")
             await client.send(type="cancel")
             assert problems_of(await client.rest()) == []
 
@@ -175,17 +175,20 @@ def test_a_wish_during_a_wish_is_refused_and_disturbs_nothing() -> None:
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        ("give me a diamond", 'that is no JSON; send {"type": "wish"'),
-        ("", "that is no JSON"),
-        ("[" * 50_000, "that is no JSON"),
-        ("[1]", "there is no message of the type 'None'; there are: wish, cancel"),
-        ('{"type": "dance"}', "there is no message of the type 'dance'"),
-        ('{"type": ["wish"]}', "there is no message of the type"),
-        ('{"type": "wish"}', "a wish has a text in `content`"),
-        ('{"type": "wish", "content": "  "}', "a wish has a text"),
-        ('{"type": "wish", "content": 5}', "a wish has a text"),
-        (json.dumps({"type": "wish", "content": "a" * 2001}), "a wish has at most 2000 characters; this one has 2001"),
-        (b"\x00\xff", "a message is text with JSON in it"),
+        ("give me a diamond", 'this is not JSON; send {"type": "wish"'),
+        ("", "this is not JSON"),
+        ("[" * 50_000, "this is not JSON"),
+        ("[1]", "there is no message type 'None'; use wish or cancel"),
+        ('{"type": "dance"}', "there is no message type 'dance'"),
+        ('{"type": ["wish"]}', "there is no message type"),
+        ('{"type": "wish"}', "a wish needs a text in `content`"),
+        ('{"type": "wish", "content": "  "}', "a wish needs a text"),
+        ('{"type": "wish", "content": 5}', "a wish needs a text"),
+        (
+            json.dumps({"type": "wish", "content": "a" * 2001}),
+            "a wish may have at most 2000 characters; this one has 2001",
+        ),
+        (b"\x00\xff", "a message must be a text message with JSON"),
     ],
 )
 def test_rubbish_is_answered_with_an_error_and_the_connection_lives_on(message: str | bytes, error: str) -> None:
@@ -255,7 +258,7 @@ def test_a_message_that_is_too_big_ends_the_connection_with_a_reason(size: int) 
                 closed = await client.socket.receive(timeout=20)
                 assert closed.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING)
                 assert client.socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
-                assert closed.extra == "a message has at most 65536 characters"
+                assert closed.extra == "a message may have at most 65536 characters"
             async with joined(address) as client:
                 assert text_of(await client.wish("what do I have?")) == "You have nothing."
 
@@ -294,9 +297,9 @@ def test_who_is_too_far_behind_is_let_go() -> None:
     [
         ({"Origin": "https://example.com"}, "pages of other sites are not served"),
         ({"Origin": "null"}, "pages of other sites are not served"),
-        ({"Host": "example.com"}, "this server is for this machine alone: ask for 127.0.0.1"),
-        ({"Host": "["}, "this server is for this machine alone"),
-        ({"Host": "a@127.0.0.1"}, "this server is for this machine alone"),
+        ({"Host": "example.com"}, "this server is for this machine only: use 127.0.0.1"),
+        ({"Host": "["}, "this server is for this machine only"),
+        ({"Host": "a@127.0.0.1"}, "this server is for this machine only"),
     ],
 )
 def test_pages_of_other_sites_are_not_let_in(headers: dict[str, str], reason: str) -> None:
@@ -331,7 +334,10 @@ def test_when_it_is_full_the_next_one_is_told_to_come_back() -> None:
         async with serving(Game(ScriptedModel())) as address, crowd(address, MOST) as clients:
             assert len({client.player for client in clients}) == MOST
             async with aiohttp.ClientSession() as session, session.get(f"{address}ws") as answer:
-                assert (answer.status, await answer.text()) == (503, "64 players are here already: come back later\n")
+                assert (answer.status, await answer.text()) == (
+                    503,
+                    "64 players are connected already: try again later\n",
+                )
 
     asyncio.run(main())
 
@@ -346,7 +352,7 @@ def test_a_server_that_stops_says_so_and_leaves_nothing_running() -> None:
                     pass
             while (message := await socket.receive(timeout=20)).type is aiohttp.WSMsgType.TEXT:
                 pass
-            assert (message.data, message.extra) == (aiohttp.WSCloseCode.GOING_AWAY, "the server stops")
+            assert (message.data, message.extra) == (aiohttp.WSCloseCode.GOING_AWAY, "the server is stopping")
             assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())

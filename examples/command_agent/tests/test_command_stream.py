@@ -236,7 +236,7 @@ def test_deepseek_goes_through_a_chain_of_several_turns(name: str, fault: str) -
         said = [message for message in server.bodies[-1]["messages"] if message["role"] == "assistant"]
         assert len(said) == 5
         if name == "deepseek-reasoner":  # it wants its reasoning back, and refuses a history without
-            assert all("They wish" in message["reasoning_content"] for message in said)
+            assert all("The wish is" in message["reasoning_content"] for message in said)
             assert "reasoning" in kinds(wishes[0])
 
     asyncio.run(main())

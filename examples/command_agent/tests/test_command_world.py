@@ -83,7 +83,10 @@ def test_every_command_changes_the_world_and_is_in_the_log_with_its_number() -> 
         (SetTime("9" * 5000), "there is no time"),
         (Say("  "), "cannot say that: give 1 to 200 characters, not 2"),
         (Say("a" * 201), "cannot say that: give 1 to 200 characters, not 201"),
-        *((Say(f"a{odd}b"), f"cannot say that: {odd!r} is no character") for odd in "\n\x00\x1b\x7f\x9b\u2028\u202e"),
+        *(
+            (Say(f"a{odd}b"), f"cannot say that: {odd!r} is not a printable character")
+            for odd in "\n\x00\x1b\x7f\x9b\u2028\u202e"
+        ),
         (SetTime("１２"), "there is no time `１２`"),
     ],
 )

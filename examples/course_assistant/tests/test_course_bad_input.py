@@ -30,17 +30,23 @@ LESSON = "Lesson 1: One\nLink: https://example.com/a/1\n\nText.\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "a.txt, line 1: the file ends and there was no lesson"),
+        ("", "a.txt, line 1: the file ends without a lesson"),
         ("Link: x\nCourse: A\n" + LESSON, "a.txt, line 1: `Link` comes before `Course`"),
         ("Course: A\nLink: x\n" + LESSON, "a.txt, line 2: `Prerequisites: …` is missing before the first lesson"),
-        ("Course: A\nSome words.\n" + LESSON, "a.txt, line 2: 'Some words.' is no field of the head"),
-        (HEAD + "Link: again\n" + LESSON, "a.txt, line 5: `Link` is there twice"),
+        ("Course: A\nSome words.\n" + LESSON, "a.txt, line 2: 'Some words.' is not a field of the head"),
+        (HEAD + "Link: again\n" + LESSON, "a.txt, line 5: `Link` appears twice"),
         (HEAD + "Lesson 1: One\n\nText.\n", "a.txt, line 6: `Link: …` must follow the title of lesson 1"),
         (HEAD + "Lesson 1:\nLink: x\n\nText.\n", "a.txt, line 5: lesson 1 has no title"),
         (HEAD + "Lesson 1: One\nLink: x\n", "a.txt, line 5: lesson 1 has no text"),
-        (HEAD + LESSON + LESSON, "a.txt, line 9: lesson 1 comes after lesson 1: number lessons upwards"),
-        (HEAD + LESSON.replace("1:", "99999:"), "a.txt, line 5: the number of a lesson has at most 4 digits, not 5"),
-        (HEAD + LESSON.replace("1:", f"{'9' * 5_000}:"), "a.txt, line 5: the number of a lesson has at most 4 digits"),
+        (HEAD + LESSON + LESSON, "a.txt, line 9: lesson 1 comes after lesson 1: number lessons in ascending order"),
+        (
+            HEAD + LESSON.replace("1:", "99999:"),
+            "a.txt, line 5: the number of a lesson may have at most 4 digits, not 5",
+        ),
+        (
+            HEAD + LESSON.replace("1:", f"{'9' * 5_000}:"),
+            "a.txt, line 5: the number of a lesson may have at most 4 digits",
+        ),
     ],
 )
 def test_a_broken_course_file_is_told_with_its_line_and_the_form(text: str, said: str) -> None:
@@ -69,7 +75,7 @@ def test_a_folder_without_courses_and_two_courses_of_one_name_are_refused(tmp_pa
         read_courses(tmp_path)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(HEAD + LESSON, "utf-8")
-    with pytest.raises(UserError, match=r"b\.txt: a\.txt is called 'A' too: rename one"):
+    with pytest.raises(UserError, match=r"b\.txt: a\.txt has the title 'A' too: rename one"):
         read_courses(tmp_path)
 
 
@@ -79,8 +85,8 @@ def test_a_changed_course_is_noticed_and_searched_by_full_text(tmp_path: Path) -
     with (folder / "mcp.txt").open("a", encoding="utf-8") as file:
         file.write("\nA new paragraph about volcanoes.\n")
     with CourseLibrary.open(folder) as library:
-        assert library.note.startswith("Full-text search is used in place of vectors: vectors.json has no vector for")
-        assert library.note.endswith("make it again with `python -m course_assistant embed`.")
+        assert library.note.startswith("Full-text search is used instead of vectors: vectors.json has no vector for")
+        assert library.note.endswith("create it again with `python -m course_assistant embed`.")
         (hit,) = asyncio.run(library.search("volcanoes"))
         assert "volcanoes" in hit.text
 
@@ -102,7 +108,7 @@ def test_a_broken_file_of_vectors_leaves_full_text_and_says_so(tmp_path: Path, b
     file = tmp_path / "vectors.json"
     file.write_text(broken, "utf-8")
     with CourseLibrary.open(vectors=file) as library:
-        assert "vectors.json: this is no file of vectors; make it again with" in library.note
+        assert "vectors.json: this is not a file of vectors; create it again with" in library.note
 
 
 def test_vectors_of_another_model_are_not_used(tmp_path: Path) -> None:
@@ -110,7 +116,7 @@ def test_vectors_of_another_model_are_not_used(tmp_path: Path) -> None:
     file.write_text(json.dumps({**json.loads(SHIPPED_VECTORS.read_text("utf-8")), "model": "another"}), "utf-8")
     with CourseLibrary.open(vectors=file) as library:
         assert not library.has_vectors
-        assert "vectors.json: its vectors are of 'another' and not of 'all-MiniLM-L6-v2'; make it" in library.note
+        assert "vectors.json: its vectors are of 'another' and not of 'all-MiniLM-L6-v2'; create it" in library.note
 
 
 def test_a_vector_store_that_cannot_be_loaded_leaves_full_text_and_says_so(
@@ -118,7 +124,7 @@ def test_a_vector_store_that_cannot_be_loaded_leaves_full_text_and_says_so(
 ) -> None:
     monkeypatch.setattr("sqlite_vec.loadable_path", lambda: str(tmp_path / "vec0"))  # as on a system that it is not for
     with CourseLibrary.open() as library:
-        assert library.note.startswith("Full-text search is used in place of vectors: sqlite-vec cannot be loaded (")
+        assert library.note.startswith("Full-text search is used instead of vectors: sqlite-vec cannot be loaded (")
         assert asyncio.run(library.search("prompt caching"))
 
 
@@ -137,8 +143,8 @@ def test_without_the_vector_store_full_text_finds_the_lesson(monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "course_assistant.vector_index", raising=False)
     with CourseLibrary.open() as library:
         assert library.note == (
-            "Full-text search is used in place of vectors, because apsw is not installed: "
-            "`pip install apsw sqlite-vec` brings them."
+            "Full-text search is used instead of vectors, because apsw is not installed: "
+            "run `pip install apsw sqlite-vec`."
         )
         found = asyncio.run(library.search("prompt caching", library.find_course("mcp")))
         assert found[0].place.endswith("Lesson 3")
@@ -177,7 +183,9 @@ def test_without_the_embedding_model_the_way_to_it_is_told() -> None:
 @pytest.mark.parametrize("said", ["abc", "0", "-1", "1.5", "999"])
 def test_rubbish_in_the_environment_variable_is_told(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setenv("MAX_TOOL_ROUNDS", said)
-    with pytest.raises(UserError, match=f"MAX_TOOL_ROUNDS is '{said}': it is a whole number from 1 to 20; unset it"):
+    with pytest.raises(
+        UserError, match=f"MAX_TOOL_ROUNDS is '{said}': set it to a whole number from 1 to 20, or unset it"
+    ):
         max_tool_rounds()
 
 
@@ -200,5 +208,5 @@ def test_an_empty_question_and_one_beyond_all_measure_are_refused(library: Cours
 
 
 def test_zero_rounds_are_refused(library: CourseLibrary) -> None:
-    with pytest.raises(UserError, match="0 rounds of tool calls cannot be: say a number from 1 to 20"):
+    with pytest.raises(UserError, match="0 rounds of tool calls are not possible: give a number from 1 to 20"):
         CourseAssistant(ScriptedModel(), library, max_tool_rounds=0)

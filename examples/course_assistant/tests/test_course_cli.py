@@ -74,7 +74,7 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     for words, said in (
         (["ask", " "], "the question is empty"),
-        (["ask", "Hi.", "--rounds", "0"], "0 rounds of tool calls cannot be"),
+        (["ask", "Hi.", "--rounds", "0"], "0 rounds of tool calls are not possible"),
         (["ask", "Hi.", "--model", "gpt-5"], "write provider:model"),
         (["ask", "Hi.", "--model", "openai:gpt-5"], "set OPENAI_API_KEY"),
         (["ask", "Hi.", "--base-url", "http://127.0.0.1:9"], "name one with --model"),
@@ -130,7 +130,7 @@ def test_a_terminal_shows_rounds_calls_the_answer_and_its_sources(library: Cours
     run_virtual(cli.ask_all(["What is MCP and what are the prerequisites?"], assistant, screen))
     for words in (
         *('round 1  search_course_content(query="MCP introduction")', "round 2  search_course_content("),
-        *("nothing can be called any more", "Prerequisites: Python", "https://example.com/courses/mcp", "2 rounds"),
+        *("no more tool calls", "Prerequisites: Python", "https://example.com/courses/mcp", "2 rounds"),
     ):
         assert words in shown.getvalue()
 

@@ -8,7 +8,7 @@ from course_assistant.assistant import CourseAssistant
 from course_assistant.chunks import Chunk
 from course_assistant.courses import Course
 from course_assistant.library import CourseLibrary
-from course_assistant.sources import Source, once_each
+from course_assistant.sources import Source, unique
 from unbroken import ScriptedModel
 from unbroken.testing import Call, run_virtual
 
@@ -35,7 +35,7 @@ def test_several_texts_of_one_lesson_are_one_source(library: CourseLibrary) -> N
 
 def test_the_same_lesson_number_of_two_courses_is_two_sources() -> None:
     one, two = Source("MCP - Lesson 3", "https://example.com/1"), Source("Use - Lesson 3", "https://example.com/2")
-    assert once_each([one, two, one, Source("MCP - Lesson 3", "https://example.com/1")]) == (one, two)
+    assert unique([one, two, one, Source("MCP - Lesson 3", "https://example.com/1")]) == (one, two)
 
 
 def test_sources_stand_in_the_order_of_the_calls_and_not_of_their_ends() -> None:

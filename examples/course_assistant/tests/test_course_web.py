@@ -139,19 +139,19 @@ def test_a_server_that_stops_tells_whoever_waits_for_an_answer(tmp_path: Path) -
 
 
 BAD: list[tuple[str, dict[str, Any], int, str]] = [
-    ("POST", {"data": b"What is MCP?"}, 400, "the request is no JSON"),
-    ("POST", {"data": b""}, 400, "the request is no JSON"),
-    ("POST", {"data": b"[" * 50_000}, 400, "the request is no JSON"),
-    ("POST", {"data": b'{"question": "\\ud800"}'}, 400, "the request is no JSON"),
-    ("POST", {"json": ["What is MCP?"]}, 400, "no object"),
-    ("POST", {"json": {}}, 400, "has no text in `question`"),
-    ("POST", {"json": {"question": 7}}, 400, "has no text in `question`"),
+    ("POST", {"data": b"What is MCP?"}, 400, "the request is not JSON"),
+    ("POST", {"data": b""}, 400, "the request is not JSON"),
+    ("POST", {"data": b"[" * 50_000}, 400, "the request is not JSON"),
+    ("POST", {"data": b'{"question": "\\ud800"}'}, 400, "the request is not JSON"),
+    ("POST", {"json": ["What is MCP?"]}, 400, "not an object"),
+    ("POST", {"json": {}}, 400, "has no string in `question`"),
+    ("POST", {"json": {"question": 7}}, 400, "has no string in `question`"),
     ("POST", {"json": {"question": " \n"}}, 400, "the question is empty"),
     ("POST", {"json": {"question": "x" * (LONGEST_QUESTION + 1)}}, 400, "4,001 characters and 4,000 are allowed"),
     ("POST", {"json": {"question": "x" * 1_000_000}}, 413, "larger than 64 KB"),
-    ("POST", {"json": {"question": "x", "session_id": "nobody's"}}, 404, "leave session_id out"),
-    ("POST", {"json": {"question": "x", "session_id": [1]}}, 404, "leave session_id out"),
-    ("GET", {}, 405, "GET /api/ask leads nowhere: there are / (the page)"),
+    ("POST", {"json": {"question": "x", "session_id": "nobody's"}}, 404, "leave out session_id"),
+    ("POST", {"json": {"question": "x", "session_id": [1]}}, 404, "leave out session_id"),
+    ("GET", {}, 405, "GET /api/ask does not exist: use / (the page)"),
 ]
 
 
@@ -237,9 +237,9 @@ def test_a_port_that_is_taken_and_a_host_of_others_are_refused_in_words(tmp_path
         async with served(ScriptedModel(), tmp_path) as client:
             port = int(client.address.rstrip("/").rpartition(":")[2])
             for host, number, words in (
-                ("127.0.0.1", port, f"port {port} failed: Address already in use; name another"),
-                ("127.0.0.1", 70_000, "port 70000 failed: there are ports up to 65535"),
-                ("0.0.0.0", 0, "for this machine alone; use 127.0.0.1"),
+                ("127.0.0.1", port, f"port {port} failed: Address already in use; choose another"),
+                ("127.0.0.1", 70_000, "port 70000 failed: the highest port is 65535"),
+                ("0.0.0.0", 0, "for this machine only; use 127.0.0.1"),
             ):
                 with pytest.raises(UserError, match=re.escape(words)):
                     await serving(create_app(client.assistant), host, number).__aenter__()

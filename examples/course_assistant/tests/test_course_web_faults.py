@@ -14,7 +14,7 @@ from course_web import Client, Told, served, texts
 
 from course_assistant.assistant import Answered
 from course_assistant.tours import script, scripted_model
-from course_assistant.web.telling import tell
+from course_assistant.web.event_stream import events_of
 from unbroken import CallStarted, Event, Model, Request, RetryingModel, ScriptedModel, User, connect
 from unbroken.deltas import Delta
 from unbroken.testing import FAULTS, Call, Fault, FaultyServer
@@ -110,7 +110,7 @@ async def told_of(*happening: Event | Answered | Exception) -> list[Told]:
                 raise step
             yield step
 
-    return [json.loads(part.removeprefix(b"data: ")) async for part in tell("session", steps())]
+    return [json.loads(part.removeprefix(b"data: ")) async for part in events_of("session", steps())]
 
 
 def test_half_a_character_is_told(caplog: pytest.LogCaptureFixture) -> None:

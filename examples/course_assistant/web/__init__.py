@@ -1,1 +1,1 @@
-"""The course assistant in a browser: one page, and the server that streams to it what a question becomes."""
+"""The course assistant in a browser: one page, and the server that streams the progress of a question to it."""

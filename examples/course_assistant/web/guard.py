@@ -1,6 +1,7 @@
-"""Only this machine, only this page. A web page from elsewhere can reach a server on the loopback, by its address or by
-a name of theirs that leads there (DNS rebinding): so a request has to name the loopback, and to come from our own page
-or from no page at all. It is no login: whoever may use this machine may ask."""
+"""Allows only this machine and only our own page. A web page from elsewhere can reach a server on the loopback
+interface, by its address or by a domain name that resolves to it (DNS rebinding). So a request has to use the loopback
+address, and to come from our own page or from no page at all. This is not a login: every user of this machine has
+access."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class OnlyHere:
-    """Around an application; refuses before anything of it runs."""
+    """Wraps an application, and refuses requests before they reach it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -29,12 +30,12 @@ class OnlyHere:
 def _objection(headers: Headers) -> str:
     host = headers.get("host", "")
     if _name(host) not in LOOPBACK:
-        return "the course assistant is served to this machine alone: ask for 127.0.0.1"
+        return "the course assistant is for this machine only: use 127.0.0.1"
     origin = headers.get("origin", "")
     fetched_by = headers.get("sec-fetch-site", "none")
     foreign = fetched_by not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate"
     if (origin and origin != f"http://{host}") or foreign:
-        return "the course assistant answers its own page alone: open its address in the browser"
+        return "the course assistant answers only its own page: open its address in the browser"
     return ""
 
 

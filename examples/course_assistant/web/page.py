@@ -1,5 +1,5 @@
-"""`page.html` as it is served. Nothing runs on it that is not in it: its policy names the one script and the one style
-by their hashes, so that no text of a model or of a course can become a script."""
+"""Serves `page.html`. Its content security policy names its one script and its one style by their hashes, so that no
+text of a model or of a course can become a script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
 
 
 def _hash(tag: str) -> str:
-    """Of the one inline element of this kind, as a browser takes it."""
+    """The hash of the one inline element of this kind, as a browser computes it."""
     inner = PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
     return f"'sha256-{b64encode(sha256(inner.encode()).digest()).decode()}'"
 

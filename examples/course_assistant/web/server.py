@@ -1,12 +1,12 @@
-"""The course assistant over HTTP: the page, and what it asks for. To this machine alone (`guard`).
+"""The course assistant over HTTP: the page, and its API. For this machine only (`guard`).
 
 - `GET /`: the page.
-- `GET /api/courses`: `courses` (title, link, lessons), `examples` (questions, and what each shows), `note`.
-- `POST /api/ask` with `{"question": …, "session_id": …}`: server-sent events (`telling`). Without an id a session is
-  started.
+- `GET /api/courses`: `courses` (title, link, lessons), `examples` (questions, and what each demonstrates), `note`.
+- `POST /api/ask` with `{"question": …, "session_id": …}`: server-sent events (`event_stream`). Without an id a session
+  is started.
 - `DELETE /api/sessions/{id}`: the session is forgotten.
 
-What is wrong with a request is said in JSON, `{"error": …}`, before anything of an answer is sent.
+An invalid request gets a JSON error, `{"error": …}`, before anything of an answer is sent.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from starlette.routing import Route
 from course_assistant.assistant import CourseAssistant, check_question
 from course_assistant.courses import Course
 from course_assistant.tours import TOURS
+from course_assistant.web.event_stream import EventStream, OpenStreams, events_of
 from course_assistant.web.guard import LOOPBACK, OnlyHere
 from course_assistant.web.page import HEADERS, PAGE
-from course_assistant.web.telling import EventStream, OpenStreams, tell
 from unbroken import UserError
 
 HOST = "127.0.0.1"
 LARGEST_BODY = 64 * 1024
-"""Bytes: much more than the longest question."""
-PATHS = "there are / (the page), GET /api/courses, POST /api/ask and DELETE /api/sessions/{id}"
+"""Bytes: much more than the longest question needs."""
+PATHS = "use / (the page), GET /api/courses, POST /api/ask and DELETE /api/sessions/{id}"
 
 
 def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
@@ -58,12 +58,12 @@ def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
         question, session_id = _question(asked), asked.get("session_id")
         session = assistant.sessions.start() if session_id is None else assistant.sessions.find(str(session_id))
         if session is None:
-            raise HTTPException(404, "there is no such session (any more): leave session_id out to start a new one")
-        return EventStream(tell(session.id, assistant.stream(question, session)), streams)
+            raise HTTPException(404, "this session does not exist (any more): leave out session_id to start a new one")
+        return EventStream(events_of(session.id, assistant.stream(question, session)), streams)
 
     async def forget(request: Request) -> Response:
         if not assistant.sessions.forget(request.path_params["id"]):
-            raise HTTPException(404, "there is no such session (any more): nothing to do")
+            raise HTTPException(404, "this session does not exist (any more): nothing to do")
         return Response(status_code=204)
 
     app = Starlette(
@@ -81,11 +81,11 @@ def create_app(assistant: CourseAssistant, note: str = "") -> Starlette:
 
 
 async def serve(app: Starlette, host: str = HOST, port: int = 8000, announce: Callable[[str], object] = print) -> None:
-    """Until it is told to end, by Ctrl-C or SIGTERM; `announce` is told the address."""
+    """Serves until Ctrl-C or SIGTERM; `announce` is called with the address."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def end(number: int, frame: object) -> None:
-        if not stop.is_set():  # whoever is impatient presses twice, when the loop may be gone
+        if not stop.is_set():  # after a second Ctrl-C the loop may be gone
             loop.call_soon_threadsafe(stop.set)
 
     async with serving(app, host, port) as address:
@@ -97,20 +97,20 @@ async def serve(app: Starlette, host: str = HOST, port: int = 8000, announce: Ca
 
 @asynccontextmanager
 async def serving(app: Starlette, host: str = HOST, port: int = 0) -> AsyncGenerator[str]:
-    """The address, as long as the block runs."""
+    """Serves inside the `with` block, and yields the address."""
     with _listen(host, port) as listening:
         server = _Server(app)
         running = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             yield _address(listening)
         finally:
-            server.should_exit = True  # not cancelled: it closes what is open
+            server.should_exit = True  # not cancelled, so that it closes open connections
             await running
 
 
 class _Server(uvicorn.Server):
-    """Ends what is being streamed when it stops. uvicorn by itself would wait, and then cut it with a traceback; and
-    it would listen to signals, which is up to `serve`."""
+    """Ends open streams when it stops. uvicorn alone would wait, and then cut them off with a traceback; it would also
+    handle signals, which `serve` does."""
 
     def __init__(self, app: Starlette) -> None:
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1))
@@ -127,14 +127,14 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     if host not in LOOPBACK:
-        raise UserError(f"serving on {host!r} failed: the course assistant is for this machine alone; use {HOST}")
+        raise UserError(f"serving on {host!r} failed: the course assistant is for this machine only; use {HOST}")
     if not 0 <= port <= 65_535:
-        raise UserError(f"serving on port {port} failed: there are ports up to 65535; 0 is any that is free")
+        raise UserError(f"serving on port {port} failed: the highest port is 65535; 0 takes any free one")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         words = os.strerror(error.errno) if error.errno else str(error)
-        raise UserError(f"serving on port {port} failed: {words}; name another, or 0 for any that is free") from None
+        raise UserError(f"serving on port {port} failed: {words}; choose another, or 0 for any free one") from None
 
 
 def _address(listening: socket.socket) -> str:
@@ -155,16 +155,16 @@ def _read(body: bytes) -> Mapping[str, Any]:
     try:
         asked = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise HTTPException(400, f'the request is no JSON ({error}): send {{"question": "What is MCP?"}}') from None
+        raise HTTPException(400, f'the request is not JSON ({error}): send {{"question": "What is MCP?"}}') from None
     if not isinstance(asked, dict):
-        raise HTTPException(400, 'the request is JSON, but no object: send {"question": "What is MCP?"}')
+        raise HTTPException(400, 'the request is JSON, but not an object: send {"question": "What is MCP?"}')
     return cast("dict[str, Any]", asked)
 
 
 def _question(asked: Mapping[str, Any]) -> str:
     question = asked.get("question")
     if not isinstance(question, str):
-        raise HTTPException(400, 'the request has no text in `question`: send {"question": "What is MCP?"}')
+        raise HTTPException(400, 'the request has no string in `question`: send {"question": "What is MCP?"}')
     try:
         return check_question(question)
     except UserError as error:
@@ -180,5 +180,5 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = error.detail
     if error.status_code == 405 or request.scope.get("endpoint") is None:
-        words = f"{request.method} {request.url.path} leads nowhere: {PATHS}"
+        words = f"{request.method} {request.url.path} does not exist: {PATHS}"
     return JSONResponse({"error": words}, error.status_code, error.headers)

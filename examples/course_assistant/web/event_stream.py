@@ -1,7 +1,7 @@
-"""What the page is told of a run: its events in JSON, one server-sent event each, while somebody listens.
+"""Converts the events of a run to server-sent events for the page.
 
-Only what the page shows goes out: not the history, not the model's reasoning. Whatever goes wrong, also in telling it,
-is told as the end.
+Only what the page shows is sent: not the history, not the model's reasoning. If anything fails, even the conversion,
+the last event reports it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from unbroken.events import (
 
 LOG = logging.getLogger("course_assistant.web")
 
-Told: TypeAlias = dict[str, Any]
-STOPPED: Told = {
+PageEvent: TypeAlias = dict[str, Any]
+STOPPED: PageEvent = {
     "event": "failed",
     "error": "ServerStopped",
-    "message": "The server was stopped in the middle of the answer: start it again, then ask again.",
+    "message": "The server was stopped in the middle of the answer: start it again, then repeat the question.",
 }
 SHOWN = (
     RequestSent,
@@ -52,15 +52,15 @@ SHOWN = (
 )
 
 
-BROKEN: Told = {
+BROKEN: PageEvent = {
     "event": "failed",
     "error": "ServerError",
-    "message": "The server could not go on with this answer: its log says why. Ask again, or in other words.",
+    "message": "The server could not finish this answer: see its log. Repeat the question, or rephrase it.",
 }
 
 
-async def tell(session_id: str, happening: AsyncGenerator[Event | Answered, None]) -> AsyncGenerator[bytes, None]:
-    """The session, each step, and at the end `answered` or `failed`: one of them, always."""
+async def events_of(session_id: str, happening: AsyncGenerator[Event | Answered, None]) -> AsyncGenerator[bytes, None]:
+    """Yields the session, each step, and at the end always either `answered` or `failed`."""
     yield encode({"event": "session", "id": session_id})
     try:
         async with aclosing(happening) as steps:
@@ -71,21 +71,21 @@ async def tell(session_id: str, happening: AsyncGenerator[Event | Answered, None
                     yield encode(event_to_json(step))
     except UnbrokenError as error:
         yield encode({"event": "failed", "error": type(error).__name__, "message": str(error)})
-    except Exception:  # a defect of ours; who waits for the answer is told all the same
-        LOG.exception("an answer could not be told")
+    except Exception:  # a defect of ours; the page still gets an end
+        LOG.exception("an answer could not be sent")
         yield encode(BROKEN)
 
 
-def encode(told: Told) -> bytes:
+def encode(event: PageEvent) -> bytes:
     """One server-sent event."""
     try:
-        return b"data: %b\n\n" % orjson.dumps(told)
+        return b"data: %b\n\n" % orjson.dumps(event)
     except orjson.JSONEncodeError:
-        # Arguments are as the model wrote them: numbers beyond 64 bits, halves of characters.
-        return b"data: %b\n\n" % json.dumps(told, allow_nan=False).encode()
+        # Arguments are as the model wrote them: they may contain numbers beyond 64 bits and half surrogate pairs.
+        return b"data: %b\n\n" % json.dumps(event, allow_nan=False).encode()
 
 
-def _answered(answered: Answered) -> Told:
+def _answered(answered: Answered) -> PageEvent:
     result = answered.result
     usage = result.usage
     return {
@@ -106,7 +106,7 @@ def _answered(answered: Answered) -> Told:
 
 
 class OpenStreams:
-    """The streams that are being sent. `end` ends them all, for a server that stops."""
+    """The streams that are being sent. `end` ends them all when the server stops."""
 
     def __init__(self) -> None:
         self._sending: set[asyncio.Task[None]] = set()
@@ -121,19 +121,19 @@ class OpenStreams:
 
 
 class EventStream(Response):
-    """Sends what is told until it ends or the client leaves. Leaving ends the telling at its next wait, and with it the
-    run: nothing goes on that nobody reads. (Starlette's own streaming does not close its generator then.)"""
+    """Sends the events until they end or the client disconnects. A disconnect closes the generator, and with it the
+    run, so that nothing continues that nobody reads. (Starlette's own streaming does not close its generator.)"""
 
     media_type = "text/event-stream"
 
-    def __init__(self, told: AsyncGenerator[bytes, None], streams: OpenStreams) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], streams: OpenStreams) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._told = told
+        self._events = events
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(OSError):  # what a server may raise when it has nobody to send to
+        with suppress(OSError):  # raised by a server whose client has gone
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(self._send(send))
@@ -145,9 +145,9 @@ class EventStream(Response):
             await send(_part(b"", more=False))
 
     async def _send(self, send: Send) -> None:
-        async with aclosing(self._told) as told:
+        async with aclosing(self._events) as events:
             with suppress(OSError):
-                async for one in told:
+                async for one in events:
                     await send(_part(one, more=True))
 
 
