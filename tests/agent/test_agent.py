@@ -44,7 +44,7 @@ from unbroken.testing import Call, Fail, Say, Uses, run_virtual
 
 
 @on_every_wire
-def test_the_tools_may_be_others_in_each_turn(wire: str) -> None:
+def test_the_tools_may_differ_from_turn_to_turn(wire: str) -> None:
     desk = Desk()
     seen: list[tuple[int, int]] = []
 
@@ -76,7 +76,7 @@ def test_tools_may_all_disappear(wire: str) -> None:
 
 
 @on_every_wire
-def test_an_agent_without_tools_goes_on_with_a_history_of_calls(wire: str) -> None:
+def test_an_agent_without_tools_continues_with_a_history_of_calls(wire: str) -> None:
     call = ToolCall("c1", "look", {})
     history = [User.of("a"), Assistant("", (call,)), ToolMessage((ToolResult.of(call, "seen"),)), Assistant("Fine.")]
     model = ScriptedModel("Done.", wire=wire)
@@ -85,7 +85,7 @@ def test_an_agent_without_tools_goes_on_with_a_history_of_calls(wire: str) -> No
     accepted(model, result)
 
 
-def test_a_function_that_cannot_choose_is_named() -> None:
+def test_an_invalid_function_for_tools_is_named() -> None:
     def fails(turn: int, transcript: Transcript) -> Iterable[Tool]:
         raise ZeroDivisionError("division by zero")
 
@@ -96,7 +96,7 @@ def test_a_function_that_cannot_choose_is_named() -> None:
     assert isinstance(events[-1], RunFailed)
 
 
-def test_a_single_function_is_taken_for_no_list_of_tools() -> None:
+def test_a_single_function_is_not_accepted_as_a_list_of_tools() -> None:
     def add(a: int) -> int:
         """Add."""
         return a
@@ -110,7 +110,7 @@ def test_a_single_function_is_taken_for_no_list_of_tools() -> None:
         _with(tools=choose)
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_two_tools_with_one_name_are_refused() -> None:
     with pytest.raises(UserError, match="look"):
         Agent(ScriptedModel("Never."), [*Desk().tools("look"), *Desk().tools("look")])
 
@@ -118,7 +118,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
 # Who listens
 
 
-def test_a_sink_that_fails_is_left_out_and_the_others_hear_everything(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_sink_is_removed_and_the_others_get_everything(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Event] = []
     failed: list[Event] = []
 
@@ -136,7 +136,7 @@ def test_a_sink_that_fails_is_left_out_and_the_others_hear_everything(caplog: py
     assert told.levelno == logging.ERROR
 
 
-def test_the_same_run_says_the_same() -> None:
+def test_the_same_run_yields_the_same_events() -> None:
     def once() -> list[Event]:
         model = ScriptedModel([Say("Hm."), Call("look"), Call("look", n=2)], "Done.")
         return play_aloud(Agent(model, Desk().tools("look", seconds=0.5)), run_id="r")[1]
@@ -145,7 +145,7 @@ def test_the_same_run_says_the_same() -> None:
     assert {event.run for event in once()} == {"r"}
 
 
-def test_runs_have_names_of_their_own_unless_given() -> None:
+def test_runs_get_unique_names_unless_one_is_given() -> None:
     agent = Agent(ScriptedModel("Done.", loop_last=True))
     assert len({play(agent).run for _ in range(3)}) == 3
     assert play(agent, run_id="mine").run == "mine"
@@ -173,7 +173,7 @@ def test_guidance_follows_the_instructions_in_their_language(instructions: str, 
     assert budget in system.text
 
 
-def test_guidance_can_be_switched_off_or_told_its_language() -> None:
+def test_guidance_can_be_switched_off_or_its_language_set() -> None:
     def told(**settings: Any) -> str:
         model = ScriptedModel("Done.")
         play(Agent(model, Desk().tools("look"), "You help.", **settings))
@@ -201,7 +201,7 @@ ONE_CALL: dict[str, Any] = {
 
 
 @on_every_wire
-def test_one_call_at_a_time_is_asked_for_in_the_wires_own_words(wire: str) -> None:
+def test_a_single_call_is_requested_with_the_wires_own_setting(wire: str) -> None:
     model = ScriptedModel("Done.", "Done.", wire=wire)
     play(Agent(model, Desk().tools("look"), several_calls=False))
     play(Agent(model, Desk().tools("look")))
@@ -221,7 +221,7 @@ CHOICES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("named", [False, True], ids=["required", "by name"])
 @on_every_wire
-def test_a_choice_is_for_the_first_request_only(wire: str, named: bool) -> None:
+def test_a_choice_applies_to_the_first_request_only(wire: str, named: bool) -> None:
     model = ScriptedModel(Call("look"), Call("look", n=2), "Done.", wire=wire)
     result = play(Agent(model, Desk().tools("look"), policy=Policy(choice="look" if named else "required")))
     expected = OneTool("look") if named else "required"
@@ -246,7 +246,7 @@ def _with(**settings: Any) -> Agent:
     return Agent(ScriptedModel("Never."), **settings)
 
 
-def test_a_setting_that_there_is_not_is_refused() -> None:
+def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(UserError, match=r"Agent\(on_error='explode'\): expected 'continue' or '"):
         _with(on_error="explode")
     with pytest.raises(UserError, match=r"Policy\(on_all_failed='explode'\): expected 'continue' or '"):
@@ -259,7 +259,7 @@ def test_a_setting_that_there_is_not_is_refused() -> None:
 
 
 @on_every_wire
-def test_an_image_may_stand_beside_the_question(wire: str, tmp_path: Path) -> None:
+def test_an_image_may_be_part_of_the_question(wire: str, tmp_path: Path) -> None:
     picture = tmp_path / "a.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n")
     model = ScriptedModel("A picture.", wire=wire)
@@ -273,7 +273,7 @@ def test_an_image_may_stand_beside_the_question(wire: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("prompt", ["Hello.", Text("Hello."), User.of("Hello."), ["Hel", Text("lo.")]], ids=str)
-def test_a_prompt_may_have_any_shape(prompt: Any) -> None:
+def test_a_prompt_may_have_several_forms(prompt: Any) -> None:
     result = run_virtual(Agent(ScriptedModel("Hi.")).run(prompt))
     assert getattr(result.messages[0], "text", "") == "Hello."
 
@@ -287,7 +287,7 @@ def test_an_empty_prompt_is_refused(prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("prompt", [1, [1], ["a", None], object()], ids=["1", "[1]", "None in it", "object"])
-def test_a_prompt_of_another_kind_is_refused(prompt: Any) -> None:
+def test_a_prompt_of_another_type_is_refused(prompt: Any) -> None:
     with pytest.raises(UserError, match="a prompt is text, images, or a list of them; this one holds a"):
         run_virtual(Agent(ScriptedModel("Never.")).run(prompt))
 
@@ -302,13 +302,13 @@ def test_no_prompt_and_no_history_is_refused() -> None:
     [("none.png", "cannot be read"), ("noise", "the name does not show the type"), (b"abc", "needs its mime type")],
     ids=["missing", "no type", "bytes"],
 )
-def test_an_image_that_is_none_is_refused(source: Any, told: str) -> None:
+def test_an_invalid_image_is_refused(source: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
         Image(source)
 
 
 @on_every_wire
-def test_a_broken_history_is_mended_and_told(wire: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_history_is_repaired_and_reported(wire: str, caplog: pytest.LogCaptureFixture) -> None:
     first, second = ToolCall("c1", "look", {}), ToolCall("c2", "look", {"n": 2}, index=1)
     history = [
         User.of("a"),
@@ -326,7 +326,7 @@ def test_a_broken_history_is_mended_and_told(wire: str, caplog: pytest.LogCaptur
 
 
 @on_every_wire
-def test_unicode_goes_all_the_way_round(wire: str) -> None:
+def test_unicode_survives_the_round_trip(wire: str) -> None:
     odd = "naïve 日本語 \U0001f469\u200d\U0001f680 \u202e\u0000\u2028 \ud83d"
     desk = Desk()
     model = ScriptedModel(
@@ -360,7 +360,7 @@ def test_in_debug_mode_a_run_leaves_no_warning_and_no_task(caplog: pytest.LogCap
     assert [record.message for record in caplog.records if record.name == "asyncio" and record.levelno > 30] == []
 
 
-def test_many_runs_of_one_agent_go_on_at_once() -> None:
+def test_many_runs_of_one_agent_can_be_active_at_once() -> None:
     def answer(request: Request) -> Any:
         last = request.messages[-1]
         if isinstance(last, ToolMessage):
@@ -380,11 +380,11 @@ def test_many_runs_of_one_agent_go_on_at_once() -> None:
     assert run_virtual(main()) == [f"seen {n}" for n in range(50)]
 
 
-def test_the_wires_of_these_tests_are_all_there_are() -> None:
+def test_these_tests_cover_all_wires() -> None:
     assert set(ONE_CALL) == set(WIRES)
 
 
-def test_a_run_that_failed_says_what_it_spent() -> None:
+def test_a_failed_run_reports_its_usage() -> None:
     events: list[Event] = []
     model = ScriptedModel([Call("look"), Uses(100, 10)], Fail(Unauthorized("the key is wrong")))
     with pytest.raises(Unauthorized):

@@ -70,7 +70,7 @@ def test_three_calls_run_and_their_results_go_back_in_order(wire: str, stream: b
 
 
 @on_every_wire
-def test_a_conversation_goes_on_over_one_connection(wire: str) -> None:
+def test_a_conversation_continues_over_one_connection(wire: str) -> None:
     async def main() -> None:
         async with ScriptedServer(CALLS, "All fine.", CALLS, "Still fine.") as server:
             chat = Conversation(Agent(model_of(server, wire), [weather]))
@@ -85,7 +85,7 @@ def test_a_conversation_goes_on_over_one_connection(wire: str) -> None:
 
 
 @on_every_wire
-def test_a_wrong_key_and_an_unknown_model_are_errors_of_their_own(wire: str) -> None:
+def test_a_wrong_key_and_an_unknown_model_raise_their_own_errors(wire: str) -> None:
     async def main() -> None:
         async with ScriptedServer("Never.", api_key="right") as server:
             with pytest.raises(Unauthorized) as wrong:
@@ -141,7 +141,7 @@ def test_events_arrive_while_the_response_is_still_being_written(wire: str) -> N
 
 
 @on_every_wire
-def test_an_image_beside_the_question_is_sent(wire: str, tmp_path: Path) -> None:
+def test_an_image_next_to_the_question_is_sent(wire: str, tmp_path: Path) -> None:
     async def main() -> None:
         picture = tmp_path / "a.png"
         picture.write_bytes(PNG)

@@ -188,12 +188,12 @@ def test_an_answer_announces_nothing(text: str) -> None:
     assert not announces(text, TOOLS)
 
 
-def test_a_name_counts_only_if_it_is_a_tools_name() -> None:
+def test_a_name_counts_only_if_it_is_the_name_of_a_tool() -> None:
     assert announces("I will now call get_weather.", ["get_weather"])
     assert not announces("I will now call grandmother.", ["get_weather"])
     assert not announces("I will now call get_weather_report_office.", ["get_weather"])
 
 
-def test_a_name_may_be_spelled_as_a_pattern_is() -> None:
+def test_a_name_may_look_like_a_pattern() -> None:
     assert announces("I will now call a.b(c.", ["a.b(c"])
     assert not announces("I will now call axb.", ["a.b"])

@@ -19,7 +19,7 @@ def outer_of(inner: Agent, *answers: Any, **settings: Any) -> Agent:
     return Agent(ScriptedModel(*said), [inner.as_tool("researcher", "Looks things up.")], **settings)
 
 
-def test_it_gets_a_task_and_gives_its_answer() -> None:
+def test_it_gets_a_task_and_returns_its_answer() -> None:
     model = ScriptedModel("It is 42.")
     agent = outer_of(Agent(model, instructions="Be brief."))
     result = play(agent)
@@ -28,13 +28,13 @@ def test_it_gets_a_task_and_gives_its_answer() -> None:
     assert [getattr(message, "text", "") for message in model.requests[0].messages] == ["Be brief.", "Look it up."]
 
 
-def test_what_it_used_counts_for_the_one_who_asked() -> None:
+def test_its_usage_counts_for_the_outer_run() -> None:
     inner = Agent(ScriptedModel([Call("look"), Uses(10, 1)], ["It is 42.", Uses(20, 2)]), Desk().tools("look"))
     usage = play(outer_of(inner)).usage
     assert (usage.input_tokens, usage.output_tokens, usage.estimated) == (330, 33, False)
 
 
-def test_what_it_used_until_it_failed_counts_too() -> None:
+def test_its_usage_counts_even_if_it_failed() -> None:
     inner = Agent(
         ScriptedModel([Call("look"), Uses(10, 1)], Fail(Unauthorized("no")), Uses(0, 0)), Desk().tools("look")
     )
@@ -43,7 +43,7 @@ def test_what_it_used_until_it_failed_counts_too() -> None:
     assert (result.usage.input_tokens, result.usage.output_tokens) == (310, 31)
 
 
-def test_what_it_used_can_reach_the_limit_of_the_one_who_asked() -> None:
+def test_its_usage_can_reach_the_limit_of_the_outer_run() -> None:
     inner = Agent(ScriptedModel(["It is 42.", Uses(1000, 0)]))
     result = play(outer_of(inner, limits=Limits(tokens=500)))
     assert (result.text, result.stop_reason) == ("Done.", "token_limit")
@@ -63,7 +63,7 @@ def test_its_tools_find_the_same_deps() -> None:
     assert found == [deps]
 
 
-def test_what_it_does_is_told_as_progress_of_the_call() -> None:
+def test_its_events_are_reported_as_progress_of_the_call() -> None:
     desk = Desk()
     inner = Agent(ScriptedModel([Call("look"), Call("fall")], "Hm."), [desk.tool("look"), desk.tool("fall", fails="x")])
     _, events = play_aloud(outer_of(inner))
@@ -81,14 +81,14 @@ def test_its_failure_is_a_tool_failure() -> None:
     can_go_on(result.messages)
 
 
-def test_one_that_would_wait_for_somebody_outside_has_failed() -> None:
+def test_an_inner_run_that_would_have_to_wait_fails() -> None:
     inner = Agent(ScriptedModel(Call("look")), [Desk().tool("look", approve=True)], on_approval=lambda call: Wait())
     assert texts(play(outer_of(inner))) == [
         "Error: `researcher` cannot continue: `look` waits for an outside decision, which a tool cannot do"
     ]
 
 
-def test_two_deep_and_three_at_once() -> None:
+def test_agents_can_be_nested_two_deep_with_three_at_once() -> None:
     desk = Desk()
 
     def innermost(request: Any) -> Any:
@@ -117,7 +117,7 @@ def test_the_same_call_of_the_same_run_has_the_same_inner_run() -> None:
     assert runs[0].startswith("r-0-")
 
 
-def test_who_is_cancelled_cancels_the_inner_one() -> None:
+def test_cancelling_the_outer_run_cancels_the_inner_one() -> None:
     desk = Desk()
     inner = Agent(ScriptedModel(Call("look")), [desk.tool("look", seconds=99.0, timeout=None)])
     chat = Conversation(outer_of(inner))

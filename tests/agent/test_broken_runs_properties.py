@@ -100,7 +100,7 @@ def test_a_write_runs_once_for_each_call_of_the_history_and_for_nothing_else(
 
 @costly
 @given(st.lists(one_call(), min_size=1, max_size=5), st.data())
-def test_a_read_runs_once_for_each_distinct_call_of_a_turn_unless_a_write_stands_between(
+def test_a_read_runs_once_for_each_distinct_call_of_a_turn_unless_a_write_is_in_between(
     made: list[Step], data: st.DataObject
 ) -> None:
     """The second answer is the first in another order."""
@@ -117,7 +117,7 @@ def test_a_read_runs_once_for_each_distinct_call_of_a_turn_unless_a_write_stands
 
 @costly
 @given(scripts, schedules, wires)
-def test_what_was_shown_is_what_stands_in_the_history(script: list[Answer], schedule: Schedule, wire: str) -> None:
+def test_what_was_shown_is_what_the_history_contains(script: list[Answer], schedule: Schedule, wire: str) -> None:
     played = run_virtual(play(script, schedule, wire))
     shown: dict[int, str] = {}
     for event in played.events:
@@ -136,7 +136,7 @@ def test_what_was_shown_is_what_stands_in_the_history(script: list[Answer], sche
 
 @costly
 @given(scripts, schedules, wires)
-def test_every_call_that_started_is_told_to_have_ended_and_nothing_runs_on(
+def test_every_started_call_is_reported_as_ended_and_nothing_keeps_running(
     script: list[Answer], schedule: Schedule, wire: str
 ) -> None:
     played = run_virtual(play(script, schedule, wire))
@@ -149,7 +149,7 @@ def test_every_call_that_started_is_told_to_have_ended_and_nothing_runs_on(
 
 @costly
 @given(scripts, schedules)
-def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alone(
+def test_calls_with_one_key_run_one_after_another_and_exclusive_calls_run_alone(
     script: list[Answer], schedule: Schedule
 ) -> None:
     played = run_virtual(play(script, schedule, "openai-chat"))
@@ -163,7 +163,9 @@ def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alo
 
 @costly
 @given(scripts, schedules, wires)
-def test_two_runs_of_one_broken_script_say_the_same(script: list[Answer], schedule: Schedule, wire: str) -> None:
+def test_two_runs_of_one_broken_script_yield_the_same_events(
+    script: list[Answer], schedule: Schedule, wire: str
+) -> None:
     first = run_virtual(play(script, schedule, wire))
     second = run_virtual(play(script, schedule, wire))
     assert [event_to_json(event) for event in first.events] == [event_to_json(event) for event in second.events]
@@ -173,7 +175,7 @@ def test_two_runs_of_one_broken_script_say_the_same(script: list[Answer], schedu
 
 @costly
 @given(scripts, schedules, wires, st.floats(0, 4))
-def test_a_broken_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
+def test_a_broken_run_that_is_cancelled_anywhere_leaves_a_history_to_continue_from(
     script: list[Answer], schedule: Schedule, wire: str, when: float
 ) -> None:
     async def main() -> None:
@@ -197,7 +199,7 @@ def test_a_broken_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
 
 @costly
 @given(scripts, schedules)
-def test_the_same_holds_on_geminis_wire(script: list[Answer], schedule: Schedule) -> None:
+def test_the_same_is_true_for_geminis_wire(script: list[Answer], schedule: Schedule) -> None:
     whole = [answer for answer in script if not (isinstance(answer, list) and any(isinstance(s, Cut) for s in answer))]
     played = run_virtual(play(whole, schedule, "gemini"))
     assert_chain(played.messages)

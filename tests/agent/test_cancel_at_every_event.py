@@ -95,6 +95,6 @@ def not_executed(chat: Conversation) -> int:
 
 @on_every_wire
 @pytest.mark.parametrize("schedule", [Schedule.EAGER, Schedule.SEQUENTIAL], ids=str)
-def test_a_run_that_is_cancelled_at_any_of_its_events_goes_on(wire: str, schedule: Schedule) -> None:
+def test_a_run_that_is_cancelled_at_any_of_its_events_can_be_continued(wire: str, schedule: Schedule) -> None:
     for number in range(count_events(wire, schedule)):
         run_virtual(cancel_at(number, wire, schedule))

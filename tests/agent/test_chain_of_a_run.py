@@ -49,7 +49,7 @@ def last_said(model: ScriptedModel) -> list[str]:
 # What the run says of itself
 
 
-def test_a_run_without_trouble_says_so() -> None:
+def test_a_run_without_problems_reports_none() -> None:
     desk = Desk()
     model, asked = guarded([Call("look"), Call("act")], "Done.")
     result, events = play_aloud(Agent(model, desk.tools("look", "act")))
@@ -63,7 +63,7 @@ def test_a_run_without_trouble_says_so() -> None:
 
 
 @on_every_wire
-def test_a_run_whose_answers_broke_says_how(wire: str) -> None:
+def test_a_run_with_broken_answers_reports_them(wire: str) -> None:
     desk = Desk()
     slow = Fail(RateLimited("slow down", status=429, retry_after=2.0))
     broken: Answer = [Say("Let me "), Call("look", id="c1"), Break()]
@@ -96,13 +96,13 @@ def test_a_run_that_waits_is_not_complete() -> None:
     assert len(chain_status(result.messages).open) == 2
 
 
-def test_plain_retries_of_an_answer_are_no_fallback() -> None:
+def test_plain_retries_of_an_answer_do_not_count_as_fallback() -> None:
     model, _ = guarded([Break()], Fail(RateLimited("slow down", status=429)), "Hello.")
     result = play(Agent(model))
     assert (result.fallback_used, result.attempts, result.requests) == (False, 3, 1)
 
 
-def test_the_usage_is_that_of_all_answers() -> None:
+def test_usage_covers_all_answers() -> None:
     lines: list[Answer] = [[Say("Let"), Uses(10, 1), Break()], [Say("Let me."), Uses(10, 5)]]
     model, _ = guarded(*lines, wire="anthropic-messages")
     _, events = play_aloud(Agent(model))
@@ -113,7 +113,7 @@ def test_the_usage_is_that_of_all_answers() -> None:
 # The log
 
 
-def test_the_log_tells_of_what_broke_and_how_the_chain_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_reports_what_broke_and_how_the_chain_ended(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "unbroken.chain")
     desk = Desk()
     model, _ = guarded(
@@ -128,7 +128,7 @@ def test_the_log_tells_of_what_broke_and_how_the_chain_ended(caplog: pytest.LogC
     assert status.getMessage() == "tool_chain_status run=r7 tool_calls=2 tool_returns=2 fallback_used=True"
 
 
-def test_a_run_without_trouble_is_told_only_to_who_wants_all(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_without_problems_is_logged_only_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "unbroken.chain")
     play(Agent(guarded("Hello.")[0]), run_id="r1")
     assert [record for record in caplog.records if record.name == "unbroken.chain"] == []
@@ -143,7 +143,7 @@ def test_a_run_without_trouble_is_told_only_to_who_wants_all(caplog: pytest.LogC
 
 @on_every_wire
 @pytest.mark.parametrize(("language", "words"), [("en", ENGLISH), ("zh", CHINESE)])
-def test_a_model_that_stays_silent_is_asked_to_go_on(wire: str, language: Any, words: str) -> None:
+def test_a_model_that_stays_silent_is_asked_to_continue(wire: str, language: Any, words: str) -> None:
     desk = Desk()
     model, asked = guarded([Call("look")], "", "", [Call("look", note="b")], "Done.", wire=wire)
     result = play(Agent(model, desk.tools("look"), guidance=language))
@@ -164,18 +164,18 @@ def test_it_is_asked_three_times_at_most() -> None:
     can_go_on(caught.value.messages)
 
 
-def test_without_a_guard_too() -> None:
+def test_this_also_works_without_a_loop_guard() -> None:
     model = ScriptedModel("", "", "Here.")
     assert (play(Agent(model)).text, last_said(model)) == ("Here.", ["Go.", ENGLISH, ENGLISH])
 
 
-def test_reasoning_alone_is_no_answer() -> None:
+def test_reasoning_alone_is_not_an_answer() -> None:
     model, asked = guarded([Think("Hm.")], [Think("Hm.")], "Here.")
     assert play(Agent(model)).text == "Here."
     assert last_said(asked)[-1] == ENGLISH
 
 
-def test_the_words_are_a_setting() -> None:
+def test_the_continue_prompt_is_a_setting() -> None:
     model, asked = guarded("", "", "Here.")
     play(Agent(model, policy=Policy(continue_prompt="Well?")))
     assert last_said(asked)[-1] == "Well?"
@@ -184,7 +184,7 @@ def test_the_words_are_a_setting() -> None:
 # Announcements
 
 
-def test_with_nudge_a_model_that_only_announces_is_asked_to_go_on() -> None:
+def test_with_nudge_a_model_that_only_announces_a_call_is_asked_to_continue() -> None:
     desk = Desk()
     model, asked = guarded("Let me look that up for you.", [Call("look")], "Here.")
     result = play(Agent(model, desk.tools("look"), policy=Policy(nudge=True)))
@@ -195,20 +195,20 @@ def test_with_nudge_a_model_that_only_announces_is_asked_to_go_on() -> None:
     accepted(asked, result)
 
 
-def test_without_nudge_an_announcement_is_an_answer() -> None:
+def test_without_nudge_an_announcement_counts_as_the_answer() -> None:
     model, asked = guarded("Let me look that up for you.", "never")
     assert play(Agent(model, Desk().tools("look"))).text == "Let me look that up for you."
     assert len(asked.requests) == 1
 
 
-def test_a_model_that_goes_on_announcing_is_taken_at_its_word_in_the_end() -> None:
+def test_a_model_that_keeps_announcing_is_accepted_in_the_end() -> None:
     model, asked = guarded("Let me look that up for you.", loop_last=True)
     result = play(Agent(model, Desk().tools("look"), policy=Policy(nudge=True)))
     assert (result.text, len(asked.requests)) == ("Let me look that up for you.", 4)
     accepted(asked, result)
 
 
-def test_silence_and_announcements_share_the_three_times() -> None:
+def test_silence_and_announcements_share_three_attempts() -> None:
     announces = "Let me look that up for you."
     model, asked = guarded(announces, "", "", announces, announces, "never")
     result = play(Agent(model, Desk().tools("look"), policy=Policy(nudge=True)))
@@ -219,7 +219,7 @@ def test_silence_and_announcements_share_the_three_times() -> None:
     accepted(asked, result)
 
 
-def test_an_announcement_that_broke_off_is_first_of_all_broken() -> None:
+def test_an_announcement_that_broke_off_counts_as_broken_first() -> None:
     desk = Desk()
     model, asked = guarded([Say("Let me look that up"), Break()], [Say("Let me look that up"), Call("look")], "Here.")
     result = play(Agent(model, desk.tools("look"), policy=Policy(nudge=True)))
@@ -244,7 +244,7 @@ def history(*answered: str) -> list[Message]:
 
 @on_every_wire
 @pytest.mark.parametrize("prompt", [None, "And now?"])
-def test_open_calls_are_executed_where_that_is_asked_for(wire: str, prompt: str | None) -> None:
+def test_open_calls_can_be_executed(wire: str, prompt: str | None) -> None:
     desk = Desk()
     model, asked = guarded("Done.", wire=wire)
     agent = Agent(model, desk.tools("look", "act"), policy=Policy(open_calls="execute"))
@@ -257,7 +257,7 @@ def test_open_calls_are_executed_where_that_is_asked_for(wire: str, prompt: str 
     accepted(asked, result)
 
 
-def test_of_a_round_that_was_half_answered_only_the_rest_is_executed() -> None:
+def test_for_a_partly_answered_round_only_the_rest_is_executed() -> None:
     desk = Desk()
     model, asked = guarded("Done.")
     result = play(Agent(model, desk.tools("look", "act")), history=history("c2"), open_calls="execute")
@@ -266,7 +266,7 @@ def test_of_a_round_that_was_half_answered_only_the_rest_is_executed() -> None:
     accepted(asked, result)
 
 
-def test_open_calls_are_answered_as_not_executed_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+def test_by_default_open_calls_are_answered_as_not_executed(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     model, asked = guarded("Done.")
     result = play(Agent(model, desk.tools("look", "act")), history=history("c1"))
@@ -276,7 +276,7 @@ def test_open_calls_are_answered_as_not_executed_otherwise(caplog: pytest.LogCap
     accepted(asked, result)
 
 
-def test_open_calls_are_an_error_where_that_is_asked_for() -> None:
+def test_open_calls_can_be_an_error() -> None:
     transcript = Transcript(history())
     agent = Agent(guarded("Done.")[0], Desk().tools("look", "act"))
     with pytest.raises(UserError, match=r"`c1` \(look\), `c2` \(act\).*open_calls="):
@@ -285,21 +285,21 @@ def test_open_calls_are_an_error_where_that_is_asked_for() -> None:
     assert play(agent, history=[User.of("Hi.")], open_calls="error").text == "Done."
 
 
-def test_an_odd_word_for_it_is_refused() -> None:
+def test_an_unknown_value_for_open_calls_is_refused() -> None:
     with pytest.raises(UserError, match=r"open_calls='run'.*'execute'"):
         Agent(ScriptedModel("x"), policy=Policy(open_calls="run"))  # pyright: ignore[reportArgumentType] - that is the test
     with pytest.raises(UserError, match=r"open_calls='run'.*'execute'"):
         play(Agent(ScriptedModel("x")), history=history(), open_calls="run")
 
 
-def test_open_calls_of_tools_that_are_gone_are_told() -> None:
+def test_open_calls_of_missing_tools_get_an_error_result() -> None:
     model, asked = guarded("Done.")
     result = play(Agent(model, Desk().tools("act")), history=history(), open_calls="execute")
     assert texts(result)[0].startswith("Error: unknown tool `look`")
     accepted(asked, result)
 
 
-def test_a_question_asked_beside_open_calls_that_wait_is_not_lost() -> None:
+def test_a_question_next_to_waiting_open_calls_is_not_lost() -> None:
     desk = Desk()
     model, asked = guarded("Done.")
     tools = [*desk.tools("look"), desk.tool("act", approve=True)]
@@ -315,7 +315,7 @@ def test_a_question_asked_beside_open_calls_that_wait_is_not_lost() -> None:
         accepted(asked, result)
 
 
-def test_an_answer_that_breaks_after_open_calls_were_executed_runs_none_of_them_again() -> None:
+def test_an_answer_that_breaks_after_open_calls_were_executed_repeats_none_of_them() -> None:
     desk = Desk()
     model, asked = guarded([Say("It "), Break()], "It is done.")
     result = play(Agent(model, desk.tools("look", "act")), history=history(), open_calls="execute")
@@ -326,7 +326,7 @@ def test_an_answer_that_breaks_after_open_calls_were_executed_runs_none_of_them_
 # In the end
 
 
-def test_a_chain_that_broke_in_the_final_request_is_typed_and_goes_on() -> None:
+def test_a_chain_that_broke_in_the_final_request_raises_a_typed_error_and_can_be_continued() -> None:
     desk = Desk()
     model, asked = guarded([Call("look")], [Say("It "), Break()], [Break()], [Break()], "It is done.")
     chat = Conversation(Agent(model, desk.tools("look"), limits=Limits(rounds=1)))
@@ -337,7 +337,7 @@ def test_a_chain_that_broke_in_the_final_request_is_typed_and_goes_on() -> None:
     accepted(asked)
 
 
-def test_a_final_answer_that_breaks_off_is_mended() -> None:
+def test_a_final_answer_that_breaks_off_is_repaired() -> None:
     desk = Desk()
     model, asked = guarded([Call("look")], [Say("It "), Break()], "It is done.")
     result = play(Agent(model, desk.tools("look"), limits=Limits(rounds=1)))
@@ -345,31 +345,31 @@ def test_a_final_answer_that_breaks_off_is_mended() -> None:
     assert [request.final for request in asked.requests] == [False, True, True]
 
 
-def test_a_pause_of_the_provider_is_no_break() -> None:
+def test_a_pause_of_the_provider_is_not_a_break() -> None:
     lines: list[Answer] = [[Say("Wait. "), End("paused")], "Here."]
     model, asked = guarded(*lines, wire="anthropic-messages")
     result = play(Agent(model))
     assert (result.text, result.attempts, len(asked.requests)) == ("Here.", 2, 2)
 
 
-def test_who_announces_in_chinese_is_asked_in_chinese() -> None:
+def test_an_announcement_in_chinese_is_answered_in_chinese() -> None:
     model = ScriptedModel([Say("让我查一下。")], "晴。")
     play(Agent(model, Desk().tools("look"), policy=Policy(nudge=True)))
     assert last_said(model)[1] == CHINESE
 
 
-def test_without_tools_nobody_is_asked_to_call_one() -> None:
+def test_without_tools_the_model_is_not_asked_to_call_one() -> None:
     model = ScriptedModel("Let me look that up.")
     assert play(Agent(model, policy=Policy(nudge=True))).text == "Let me look that up."
 
 
-def test_messages_of_a_provider_are_no_history_and_the_way_out_is_named() -> None:
+def test_a_providers_messages_are_refused_as_history_with_a_hint() -> None:
     raw: Any = [{"role": "user", "content": "Hi"}]
     with pytest.raises(UserError, match=r"history= holds no message at 0, .* type dict.*decode_request"):
         play(Agent(ScriptedModel("Hi.")), history=raw)
 
 
-def test_a_history_of_which_nothing_is_left_is_an_empty_one() -> None:
+def test_an_empty_history_is_accepted() -> None:
     orphan = ToolMessage((ToolResult("gone", (), name="look"),))
     assert play(Agent(ScriptedModel("Hi.")), history=[orphan]).text == "Hi."
     with pytest.raises(UserError, match="there is nothing to answer"):

@@ -50,7 +50,7 @@ def read_again(events: list[Event]) -> list[Event]:
     return [event_from_json(json.loads(line)) for line in lines]
 
 
-def test_a_run_is_collected_with_all_that_it_said_and_did() -> None:
+def test_collect_has_everything_that_happened_in_a_run() -> None:
     model = ScriptedModel(
         [
             Think("Rome "),
@@ -157,7 +157,7 @@ def test_calls_that_wait_have_no_text_until_the_run_is_resumed() -> None:
     run_virtual(main())
 
 
-def test_an_id_that_comes_again_in_a_later_turn_is_another_call() -> None:
+def test_a_repeated_id_in_a_later_turn_is_another_call() -> None:
     async def main() -> Collected:
         again = [Call("look", city="Oslo", id="a")], [Call("look", city="Rome", id="a")]
         return await collect(Agent(ScriptedModel(*again, "Sunny."), [look]).stream("Go"))
@@ -175,7 +175,7 @@ def test_an_answer_at_a_limit_is_collected_with_its_reason() -> None:
     assert (collected.text, collected.stop_reason) == ("That is all I know.", "round_limit")
 
 
-def test_a_run_that_fails_raises_its_error_and_saved_events_tell_of_it() -> None:
+def test_a_failed_run_raises_its_error_and_saved_events_contain_it() -> None:
     events: list[Event] = []
 
     async def main() -> None:
@@ -204,7 +204,7 @@ def test_a_cancelled_collection_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize("kind", [TextAdded, ReasoningAdded])
-def test_a_long_answer_costs_its_length(kind: type[TextAdded] | type[ReasoningAdded]) -> None:
+def test_the_cost_of_a_long_answer_is_linear(kind: type[TextAdded] | type[ReasoningAdded]) -> None:
     def cost(count: int) -> float:
         events = [kind("r", 0, number, 0.0, "word word ") for number in range(count)]
         start = time.process_time()
@@ -216,7 +216,7 @@ def test_a_long_answer_costs_its_length(kind: type[TextAdded] | type[ReasoningAd
     assert eight_times < 24 * once + 0.05
 
 
-def test_any_async_iterator_of_events_will_do() -> None:
+def test_any_async_iterator_of_events_works() -> None:
     async def saved(events: list[Event]) -> AsyncIterator[Event]:
         for event in events:
             yield event

@@ -33,7 +33,7 @@ from unbroken.testing import Break, Call, Fail, Pause, Say, run_virtual
 
 
 @on_every_wire
-def test_the_history_carries_on(wire: str) -> None:
+def test_the_history_continues_from_turn_to_turn(wire: str) -> None:
     model = ScriptedModel([Call("look"), Call("look", n=2)], "One.", "Two.", Call("look"), "Three.", wire=wire)
     chat = Conversation(Agent(model, Desk().tools("look")))
 
@@ -55,7 +55,7 @@ def test_the_history_carries_on(wire: str) -> None:
     ],
 )
 @on_every_wire
-def test_after_a_failed_turn_the_last_prompt_can_be_tried_again(wire: str, failure: Any, error: Any) -> None:
+def test_after_a_failed_turn_the_last_prompt_can_be_repeated(wire: str, failure: Any, error: Any) -> None:
     model = ScriptedModel(Call("look"), [Say("I"), failure], "Done.", "And this.", wire=wire)
     chat = Conversation(Agent(model, Desk().tools("look")))
 
@@ -70,7 +70,7 @@ def test_after_a_failed_turn_the_last_prompt_can_be_tried_again(wire: str, failu
     accepted(model)
 
 
-def test_a_cancelled_turn_keeps_what_was_said() -> None:
+def test_a_cancelled_turn_keeps_its_text() -> None:
     model = ScriptedModel([Say("Once upon a time"), Pause(9.0), Say("there was")], "The end.")
     chat = Conversation(Agent(model))
 
@@ -103,7 +103,7 @@ def test_one_turn_at_a_time() -> None:
     assert run_virtual(main()) == ["One.", "Two."]
 
 
-def test_a_turn_as_a_stream_is_in_the_history_too() -> None:
+def test_a_streamed_turn_is_in_the_history_too() -> None:
     chat = Conversation(Agent(ScriptedModel(Call("look"), "One.", "Two."), Desk().tools("look")))
 
     async def main() -> str:
@@ -116,13 +116,13 @@ def test_a_turn_as_a_stream_is_in_the_history_too() -> None:
     assert run_virtual(main()) == "One."
 
 
-def test_a_place_where_nothing_can_be_saved_is_named(tmp_path: Path) -> None:
+def test_a_path_where_nothing_can_be_saved_is_named(tmp_path: Path) -> None:
     chat = Conversation(Agent(ScriptedModel("One.")))
     with pytest.raises(UserError, match=r"cannot be saved in .*/no/chat\.json: No such file or directory"):
         chat.save(tmp_path / "no" / "chat.json")
 
 
-def test_a_saved_conversation_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_saved_conversation(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
     (tmp_path / "chat.json.new").write_text("left behind by a crash")
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_a_saved_conversation_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
-def test_a_saved_conversation_goes_on_elsewhere(tmp_path: Path) -> None:
+def test_a_saved_conversation_can_be_continued_elsewhere(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
 
     async def main() -> None:
@@ -151,7 +151,7 @@ def test_a_saved_conversation_goes_on_elsewhere(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
-def test_a_waiting_conversation_is_saved_with_what_it_waits_for(tmp_path: Path) -> None:
+def test_a_waiting_conversation_is_saved_with_its_waiting_calls(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
     desk = Desk()
     tools = [desk.tool("free"), desk.tool("asks", approve=True), client_tool("locate", "Where?", {"type": "object"})]
@@ -179,7 +179,7 @@ def test_a_waiting_conversation_is_saved_with_what_it_waits_for(tmp_path: Path) 
     assert desk.names == ["free", "asks"]
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
     agent = Agent(ScriptedModel("Never."))
     with pytest.raises(UserError, match="cannot be loaded"):
         Conversation.load(agent, tmp_path / "none.json")
@@ -188,7 +188,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         Conversation.load(agent, tmp_path / "list.json")
 
 
-def test_a_prompt_that_is_refused_changes_nothing() -> None:
+def test_a_refused_prompt_changes_nothing() -> None:
     chat = Conversation(
         Agent(ScriptedModel(Call("asks"), "Done."), [Desk().tool("asks", approve=True)], on_approval=lambda c: Wait())
     )
@@ -205,7 +205,7 @@ def test_a_prompt_that_is_refused_changes_nothing() -> None:
     assert run_virtual(main()) == "Done."
 
 
-def test_an_option_that_is_refused_leaves_the_history_as_it_was() -> None:
+def test_a_refused_option_leaves_the_history_unchanged() -> None:
     chat = Conversation(Agent(ScriptedModel("Done.")))
 
     async def main() -> None:
@@ -218,7 +218,7 @@ def test_an_option_that_is_refused_leaves_the_history_as_it_was() -> None:
     assert roles(chat.messages) == ["User", "Assistant"]
 
 
-def test_a_stream_that_nobody_reads_is_no_turn() -> None:
+def test_a_stream_that_nobody_reads_is_not_a_turn() -> None:
     model = ScriptedModel("One.", "Two.")
     chat = Conversation(Agent(model))
 
@@ -233,7 +233,7 @@ def test_a_stream_that_nobody_reads_is_no_turn() -> None:
     assert [getattr(message, "text", "") for message in chat.messages] == ["a", "One.", "b", "Two."]
 
 
-def test_where_nothing_waits_there_is_nothing_to_resume() -> None:
+def test_without_waiting_calls_there_is_nothing_to_resume() -> None:
     with pytest.raises(UserError, match="no call of this conversation is waiting"):
         run_virtual(Conversation(Agent(ScriptedModel("Never."))).resume({}))
 
@@ -282,7 +282,7 @@ def test_a_history_that_is_cut_anywhere_is_still_accepted(wire: str, length: int
     assert all(len(request.messages) <= length + 4 for request in model.requests)
 
 
-def test_what_is_cut_off_in_the_middle_of_a_turn_begins_with_its_question() -> None:
+def test_a_history_that_is_cut_in_the_middle_of_a_turn_begins_with_its_question() -> None:
     model = ScriptedModel(*[Call("look", n=n) for n in range(4)], "Done.")
     chat = Conversation(Agent(model, Desk().tools("look"), guidance=False), trim=lambda messages: messages[-2:])
     run_virtual(chat.say("What is it?"))
@@ -293,7 +293,7 @@ def test_what_is_cut_off_in_the_middle_of_a_turn_begins_with_its_question() -> N
     assert {getattr(request.messages[0], "text", "") for request in model.requests} == {"What is it?"}
 
 
-def test_a_summary_takes_the_place_of_what_was_said() -> None:
+def test_a_summary_replaces_old_messages() -> None:
     model = ScriptedModel("One.", "Two.")
     chat = Conversation(
         Agent(model), [User.of("old"), Assistant("older")], trim=lambda m: (User.of("In short."), *m[-1:])
@@ -303,7 +303,7 @@ def test_a_summary_takes_the_place_of_what_was_said() -> None:
     assert len(chat.messages) == 4
 
 
-def test_a_function_that_cannot_trim_is_named() -> None:
+def test_an_invalid_trim_function_is_named() -> None:
     def fails(messages: tuple[Message, ...]) -> Sequence[Message]:
         raise ZeroDivisionError("division by zero")
 
@@ -313,7 +313,7 @@ def test_a_function_that_cannot_trim_is_named() -> None:
     can_go_on(chat.messages)
 
 
-def test_an_agent_can_trim_too_and_a_run_can_do_it_otherwise() -> None:
+def test_an_agent_can_trim_and_a_run_can_override_it() -> None:
     model = ScriptedModel("One.", "Two.")
     agent = Agent(model, trim=lambda messages: messages[-1:])
     history = [User.of("a"), Assistant("b")]
@@ -326,7 +326,7 @@ def test_an_agent_can_trim_too_and_a_run_can_do_it_otherwise() -> None:
     assert [len(request.messages) for request in model.requests] == [1, 3]
 
 
-def test_a_transcript_is_continued_in_place_and_a_list_is_not() -> None:
+def test_a_transcript_is_extended_in_place_and_a_list_is_not() -> None:
     transcript, listed = Transcript(), [User.of("a"), Assistant("b")]
 
     async def main() -> None:
@@ -339,7 +339,7 @@ def test_a_transcript_is_continued_in_place_and_a_list_is_not() -> None:
     assert len(listed) == 2
 
 
-def test_every_turn_finds_the_deps_of_the_conversation() -> None:
+def test_every_turn_gets_the_deps_of_the_conversation() -> None:
     @tool(effect="read")
     def whose(context: CallContext[str]) -> str:
         """Whose it is."""

@@ -66,7 +66,7 @@ def test_a_caller_that_forgets_to_return_is_a_failing_call() -> None:
     assert result.text == "Done."
 
 
-def test_a_result_with_another_calls_id_goes_to_the_call_that_was_made() -> None:
+def test_a_result_with_another_calls_id_is_assigned_to_the_call_that_was_made() -> None:
     kept = ToolResult("of another", ())
 
     class Keeps(Middleware):
@@ -81,7 +81,7 @@ class Failed(BaseException):
     """As test frameworks raise it."""
 
 
-def test_what_is_no_exception_ends_the_run_and_does_not_hang_it() -> None:
+def test_a_base_exception_ends_the_run_and_does_not_block_it() -> None:
     @tool(approve=True)
     async def asks() -> str:
         return "never"
@@ -99,7 +99,7 @@ def test_what_is_no_exception_ends_the_run_and_does_not_hang_it() -> None:
     run_virtual(main())
 
 
-def test_run_sync_goes_on_serving_after_somebody_wanted_to_exit() -> None:
+def test_run_sync_still_works_after_a_system_exit() -> None:
     @tool(approve=True)
     async def asks() -> str:
         return "never"
@@ -129,7 +129,7 @@ def test_synchronous_tools_run_in_a_forked_child() -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "seconds", "cancel"])
-def test_a_tool_that_never_listens_is_answered_and_left_behind(how: str) -> None:
+def test_a_tool_that_ignores_cancellation_is_answered_and_abandoned(how: str) -> None:
     heard = 0
 
     @tool(timeout=1.0 if how == "timeout" else None)
@@ -178,7 +178,7 @@ def test_a_key_may_be_anything() -> None:
         assert [call.result.text for call in play(Agent(model, [written])).calls] == ["acted 1", "acted 2"]
 
 
-def test_a_key_that_fails_is_told_and_an_async_one_refused() -> None:
+def test_a_failing_key_function_is_reported_and_an_async_one_refused() -> None:
     def leaves(arguments: dict[str, Any]) -> str:
         raise SystemExit(1)
 
@@ -192,7 +192,7 @@ def test_a_key_that_fails_is_told_and_an_async_one_refused() -> None:
         tool(key=later)(do)
 
 
-def test_an_edit_that_makes_no_sense_is_told() -> None:
+def test_an_invalid_edit_is_reported() -> None:
     asks = tool(name="act", approve=True)(do)
     refused = r"Edit\(arguments=…\): expected a dict, got dict with int in it"
     for arguments, words in (
@@ -205,7 +205,7 @@ def test_an_edit_that_makes_no_sense_is_told() -> None:
         assert re.search(words, result.calls[0].result.text)
 
 
-def test_an_edited_call_waits_for_a_later_one_that_has_its_key_now() -> None:
+def test_an_edited_call_waits_for_a_later_one_that_now_has_its_key() -> None:
     log: list[str] = []
 
     @tool(key=lambda arguments: arguments["path"], approve=lambda arguments: arguments["path"] == "a")
@@ -237,7 +237,7 @@ END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\
     [({}, ["act", "look", "look"]), ({"limits": Limits(calls=1)}, ["act"]), ({"several_calls": False}, ["act"])],
     ids=["free", "one call allowed", "one call asked for"],
 )
-def test_where_calls_come_out_of_turn_none_starts_early(options: dict[str, Any], expected: list[str]) -> None:
+def test_if_calls_are_out_of_order_none_starts_early(options: dict[str, Any], expected: list[str]) -> None:
     """Indexes 1, 0, 0: the order of such a message is that of arrival, whatever the numbers say."""
     ran: list[str] = []
 
@@ -261,7 +261,7 @@ def test_where_calls_come_out_of_turn_none_starts_early(options: dict[str, Any],
     assert ran == expected
 
 
-def test_a_call_that_is_withdrawn_after_its_start_is_told_as_ended() -> None:
+def test_a_call_that_is_withdrawn_after_its_start_is_reported_as_ended() -> None:
     text = '<tool_call>{\\"name\\": \\"look\\", \\"arguments\\": {\\"n\\": 1}}</tool_call>'
     said = f'data: {{"choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":null}}]}}\n\n'.encode()
 
@@ -299,7 +299,7 @@ def test_what_happened_before_a_wait_still_counts_after_it(on_error: Any) -> Non
     run_virtual(main())
 
 
-def test_not_all_calls_failed_where_one_did_well_before_a_wait() -> None:
+def test_the_run_does_not_count_as_all_failed_if_one_call_succeeded_before_a_wait() -> None:
     asks = tool(name="asks", approve=True)(do)
 
     async def main() -> None:
@@ -311,7 +311,7 @@ def test_not_all_calls_failed_where_one_did_well_before_a_wait() -> None:
     run_virtual(main())
 
 
-def test_an_answer_beside_a_call_that_waits_waits_too() -> None:
+def test_an_answer_next_to_a_waiting_call_waits_too() -> None:
     async def main() -> None:
         here = client_tool("here", "Where are we?", {"type": "object"})
         model = ScriptedModel([Call("final_answer", value=3), Call("here", id="h")])
@@ -322,7 +322,7 @@ def test_an_answer_beside_a_call_that_waits_waits_too() -> None:
     run_virtual(main())
 
 
-def test_a_history_whose_calls_have_no_numbers_goes_on() -> None:
+def test_a_history_whose_calls_have_no_numbers_can_be_continued() -> None:
     async def main() -> None:
         calls = tuple(ToolCall(id, "act", {"n": n}) for n, id in enumerate("AB"))
         transcript = Transcript([User.of("Go."), Assistant("", calls)])
@@ -334,7 +334,7 @@ def test_a_history_whose_calls_have_no_numbers_goes_on() -> None:
     run_virtual(main())
 
 
-def test_ids_are_unique_in_a_run_also_where_only_a_part_of_its_history_is_sent() -> None:
+def test_ids_are_unique_in_a_run_even_if_only_a_part_of_its_history_is_sent() -> None:
     def last_two(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         return messages[-2:]
 
@@ -346,7 +346,7 @@ def test_ids_are_unique_in_a_run_also_where_only_a_part_of_its_history_is_sent()
     accepted(model)
 
 
-def test_what_one_users_tool_gave_is_not_kept_for_another() -> None:
+def test_a_result_for_one_user_is_not_cached_for_another() -> None:
     def tools_of(user: str) -> Any:
         @tool(effect="read", cache=60.0)
         async def profile() -> str:
@@ -364,7 +364,7 @@ def test_what_one_users_tool_gave_is_not_kept_for_another() -> None:
     run_virtual(main())
 
 
-def test_a_sink_that_raises_what_is_no_exception_is_left_out() -> None:
+def test_a_sink_that_raises_a_base_exception_is_removed() -> None:
     def listens(event: Event) -> None:
         if isinstance(event, CallFinished):
             raise Failed("must not happen")
@@ -435,13 +435,13 @@ def test_what_the_time_limit_cancels_has_not_failed(options: Any) -> None:
 @pytest.mark.parametrize(
     "options", [{"on_error": "finish"}, {"policy": Policy(on_all_failed="stop")}], ids=["on_error", "on_all_failed"]
 )
-def test_a_call_that_is_refused_for_its_repetition_has_not_failed(options: Any) -> None:
+def test_a_call_that_is_refused_as_a_repetition_has_not_failed(options: Any) -> None:
     script: list[Any] = [[Call("act")] for _ in range(5)]
     result = play(Agent(ScriptedModel(*script, "Enough."), [act], **options))
     assert (result.stop_reason, result.text) == ("loop", "Enough.")
 
 
-def test_a_plain_handler_may_wait_for_a_person_while_other_calls_go_on() -> None:
+def test_a_plain_handler_may_wait_for_a_person_while_other_calls_continue() -> None:
     looked = threading.Event()
 
     @tool(effect="read")
@@ -460,7 +460,7 @@ def test_a_plain_handler_may_wait_for_a_person_while_other_calls_go_on() -> None
     assert [call.result.text for call in result.calls] == ["seen", "acted 0"]
 
 
-def test_the_time_of_a_synchronous_tool_begins_when_it_has_a_thread() -> None:
+def test_the_time_limit_of_a_synchronous_tool_starts_when_it_gets_a_thread() -> None:
     """All threads are taken for longer than its time-out; then it runs at once."""
     go = threading.Event()
 
@@ -482,7 +482,7 @@ def test_the_time_of_a_synchronous_tool_begins_when_it_has_a_thread() -> None:
 
 
 @pytest.mark.parametrize("answers", [None, [Allow()], {"s": True}], ids=["nothing", "a list", "a truth"])
-def test_answers_that_can_mean_two_things_are_refused(answers: Any) -> None:
+def test_ambiguous_answers_are_refused(answers: Any) -> None:
     asks = tool(name="asks", approve=True)(do)
 
     async def main() -> None:
@@ -500,7 +500,7 @@ def test_a_schedule_may_be_given_by_its_name() -> None:
         Agent(ScriptedModel("Done."), schedule=cast("Any", "fast"))
 
 
-def test_a_run_that_waits_is_resumed_without_awaiting() -> None:
+def test_a_waiting_run_can_be_resumed_synchronously() -> None:
     asks = tool(name="asks", approve=True)(do)
     agent = Agent(ScriptedModel([Call("asks", id="s")], "Done."), [asks], on_approval=lambda call: Wait())
     assert agent.resume_sync(agent.run_sync("Go."), {"s": Allow()}).text == "Done."
@@ -515,7 +515,7 @@ def agent_result() -> Result:
     return Agent(ScriptedModel("Done.")).run_sync("Go.")
 
 
-def test_what_was_allowed_while_it_could_not_run_stays_allowed() -> None:
+def test_a_permission_that_was_given_while_the_call_could_not_run_stays_valid() -> None:
     asks = tool(name="asks", approve=True)(do)
 
     async def main() -> None:
@@ -531,7 +531,7 @@ def test_what_was_allowed_while_it_could_not_run_stays_allowed() -> None:
     run_virtual(main())
 
 
-def test_an_accepted_answer_still_holds_when_a_run_goes_on() -> None:
+def test_an_accepted_answer_is_still_valid_when_a_run_is_resumed() -> None:
     async def main() -> None:
         here = client_tool("here", "Where are we?", {"type": "object"})
         model = ScriptedModel([Call("final_answer", value=3), Call("here", id="h")])
@@ -565,7 +565,7 @@ def test_middleware_that_cannot_start_ends_the_run_before_it_begins() -> None:
     assert model.requests == []
 
 
-def test_the_answer_is_what_was_said_in_this_turn() -> None:
+def test_the_answer_is_the_text_of_this_turn() -> None:
     """The history ends in an older answer, and time cuts the new one off."""
     model = ScriptedModel([Say("So far I see", over=1.0), Pause(1000.0)])
     history = [User.of("a"), Assistant("An older answer.")]

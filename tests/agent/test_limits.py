@@ -79,7 +79,7 @@ def test_the_limit_that_is_reached_first_ends_the_run(limits: Limits, stop: str,
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @on_every_wire
-def test_a_limit_of_nothing_is_a_plain_question(wire: str, limits: Limits, stop: str) -> None:
+def test_a_limit_of_zero_means_a_plain_question(wire: str, limits: Limits, stop: str) -> None:
     model = ScriptedModel("Hello.", wire=wire)
     result = play(Agent(model, Desk().tools("look"), limits=limits, policy=Policy(choice="required")))
     assert (result.text, result.stop_reason, result.requests, result.rounds) == ("Hello.", stop, 1, 0)
@@ -88,7 +88,7 @@ def test_a_limit_of_nothing_is_a_plain_question(wire: str, limits: Limits, stop:
 
 
 @pytest.mark.parametrize("limit", ["rounds", "calls", "tokens", "seconds", "cost", "final_seconds"])
-def test_less_than_nothing_is_refused(limit: str) -> None:
+def test_a_negative_limit_is_refused(limit: str) -> None:
     with pytest.raises(UserError, match=rf"Limits\({limit}=-1\): a limit is 0 or more, or None for none"):
         Limits(**{limit: -1}, prices=PRICES)
 
@@ -114,7 +114,7 @@ def test_what_tokens_cost(prices: Prices, usage: Usage, cost: float) -> None:
     assert prices.of(usage) == pytest.approx(cost)
 
 
-def test_the_cost_of_a_run_is_told() -> None:
+def test_the_cost_of_a_run_is_reported() -> None:
     model = ScriptedModel([Call("look"), Uses(1000, 100, cached=500)], ["Done.", Uses(2000, 10)])
     prices = Prices(input=10.0, output=100.0, cached=2.0)
     result = play(Agent(model, Desk().tools("look"), limits=Limits(prices=prices)))
@@ -136,7 +136,7 @@ def test_tokens_are_those_that_were_reported() -> None:
 
 
 @on_every_wire
-def test_tokens_that_are_reported_as_nothing_are_estimated_and_marked(wire: str) -> None:
+def test_missing_token_counts_are_estimated_and_marked(wire: str) -> None:
     model = ScriptedModel(["x" * 4000, Uses(0, 0)], wire=wire)
     result = play(Agent(model, instructions="y" * 400), "z" * 40)
     assert result.usage.estimated
@@ -144,14 +144,14 @@ def test_tokens_that_are_reported_as_nothing_are_estimated_and_marked(wire: str)
     assert 110 <= result.usage.input_tokens <= 120
 
 
-def test_one_request_without_a_report_marks_the_whole() -> None:
+def test_one_request_without_usage_marks_the_total_as_estimated() -> None:
     model = ScriptedModel([Call("look"), Uses(100, 10)], "Done.")
     result = play(Agent(model, Desk().tools("look")))
     assert result.usage.estimated
     assert result.usage.total_tokens > 110
 
 
-def test_the_final_request_has_time_of_its_own() -> None:
+def test_the_final_request_has_its_own_time() -> None:
     model = ScriptedModel(Call("look"), [Pause(8.0), Say("Enough.")])
     limits = Limits(seconds=3.0, final_seconds=10.0)
     result = play(Agent(model, Desk().tools("look", seconds=99.0, timeout=None), limits=limits))
@@ -183,13 +183,13 @@ def test_time_between_two_parts_of_a_run_does_not_count_and_time_within_them_doe
     run_virtual(main())
 
 
-def test_limits_of_one_run_take_the_place_of_the_agents() -> None:
+def test_limits_of_a_run_replace_those_of_the_agent() -> None:
     agent = Agent(endless(), Desk().tools("look"), limits=Limits(rounds=5))
     assert play(agent, limits=Limits(rounds=1)).rounds == 1
     assert play(agent).rounds == 5
 
 
-def test_the_budget_that_the_model_is_told_is_the_one_of_the_run() -> None:
+def test_the_model_is_told_the_budget_of_the_run() -> None:
     model = endless()
     agent = Agent(model, Desk().tools("look"), limits=Limits(rounds=5))
     play(agent, limits=Limits(rounds=2))
@@ -222,7 +222,7 @@ def test_without_a_final_answer_a_run_ends_with_the_results_of_its_last_calls(wi
     assert agent.replay(recording).messages == result.messages
 
 
-def test_without_a_final_answer_failing_tools_are_not_told_in_our_words() -> None:
+def test_without_a_final_answer_no_text_of_ours_replaces_failing_tools() -> None:
     model = ScriptedModel([Call("nobody")])
     agent = Agent(model, limits=Limits(rounds=1), policy=Policy(final_answer=False, on_all_failed="stop"))
     result = run_virtual(agent.run("Try."))

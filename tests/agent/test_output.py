@@ -66,7 +66,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_model_that_writes_json_as_text_is_understood(text: str) -> None:
+def test_json_written_as_text_is_accepted(text: str) -> None:
     model = ScriptedModel(text)
     result = play(Agent(model), output=City)
     assert (result.output, result.requests) == (ROME, 1)
@@ -78,7 +78,7 @@ def test_text_may_be_a_bare_list() -> None:
 
 
 @on_every_wire
-def test_an_answer_that_does_not_fit_is_told_and_corrected(wire: str) -> None:
+def test_an_answer_that_does_not_match_is_reported_to_the_model_and_corrected(wire: str) -> None:
     wrong = Call(ANSWER, {"name": "Rome", "people": "many"})
     model = ScriptedModel(wrong, Call(ANSWER, ROME.model_dump()), wire=wire)
     result = play(Agent(model, Desk().tools("look")), output=City)
@@ -92,7 +92,7 @@ def test_an_answer_that_does_not_fit_is_told_and_corrected(wire: str) -> None:
 
 
 @on_every_wire
-def test_text_that_does_not_fit_is_told_and_corrected(wire: str) -> None:
+def test_text_that_does_not_match_is_reported_to_the_model_and_corrected(wire: str) -> None:
     model = ScriptedModel("It is Rome.", Call(ANSWER, ROME.model_dump()), wire=wire)
     result = play(Agent(model), output=City)
     assert result.output == ROME
@@ -105,7 +105,7 @@ def test_text_that_does_not_fit_is_told_and_corrected(wire: str) -> None:
     [pytest.param(Call(ANSWER, {"name": "Rome"}), id="as a call"), pytest.param(Say("It is Rome."), id="as text")],
 )
 @on_every_wire
-def test_an_answer_that_is_wrong_twice_is_an_error_with_a_valid_history(wire: str, wrong: Any) -> None:
+def test_an_answer_that_is_wrong_twice_raises_an_error_with_a_valid_history(wire: str, wrong: Any) -> None:
     model = ScriptedModel([wrong], [wrong], "Go on.", wire=wire)
     chat = Conversation(Agent(model))
 
@@ -122,7 +122,7 @@ def test_an_answer_that_is_wrong_twice_is_an_error_with_a_valid_history(wire: st
 
 @under_every_schedule
 @on_every_wire
-def test_an_answer_beside_other_calls_is_the_answer_and_the_others_run(wire: str, schedule: Schedule) -> None:
+def test_an_answer_next_to_other_calls_is_used_and_the_others_run(wire: str, schedule: Schedule) -> None:
     desk = Desk()
     model = ScriptedModel([Call("look"), Call(ANSWER, ROME.model_dump()), Call("look", n=2)], wire=wire)
     result = play(Agent(model, desk.tools("look"), schedule=schedule), output=City)
@@ -140,7 +140,7 @@ def test_an_answer_beside_other_calls_is_the_answer_and_the_others_run(wire: str
     ],
 )
 @on_every_wire
-def test_at_a_limit_the_answer_is_asked_for_by_name(wire: str, limits: Limits, stop: str) -> None:
+def test_at_a_limit_the_answer_tool_is_required_by_name(wire: str, limits: Limits, stop: str) -> None:
     """A call of the answer is no call of the budget: it is the answer."""
     model = ScriptedModel(Call("look"), Call(ANSWER, ROME.model_dump()), wire=wire)
     result = play(Agent(model, Desk().tools("look"), limits=limits), output=City)
@@ -151,7 +151,7 @@ def test_at_a_limit_the_answer_is_asked_for_by_name(wire: str, limits: Limits, s
 
 
 @on_every_wire
-def test_other_calls_beside_the_answer_at_a_limit_do_not_run(wire: str) -> None:
+def test_other_calls_next_to_the_answer_at_a_limit_do_not_run(wire: str) -> None:
     desk = Desk()
     model = ScriptedModel(Call("look"), [Call("look", n=2), Call(ANSWER, ROME.model_dump())], wire=wire)
     result = play(Agent(model, desk.tools("look"), limits=Limits(rounds=1)), output=City)
@@ -161,7 +161,7 @@ def test_other_calls_beside_the_answer_at_a_limit_do_not_run(wire: str) -> None:
 
 
 @on_every_wire
-def test_without_any_round_the_answer_is_asked_for_at_once(wire: str) -> None:
+def test_without_rounds_the_answer_is_required_at_once(wire: str) -> None:
     model = ScriptedModel(Call(ANSWER, ROME.model_dump()), wire=wire)
     result = play(Agent(model, Desk().tools("look"), limits=Limits(rounds=0)), output=City)
     assert (result.output, result.stop_reason, result.requests) == (ROME, "round_limit", 1)
@@ -175,11 +175,11 @@ def test_at_a_limit_a_wrong_answer_is_corrected_too() -> None:
     assert (result.output, result.stop_reason) == (ROME, "round_limit")
 
 
-def test_json_that_is_too_deep_to_read_is_an_answer_that_does_not_fit() -> None:
+def test_json_that_is_too_deep_does_not_match() -> None:
     assert play(Agent(ScriptedModel("[" * 200_000, "[1]")), output=list[int]).output == [1]
 
 
-def test_a_tool_of_ones_own_with_the_name_of_the_answer_is_just_a_tool() -> None:
+def test_a_users_tool_with_the_name_of_the_answer_tool_is_an_ordinary_tool() -> None:
     desk = Desk()
     model = ScriptedModel(Call(ANSWER, n=1), Call(ANSWER, n=2), "Done.")
     result = play(Agent(model, desk.tools(ANSWER), limits=Limits(rounds=1)))
@@ -196,7 +196,7 @@ class Odd:
     pass
 
 
-def test_a_conversation_goes_on_after_a_structured_answer() -> None:
+def test_a_conversation_continues_after_a_structured_answer() -> None:
     model = ScriptedModel(Call(ANSWER, ROME.model_dump()), "You are welcome.")
     chat = Conversation(Agent(model))
 

@@ -85,40 +85,40 @@ def spoken(*script: Answer) -> list[str]:
     return asyncio.run(speak())
 
 
-def test_sentences_of_another_answer_follow_as_a_paragraph_and_the_half_one_is_not_said() -> None:
+def test_sentences_of_a_different_retry_follow_as_a_paragraph_without_the_half_sentence() -> None:
     assert spoken(*BROKEN) == ["Let me look. ", "\n\nI will see. ", "Done."]
 
 
-def test_nothing_is_said_twice_where_what_was_given_begins_the_second_answer() -> None:
+def test_nothing_is_repeated_if_the_retry_begins_with_what_was_yielded() -> None:
     assert spoken([Say("One. Two th"), Break()], "One. Three.") == ["One. ", "Three."]
 
 
-def test_an_answer_of_which_nothing_was_given_is_replaced_without_a_trace() -> None:
+def test_an_answer_that_yielded_nothing_is_replaced_without_a_trace() -> None:
     assert spoken([Say("Half a sen"), Break()], "Another one. Yes.") == ["Another one. ", "Yes."]
 
 
-def test_a_half_sentence_that_a_shorter_second_answer_lacks_is_not_said() -> None:
+def test_a_half_sentence_that_a_shorter_retry_lacks_is_not_yielded() -> None:
     assert spoken([Say("One. Two th"), Break()], "One. ") == ["One. "]
 
 
-def test_a_paragraph_that_was_there_already_is_not_made_twice() -> None:
+def test_an_existing_paragraph_break_is_not_repeated() -> None:
     assert spoken([Say("One.\n\nTwo. Th"), Break()], "Else.") == ["One.\n", "\nTwo. ", "\n\nElse."]
     assert spoken([Say("One.\nTw"), Break()], "Else.") == ["One.\n", "\nElse."]
 
 
-def test_white_space_left_of_the_turn_before_is_no_part_of_what_was_said() -> None:
+def test_white_space_of_the_previous_turn_is_not_part_of_this_one() -> None:
     script = ([Say("Look.\n\n"), Call("look", at=1)], [Say("One. Two th"), Break()], "One. Three.")
     assert spoken(*script) == ["Look.\n", "\nOne. ", "Three."]
 
 
-def test_code_that_broke_off_does_not_swallow_the_second_answer() -> None:
+def test_code_that_broke_off_does_not_swallow_the_retry() -> None:
     assert spoken([Say("See:\n```\nx = 1\n"), Break()], "No code. Sorry.") == ["See:\n", "\nNo code. ", "Sorry."]
 
 
 # Collected
 
 
-def test_collected_has_the_answer_that_counts_and_each_call_once() -> None:
+def test_collect_has_the_final_answer_and_each_call_once() -> None:
     result, events = played(*BROKEN)
     collected = Collected.of(events)
     assert (collected.texts, collected.thoughts) == (["I will see. ", "Done."], ["I will see. "])
@@ -142,7 +142,7 @@ def test_reasoning_of_earlier_turns_is_not_replaced() -> None:
     assert Collected.of(events).reasoning == "First. \n\nOther."
 
 
-def test_of_a_run_that_was_left_after_a_replacement_its_text_is_the_new_one() -> None:
+def test_a_run_that_was_left_after_a_replacement_has_the_new_text() -> None:
     _, events = played([Say("Half an ans"), Break()], "Whole.")
     kinds = [type(event).__name__ for event in events]
     assert Collected.of(events[: kinds.index("TextReplaced") + 1]).text == "Whole."
@@ -203,7 +203,7 @@ def told(messages: Sequence[Message]) -> list[object]:
     return lines
 
 
-def test_a_browser_gets_a_new_part_and_is_told_what_it_replaces() -> None:
+def test_a_browser_gets_a_new_part_and_learns_which_one_it_replaces() -> None:
     result, events = played(*BROKEN)
     chunks = chunks_of(events)
     step = chunks[2 : [chunk["type"] for chunk in chunks].index("finish-step")]
@@ -227,13 +227,13 @@ def test_a_browser_gets_a_new_part_and_is_told_what_it_replaces() -> None:
     assert told(posted) == told(result.messages)
 
 
-def test_an_answer_that_goes_on_where_it_stopped_is_one_part() -> None:
+def test_an_answer_that_continues_where_it_stopped_is_one_part() -> None:
     _, events = played([Say("It is "), Break()], "It is sunny.")
     parts = [part for part in as_posted(chunks_of(events)) if part["type"] != "step-start"]
     assert parts == [{"type": "text", "text": "It is sunny."}]
 
 
-def test_an_approval_is_found_though_its_id_stood_for_a_call_that_was_lost() -> None:
+def test_an_approval_is_found_even_if_its_id_belonged_to_a_dropped_call() -> None:
     waits = ToolCall("a", "delete", {"path": "x"}, "", 0)
     lost: dict[str, Any] = {"type": "tool-look", "toolCallId": "a", "state": "output-error", "errorText": "Error: lost"}
     asked: dict[str, Any] = {
@@ -254,7 +254,7 @@ def test_an_approval_is_found_though_its_id_stood_for_a_call_that_was_lost() -> 
 
 
 @pytest.mark.parametrize("data", [None, 5, [], {"part": 7}, {"toolCallIds": 5}, {"toolCallIds": [None]}])
-def test_odd_marks_of_a_browser_are_left_out(data: object) -> None:
+def test_unknown_marks_of_a_browser_are_ignored(data: object) -> None:
     parts = [
         {"type": "text", "text": "Hi."},
         *({"type": f"data-{kind}", "data": data} for kind in ("replaced", "dropped")),
@@ -296,7 +296,7 @@ def answer_of(text: str, wanted: Sequence[Wanted], *end: Break) -> list[Say | Ca
     text=st.sampled_from(["One. Two. ", "Else. "]),
     last=wanted_calls,
 )
-def test_whatever_breaks_every_reader_has_what_the_history_has(
+def test_whatever_breaks_every_reader_ends_with_what_the_history_has(
     breaks: list[tuple[str, list[Wanted]]], text: str, last: list[Wanted]
 ) -> None:
     broken = [answer_of(said, wanted, Break()) for said, wanted in breaks]
@@ -338,7 +338,7 @@ def at(server: ScriptedServer) -> list[str]:
 ERASED = re.compile(r"\r(?:\x1b\[(\d+)A)?\x1b\[J")
 
 
-def test_a_terminal_draws_a_replaced_text_anew() -> None:
+def test_a_terminal_redraws_replaced_text() -> None:
     with serve([Say("Half an\nans"), Break()], "Whole.") as server, Terminal("run", "Hi", *at(server)) as terminal:
         assert terminal.end() == 0
     erased = ERASED.search(terminal.seen)
@@ -350,7 +350,7 @@ def test_a_terminal_draws_a_replaced_text_anew() -> None:
     assert re.search(r"the stream broke \(.*\); retrying….*Whole\.", after, re.DOTALL)
 
 
-def test_what_stands_between_lines_of_tools_is_not_erased(tmp_path: Path) -> None:
+def test_text_between_lines_of_tools_is_not_erased(tmp_path: Path) -> None:
     script = (
         [Say("Let me look. "), Call("weather", city="Rome"), Break()],
         [Say("So. "), Call("weather", city="Rome")],
@@ -365,7 +365,7 @@ def test_what_stands_between_lines_of_tools_is_not_erased(tmp_path: Path) -> Non
     assert terminal.plain.rstrip().splitlines()[-2] == "Done."
 
 
-def test_a_terminal_says_how_long_it_waits() -> None:
+def test_a_terminal_shows_how_long_it_waits() -> None:
     _, events = played(Fail(RateLimited("429: slow down", status=429, retry_after=12.0)), "Whole.")
     assert "too many requests (429: slow down); retrying in 12 s…\n" in drawn(events, width=80)
 
@@ -387,7 +387,7 @@ def test_a_terminal_says_how_long_it_waits() -> None:
         ("error", "the provider sent an error: provider `x` answered 5", None),
     ],
 )
-def test_a_retry_does_not_say_the_same_twice(kind: str, reason: str, told: str | None) -> None:
+def test_a_retry_prints_nothing_twice(kind: str, reason: str, told: str | None) -> None:
     line = retrying(RequestRetried("run", 0, 0, 0.0, attempt=1, kind=kind, reason=reason))
     assert line == (told or f"the stream broke with an error ({reason}); retrying…")
 
@@ -409,18 +409,18 @@ def test_a_retry_does_not_say_the_same_twice(kind: str, reason: str, told: str |
         ("\U0001f1ee\U0001f1f9", None),
     ],
 )
-def test_rows_are_counted_as_a_terminal_wraps(text: str, rows: int | None) -> None:
+def test_rows_are_counted_as_a_terminal_wraps_them(text: str, rows: int | None) -> None:
     assert rows_above(text, 10) == rows
 
 
-def test_text_that_scrolled_away_is_not_taken_back() -> None:
+def test_text_that_scrolled_away_is_not_redrawn() -> None:
     _, events = played([Say("a line\n" * 30), Break()], "Whole.")
     shown = drawn(events)
     assert ERASED.search(shown) is None
     assert f"{REPLACEMENT_NOTE}Whole." in shown
 
 
-def test_a_page_takes_back_one_part_and_leaves_the_others() -> None:
+def test_one_part_is_removed_and_the_others_are_kept() -> None:
     console = Console(force_terminal=True, width=40, height=20, color_system=None)
     page = PrintedTurn(console)
     with console.capture() as capture:
@@ -432,7 +432,7 @@ def test_a_page_takes_back_one_part_and_leaves_the_others() -> None:
     assert capture.get().endswith("\r\x1b[2A\x1b[Ja note\n")
 
 
-def test_a_call_that_is_taken_over_is_one_line_and_a_lost_one_says_so() -> None:
+def test_an_adopted_call_is_one_line_and_a_dropped_one_is_marked() -> None:
     _, events = played(
         [Call("look", at=1, seconds=1, over=0.1), Call("look", at=2, seconds=9, over=0.1), Break()],
         [Call("look", at=1, seconds=1, id="other"), Call("put", at=3, id="call_r0c1", over=0.1)],
@@ -451,7 +451,7 @@ def test_a_call_that_is_taken_over_is_one_line_and_a_lost_one_says_so() -> None:
 # A pipe
 
 
-def test_in_a_pipe_the_retry_is_told_on_standard_error_and_the_answer_stands_alone(tmp_path: Path) -> None:
+def test_in_a_pipe_the_retry_is_on_standard_error_and_only_the_answer_on_standard_output(tmp_path: Path) -> None:
     script = (
         [Say("Let me look. "), Call("weather", city="Rome"), Break()],
         [Say("So. "), Call("weather", city="Rome")],
@@ -473,7 +473,7 @@ def test_json_lines_are_the_events_as_they_are() -> None:
     assert '"event":"text_replaced"' in done.stdout
 
 
-def test_of_a_run_that_fails_after_a_replacement_what_was_said_last_is_told() -> None:
+def test_a_run_that_fails_after_a_replacement_reports_its_latest_text() -> None:
     with serve([Say("Half an ans"), Break()], [Say("Whole."), Break()]) as server:
         done = in_pipe("run", "Hi", *at(server), "--attempts", "2")
     assert (done.returncode, done.stdout) == (3, "")
@@ -484,20 +484,20 @@ def test_of_a_run_that_fails_after_a_replacement_what_was_said_last_is_told() ->
 # Options
 
 
-def test_one_attempt_asks_once() -> None:
+def test_one_attempt_means_one_request() -> None:
     with serve(Fail(ProviderError("overloaded", status=500)), "Never.") as server:
         done = invoke("run", "Hi", *at(server), "--attempts", "1")
         assert len(server.bodies) == 1
     assert (done.exit_code, done.stdout, "retry:" in done.stderr) == (3, "", False)
 
 
-def test_no_attempt_at_all_is_refused() -> None:
+def test_zero_attempts_are_refused() -> None:
     done = invoke("run", "Hi", "--model", "openai:x", "--base-url", "http://127.0.0.1:9", "--attempts", "0")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "--attempts 0: give a number from 1" in done.stderr
 
 
-def test_another_model_goes_on_where_the_first_failed() -> None:
+def test_another_model_continues_where_the_first_failed() -> None:
     failing = Fail(ProviderError("overloaded", status=500))
     with serve(failing) as first, serve("From the other.") as second:
         variables = {"OPENAI_BASE_URL": second.base_url(), "OPENAI_API_KEY": "sk-other"}
@@ -516,7 +516,7 @@ def test_a_raw_log_can_be_decoded(tmp_path: Path) -> None:
     assert "text: Whole." in decoded
 
 
-def test_a_raw_log_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_raw_log_that_cannot_be_written_gives_one_clear_line(tmp_path: Path) -> None:
     options = (
         "--model",
         "openai:x",
@@ -534,7 +534,7 @@ def test_a_raw_log_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> N
 # The timeline
 
 
-def test_a_call_that_is_taken_over_is_one_line_of_the_picture() -> None:
+def test_an_adopted_call_is_one_line_of_the_picture() -> None:
     watch = Watch()
     model = ScriptedModel(
         [Call("look", at=1, seconds=2, over=0.5), Call("look", at=2, seconds=9, over=0.5), Break()],
@@ -557,7 +557,7 @@ def test_a_call_that_is_taken_over_is_one_line_of_the_picture() -> None:
     assert [line.split()[0] for line in lines] == ["EAGER", "round", "look", "look", "put", "answer"]
 
 
-def test_a_wait_for_another_try_is_no_time_in_which_the_model_is_heard() -> None:
+def test_waiting_for_a_retry_is_not_shown_as_time_in_which_the_model_writes() -> None:
     watch = Watch()
     limited = Fail(RateLimited("slow down", status=429, retry_after=2.0))
     model = RetryingModel(ScriptedModel(limited, [Say("Done.", chunks=5, over=1.0)]))
@@ -566,13 +566,13 @@ def test_a_wait_for_another_try_is_no_time_in_which_the_model_is_heard() -> None
     assert re.fullmatch(r"answer +─╳ {20,}─+ *", answer)
 
 
-def test_calls_that_are_cut_break_nothing() -> None:
+def test_incomplete_calls_break_nothing() -> None:
     _, events = played([Call("look", at=1), Cut("look", '{"at": '), Break()], [Call("look", at=1)], "Done.")
     finished = [event for event in events if isinstance(event, CallFinished)]
     assert [event.text for event in finished][-1] == "seen 1"
     assert [call.text for call in Collected.of(events).calls] == ["seen 1"]
 
 
-def test_a_retry_elsewhere_says_so() -> None:
+def test_a_retry_with_another_model_mentions_it() -> None:
     failed = RequestRetried("r", 0, 3, 0.0, 1, "unavailable", "busy", 0.0, "a:x", True)
     assert retrying(failed) == "the provider is not available (busy); trying another model…"

@@ -90,9 +90,7 @@ SAID: list[Any] = [
 
 @on_every_wire
 @pytest.mark.parametrize(("first", "second", "rest"), SAID)
-def test_of_the_second_answer_only_what_is_new_is_said(
-    wire: str, first: str, second: str, rest: list[tuple[str, str]]
-) -> None:
+def test_only_the_new_text_of_a_retry_is_added(wire: str, first: str, second: str, rest: list[tuple[str, str]]) -> None:
     """`look` starts, so that something was passed on in any case."""
     desk = Desk()
     model, asked = guarded([Say(first), Call("look"), Break()], [Say(second), Call("look")], "Done.", wire=wire)
@@ -108,7 +106,7 @@ def test_of_the_second_answer_only_what_is_new_is_said(
 
 
 @pytest.mark.parametrize(("first", "second", "rest"), SAID)
-def test_the_same_holds_for_reasoning(first: str, second: str, rest: list[tuple[str, str]]) -> None:
+def test_the_same_is_true_for_reasoning(first: str, second: str, rest: list[tuple[str, str]]) -> None:
     model, _ = guarded([Think(first), Say("x"), Break()], [Think(second), Say("xy")])
     _, events = play_aloud(Agent(model))
     kinds = (ReasoningAdded, ReasoningReplaced)
@@ -118,7 +116,7 @@ def test_the_same_holds_for_reasoning(first: str, second: str, rest: list[tuple[
     assert thought[len(before) :] == rest
 
 
-def test_what_a_second_broken_answer_said_was_never_shown() -> None:
+def test_the_text_of_a_second_broken_answer_is_never_shown() -> None:
     """It is asked for whole, gets no first byte, and streams again: quietly."""
     late = Fail(TimedOut("nothing came"))
     model, asked = guarded([Say("One"), Break()], [late], [Say("Two, and more"), Break()], "One and two.")
@@ -136,7 +134,7 @@ def test_what_a_second_broken_answer_said_was_never_shown() -> None:
 
 
 @on_every_wire
-def test_a_read_that_is_done_is_not_run_again(wire: str) -> None:
+def test_a_finished_read_does_not_run_again(wire: str) -> None:
     desk = Desk()
     model, asked = guarded(
         [Call("look", note="x", id="first_1"), Pause(1.0), Break()],
@@ -157,7 +155,7 @@ def test_a_read_that_is_done_is_not_run_again(wire: str) -> None:
 
 
 @on_every_wire
-def test_a_read_that_runs_goes_on_under_its_new_id(wire: str) -> None:
+def test_a_running_read_continues_under_its_new_id(wire: str) -> None:
     ran: list[str] = []
 
     @tool(effect="read")
@@ -185,7 +183,7 @@ def test_a_read_that_runs_goes_on_under_its_new_id(wire: str) -> None:
     accepted(asked, result)
 
 
-def test_a_read_that_ends_before_the_second_answer_comes_is_told_once_under_its_new_id() -> None:
+def test_a_read_that_ends_before_the_retry_is_reported_once_under_its_new_id() -> None:
     desk = Desk()
     model, _ = guarded([Call("look", id="old"), Pause(0.2), Break()], [Pause(3.0), Call("look", id="new")], "Done.")
     _, events = play_aloud(Agent(model, [desk.tool("look", seconds=1.0, effect="read")]))
@@ -193,7 +191,7 @@ def test_a_read_that_ends_before_the_second_answer_comes_is_told_once_under_its_
     assert [event.seconds for event in only(CallFinished, events)] == [1.0]
 
 
-def test_a_sync_read_in_a_thread_goes_on_too() -> None:
+def test_a_sync_read_in_a_thread_continues_too() -> None:
     asked_again = threading.Event()
     ran: list[str] = []
 
@@ -214,7 +212,7 @@ def test_a_sync_read_in_a_thread_goes_on_too() -> None:
 
 
 @pytest.mark.parametrize("before", [0.5, 0.1], ids=["done before the break", "still running"])
-def test_a_read_that_fails_is_not_run_again_either(before: float) -> None:
+def test_a_failed_read_does_not_run_again_either(before: float) -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Pause(before), Break()], [Call("look"), Call("act")], "Done.")
     tools = [desk.tool("look", seconds=0.3, fails="no such thing", effect="read"), *desk.tools("act")]
@@ -225,7 +223,7 @@ def test_a_read_that_fails_is_not_run_again_either(before: float) -> None:
 
 
 @pytest.mark.parametrize("before", [0.5, 0.1], ids=["done before the break", "still running"])
-def test_after_a_read_that_failed_nothing_starts_where_the_run_is_to_finish(before: float) -> None:
+def test_after_a_failed_read_nothing_starts_if_errors_end_the_run(before: float) -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Pause(before), Break()], [Call("look"), Call("act", after=1.0)], "Done.")
     tools = [desk.tool("look", seconds=0.3, fails="no such thing", effect="read"), *desk.tools("act")]
@@ -234,7 +232,7 @@ def test_after_a_read_that_failed_nothing_starts_where_the_run_is_to_finish(befo
     assert (result.stop_reason, desk.names) == ("tool_failure", ["look"])
 
 
-def test_a_read_that_failed_and_does_not_come_back_is_no_failure_of_the_run() -> None:
+def test_a_failed_read_that_is_not_repeated_does_not_fail_the_run() -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Pause(0.5), Break()], [Call("act")], "Done.")
     tools = [desk.tool("look", fails="no such thing", effect="read"), *desk.tools("act")]
@@ -242,7 +240,7 @@ def test_a_read_that_failed_and_does_not_come_back_is_no_failure_of_the_run() ->
     assert (result.stop_reason, texts(result)) == ("answered", ["act done"])
 
 
-def test_identical_calls_share_what_was_taken_over() -> None:
+def test_identical_calls_share_an_adopted_execution() -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Pause(0.1), Break()], [Call("look"), Call("look"), Call("look")], "Done.")
     result, events = play_aloud(Agent(model, [desk.tool("look", "seen", seconds=0.5, effect="read")]))
@@ -251,7 +249,7 @@ def test_identical_calls_share_what_was_taken_over() -> None:
     assert [event.duplicate_of != "" for event in only(CallFinished, events)] == [False, True, True]
 
 
-def test_the_order_may_be_another() -> None:
+def test_the_order_may_differ() -> None:
     desk = Desk()
     one, two, three = (Call("look", note=note) for note in "abc")
     model, _ = guarded([one, two, three, Pause(0.1), Break()], [three, one, two], "Done.")
@@ -271,7 +269,7 @@ def test_arguments_in_another_order_are_the_same_call() -> None:
     assert desk.names == ["look"]
 
 
-def test_a_read_is_run_again_where_the_second_answer_writes_before_it() -> None:
+def test_a_read_runs_again_if_the_retry_has_a_write_before_it() -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Pause(0.5), Break()], [Call("act"), Call("look")], "Done.")
     result, events = play_aloud(Agent(model, [desk.tool("look", "seen", effect="read"), *desk.tools("act")]))
@@ -280,7 +278,7 @@ def test_a_read_is_run_again_where_the_second_answer_writes_before_it() -> None:
     assert [adopted for _, adopted in finished(events)] == ["", "", ""]
 
 
-def test_a_read_with_another_key_than_the_write_before_it_is_taken_over() -> None:
+def test_a_read_with_another_key_than_the_write_before_it_is_adopted() -> None:
     desk = Desk()
     by_note: dict[str, Any] = {"key": key_of_note}
     tools = [desk.tool("look", effect="read", **by_note), desk.tool("act", **by_note)]
@@ -297,14 +295,14 @@ def test_a_read_with_another_key_than_the_write_before_it_is_taken_over() -> Non
     assert desk.names == ["look", "act", "look"]
 
 
-def test_a_read_before_and_after_a_write_is_taken_over_and_run_again() -> None:
+def test_a_read_before_and_after_a_write_is_adopted_and_runs_again() -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Pause(0.1), Break()], [Call("look"), Call("act"), Call("look")], "Done.")
     result = play(Agent(model, [desk.tool("look", "seen", effect="read"), *desk.tools("act")]))
     assert (desk.names, len(texts(result))) == (["look", "act", "look"], 3)
 
 
-def test_what_shares_a_key_waits_for_a_read_that_was_taken_over() -> None:
+def test_calls_with_the_same_key_wait_for_an_adopted_read() -> None:
     desk = Desk()
     look = desk.tool("look", seconds=1.0, effect="read", key=one_key)
     model, _ = guarded(
@@ -315,7 +313,7 @@ def test_what_shares_a_key_waits_for_a_read_that_was_taken_over() -> None:
 
 
 @pytest.mark.parametrize("promise", [{"key": one_key}, {"effect": "exclusive"}], ids=["key", "exclusive"])
-def test_what_may_not_meet_a_read_waits_until_it_was_cancelled(promise: dict[str, Any]) -> None:
+def test_a_call_that_must_not_overlap_a_read_waits_until_it_was_cancelled(promise: dict[str, Any]) -> None:
     order: list[str] = []
 
     @tool(effect="read", key=one_key)
@@ -338,7 +336,7 @@ def test_what_may_not_meet_a_read_waits_until_it_was_cancelled(promise: dict[str
     assert order == ["look ends", "act begins"]
 
 
-def test_a_write_never_starts_before_the_answer_is_whole() -> None:
+def test_a_write_never_starts_before_the_answer_is_complete() -> None:
     desk = Desk()
     broken: Answer = [Call("act", note="a"), Call("act", note="b"), Pause(1.0), Break()]
     model, _ = guarded(broken, [Call("act", note="a"), Call("act", note="b")], "Done.")
@@ -362,7 +360,7 @@ def test_nothing_runs_twice_under_any_schedule(schedule: Schedule) -> None:
 # What does not come back
 
 
-def test_a_read_that_does_not_come_back_is_cancelled() -> None:
+def test_a_read_that_is_not_repeated_is_cancelled() -> None:
     desk = Desk()
     model, _ = guarded([Call("look", id="old"), Pause(0.1), Break()], [Call("act", id="new")], "Done.")
     tools = [desk.tool("look", seconds=60.0, effect="read"), *desk.tools("act")]
@@ -377,7 +375,7 @@ def test_a_read_that_does_not_come_back_is_cancelled() -> None:
     assert [record.id for record in result.calls] == ["new"]
 
 
-def test_it_is_cancelled_also_where_the_second_answer_has_no_calls_at_all() -> None:
+def test_it_is_also_cancelled_if_the_retry_has_no_calls_at_all() -> None:
     desk = Desk()
     model, _ = guarded([Call("look", id="old"), Pause(0.1), Break()], "I know it already.")
     result, events = play_aloud(Agent(model, [desk.tool("look", seconds=60.0, effect="read")]))
@@ -386,7 +384,7 @@ def test_it_is_cancelled_also_where_the_second_answer_has_no_calls_at_all() -> N
     assert result.calls == ()
 
 
-def test_it_is_cancelled_also_where_no_answer_comes_any_more() -> None:
+def test_it_is_also_cancelled_if_there_is_no_retry_any_more() -> None:
     async def main() -> None:
         desk = Desk()
         model, _ = guarded([Call("look", id="old"), Pause(0.1), Break()], Fail(Unavailable("busy")), loop_last=True)
@@ -402,7 +400,7 @@ def test_it_is_cancelled_also_where_no_answer_comes_any_more() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 60.0], ids=["done", "running"])
-def test_a_run_that_is_cancelled_in_its_second_answer_keeps_what_was_shown_and_what_was_done(seconds: float) -> None:
+def test_a_run_that_is_cancelled_during_a_retry_keeps_what_was_shown_and_done(seconds: float) -> None:
     """The second answer streams too, quietly, because a whole one took too long to begin."""
 
     async def main() -> None:
@@ -444,7 +442,7 @@ async def stubborn() -> str:
 
 
 @pytest.mark.parametrize("effect", ["write", "exclusive", "read"])
-def test_a_tool_that_does_not_listen_is_left_behind(effect: str) -> None:
+def test_a_tool_that_ignores_cancellation_is_abandoned(effect: str) -> None:
     desk = Desk()
     model, _ = guarded([Call("stubborn"), Pause(1.0), Break()], [Call("act")], "Done.")
     result = play(Agent(model, [stubborn, *desk.tools("act", effect=effect)]))
@@ -452,14 +450,14 @@ def test_a_tool_that_does_not_listen_is_left_behind(effect: str) -> None:
     assert result.seconds <= 6.0
 
 
-def test_a_tool_that_does_not_listen_to_the_time_limit_does_not_hold_up_the_second_answer() -> None:
+def test_a_tool_that_ignores_the_time_limit_does_not_delay_the_retry() -> None:
     model, _ = guarded([Call("stubborn"), Pause(2.0), Break()], [Call("stubborn")], "Done.")
     result = play(Agent(model, [stubborn], limits=Limits(seconds=1.0)))
     assert (result.stop_reason, result.text) == ("time_limit", "Done.")
     assert result.seconds <= 8.0
 
 
-def test_a_read_that_was_halted_by_the_time_limit_is_not_run_again() -> None:
+def test_a_read_that_the_time_limit_stopped_does_not_run_again() -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Pause(0.5), Break()], [Pause(2.0), Call("look")], "Done.")
     result = play(Agent(model, [desk.tool("look", seconds=60.0, effect="read")], limits=Limits(seconds=1.0)))
@@ -470,7 +468,7 @@ def test_a_read_that_was_halted_by_the_time_limit_is_not_run_again() -> None:
 # Twice
 
 
-def test_a_read_of_the_first_of_three_answers_is_taken_over_by_the_third() -> None:
+def test_a_read_of_the_first_of_three_answers_is_adopted_by_the_third() -> None:
     desk = Desk()
     model, asked = guarded(
         [Call("look", note="a"), Pause(0.2), Break()],
@@ -488,14 +486,14 @@ def test_a_read_of_the_first_of_three_answers_is_taken_over_by_the_third() -> No
     assert len(only(RequestRetried, events)) == 3
 
 
-def test_a_call_that_was_cut_is_not_what_is_taken_over() -> None:
+def test_an_incomplete_call_adopts_nothing() -> None:
     desk = Desk()
     model, _ = guarded([Cut("look", '{"note": "a'), End("done")], [Call("look", note="ab")], "Done.")
     result = play(Agent(model, [desk.tool("look", saw, effect="read")]))
     assert (texts(result), desk.ran) == (["saw ab"], [("look", {"note": "ab"})])
 
 
-def test_a_cut_call_that_stays_is_told_and_its_siblings_run_once() -> None:
+def test_an_incomplete_call_that_stays_is_reported_and_its_siblings_run_once() -> None:
     desk = Desk()
     answer: Answer = [Call("look", note="a"), Cut("look", '{"note": "b'), End("done")]
     model, asked = guarded(answer, answer, answer, "Done.")
@@ -519,7 +517,7 @@ def test_only_one_call_at_a_time() -> None:
     assert [event.names for event in only(CallsIgnored, events)] == [["look"]]
 
 
-def test_a_call_beyond_the_budget_takes_nothing_over() -> None:
+def test_a_call_beyond_the_budget_adopts_nothing() -> None:
     desk = Desk()
     one, two = Call("look", note="a"), Call("look", note="b")
     model, _ = guarded([one, Pause(0.1), Break()], [two, one], "Done.")
@@ -528,7 +526,7 @@ def test_a_call_beyond_the_budget_takes_nothing_over() -> None:
     assert result.call_count == 1
 
 
-def test_a_call_that_needs_an_approval_is_asked_about_once() -> None:
+def test_a_call_that_needs_an_approval_asks_once() -> None:
     asked: list[str] = []
 
     def handler(call: ToolCall) -> Allow:
@@ -559,7 +557,7 @@ def test_usage_is_the_sum_of_all_attempts() -> None:
     assert usage.output_tokens >= 5
 
 
-def test_what_one_attempt_reported_is_not_counted_for_the_next_that_reports_nothing() -> None:
+def test_usage_of_one_attempt_is_not_counted_for_the_next_one() -> None:
     model, _ = guarded([Say("Let me "), Uses(1000, 1), Break()], "Let me see.", wire="anthropic-messages")
     usage = play(Agent(model)).usage
     assert 1000 < usage.input_tokens < 1100
@@ -567,13 +565,13 @@ def test_what_one_attempt_reported_is_not_counted_for_the_next_that_reports_noth
 
 
 @on_every_wire
-def test_usage_of_an_answer_that_said_nothing_counts_too(wire: str) -> None:
+def test_usage_of_an_empty_answer_counts_too(wire: str) -> None:
     model, _ = guarded([Say(""), Uses(10, 3)], [Say("Hello."), Uses(10, 5)], wire=wire)
     usage = play(Agent(model)).usage
     assert (usage.input_tokens, usage.output_tokens) == (20, 8)
 
 
-def test_a_tool_of_the_client_waits_once() -> None:
+def test_a_tool_that_runs_in_the_client_waits_once() -> None:
     desk = Desk()
     client = Tool(ToolSpec("client"), None, desk.tool("client").signature, effect="read")
     calls: list[Step] = [Call("look"), Call("client")]
@@ -585,14 +583,14 @@ def test_a_tool_of_the_client_waits_once() -> None:
     accepted(asked, result)
 
 
-def test_a_read_that_times_out_before_the_second_answer_comes_is_taken_over_as_it_is() -> None:
+def test_a_read_that_times_out_before_the_retry_is_adopted_as_it_is() -> None:
     desk = Desk()
     model, _ = guarded([Call("look"), Break()], [Pause(5.0), Call("look")], "Done.")
     result = play(Agent(model, [desk.tool("look", seconds=9.0, timeout=1.0, effect="read")]))
     assert (texts(result), desk.names) == (["Error: Execution timeout after 1s"], ["look"])
 
 
-def test_an_answer_that_another_model_gives_takes_over_what_the_first_began() -> None:
+def test_an_answer_of_another_model_adopts_the_calls_of_the_first() -> None:
     """There and back, over wires with signatures of their own."""
     desk = Desk()
     broken: Answer = [Think("Hm."), Call("look", note="a"), Pause(0.1), Break()]
@@ -614,7 +612,7 @@ class Answered(BaseModel):
 
 
 @pytest.mark.parametrize("again", ["Oslo", "Lima"])
-def test_a_structured_answer_that_breaks_off_is_taken_once(again: str) -> None:
+def test_a_structured_answer_that_breaks_off_is_accepted_once(again: str) -> None:
     answer: Answer = [Say("Here: "), Call(ANSWER, city="Oslo"), Break()]
     model, asked = guarded(answer, [Call(ANSWER, city=again)])
     result = play(Agent(model), output=Answered)
@@ -623,7 +621,7 @@ def test_a_structured_answer_that_breaks_off_is_taken_once(again: str) -> None:
     accepted(asked, result)
 
 
-def test_an_agent_as_a_tool_mends_its_own_answers_and_what_they_cost_counts() -> None:
+def test_an_agent_as_a_tool_repairs_its_own_answers_and_their_cost_counts() -> None:
     inner_model, _ = guarded(
         [Say("It "), Uses(10, 1), Break()], [Say("It rains."), Uses(10, 5)], wire="anthropic-messages"
     )
@@ -634,7 +632,7 @@ def test_an_agent_as_a_tool_mends_its_own_answers_and_what_they_cost_counts() ->
     assert result.usage.input_tokens == 30
 
 
-def test_an_agent_as_a_tool_that_only_reads_is_taken_over() -> None:
+def test_an_agent_as_a_tool_that_only_reads_is_adopted() -> None:
     inner_model = ScriptedModel([Pause(1.0), Say("It rains.")])
     inner = Agent(inner_model).as_tool("ask", "Ask.", effect="read")
     call = Call("ask", task="Weather?")
@@ -675,7 +673,7 @@ def test_the_idempotency_key_is_the_same_on_every_attempt_and_after_a_resume() -
     assert len(set(keys["look"])) == 1
 
 
-def test_a_resumed_run_whose_next_answer_breaks_goes_on() -> None:
+def test_a_resumed_run_continues_after_its_next_answer_breaks() -> None:
     desk = Desk()
     model, asked = guarded([Call("asks")], [Say("It "), Call("look"), Break()], [Say("It is"), Call("look")], "Done.")
     tools = [desk.tool("asks", approve=True), desk.tool("look", effect="read")]
@@ -687,7 +685,7 @@ def test_a_resumed_run_whose_next_answer_breaks_goes_on() -> None:
     accepted(asked, result)
 
 
-def test_what_broke_before_a_run_waited_is_told_when_it_has_ended() -> None:
+def test_a_break_before_a_run_waited_is_reported_when_it_has_ended() -> None:
     desk = Desk()
     model, _ = guarded([Say("Let"), Break()], [Call("asks")], "Done.")
     agent = Agent(model, [desk.tool("asks", approve=True)], on_approval=lambda call: Wait())
@@ -700,7 +698,7 @@ def test_what_broke_before_a_run_waited_is_told_when_it_has_ended() -> None:
         agent = Agent(model, [desk.tool("asks", approve=True)])
 
 
-def test_a_read_that_runs_again_behind_a_write_has_a_key_of_its_own() -> None:
+def test_a_read_that_runs_again_after_a_write_has_another_key() -> None:
     keys: list[str] = []
 
     @tool(effect="read")
@@ -721,7 +719,7 @@ def test_a_read_that_runs_again_behind_a_write_has_a_key_of_its_own() -> None:
     assert len(set(keys)) == 2
 
 
-def test_our_own_words_stand_in_place_of_what_a_broken_answer_left() -> None:
+def test_our_own_text_replaces_what_a_broken_answer_left() -> None:
     """The final answer breaks off, and when it is asked for again there are only calls; twice."""
     calls: Answer = [Call("look", note="a")]
     breaks: Answer = [Say("Let me see."), Break()]

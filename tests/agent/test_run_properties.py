@@ -159,7 +159,7 @@ def test_every_call_is_answered_once_in_order_before_the_next_request(
 
 @costly
 @given(scripts, schedules, wires)
-def test_two_runs_of_one_script_say_the_same(script: list[Answer], schedule: Schedule, wire: str) -> None:
+def test_two_runs_of_one_script_yield_the_same_events(script: list[Answer], schedule: Schedule, wire: str) -> None:
     first, world, _, messages = run_virtual(play(script, schedule, wire, Limits(rounds=8)))
     second, again, _, once_more = run_virtual(play(script, schedule, wire, Limits(rounds=8)))
     assert first == second
@@ -169,7 +169,7 @@ def test_two_runs_of_one_script_say_the_same(script: list[Answer], schedule: Sch
 
 @costly
 @given(scripts, schedules, wires, st.floats(0, 4))
-def test_a_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
+def test_a_run_that_is_cancelled_anywhere_leaves_a_history_to_continue_from(
     script: list[Answer], schedule: Schedule, wire: str, when: float
 ) -> None:
     async def main() -> None:
@@ -193,7 +193,7 @@ def test_a_run_that_is_cancelled_anywhere_leaves_a_history_that_goes_on(
 
 @costly
 @given(st.lists(calls, min_size=2, max_size=8), schedules)
-def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alone(
+def test_calls_with_one_key_run_one_after_another_and_exclusive_calls_run_alone(
     made: list[Step], schedule: Schedule
 ) -> None:
     _, world, _, _ = run_virtual(play([made, "Done."], schedule, "openai-chat", Limits(rounds=8)))
@@ -214,7 +214,7 @@ def test_what_shares_a_key_runs_one_after_another_and_what_is_exclusive_runs_alo
 
 @costly
 @given(st.lists(calls, min_size=2, max_size=8))
-def test_no_read_starts_before_a_write_that_stands_before_it(made: list[Step]) -> None:
+def test_no_read_starts_before_a_write_that_precedes_it(made: list[Step]) -> None:
     """Without keys too: whatever the schedule, an earlier `act_once` has started when a later `look` starts."""
     _, world, _, _ = run_virtual(play([made, "Done."], Schedule.EAGER, "openai-chat", Limits(rounds=8)))
     order = [(name, path) for _, name, what, path in world.log if what == "starts"]
@@ -239,14 +239,14 @@ def _path(call: Call) -> str:
 
 @costly
 @given(st.lists(st.lists(calls, min_size=1, max_size=4), max_size=3), schedules)
-def test_the_same_holds_on_geminis_wire(made: list[list[Step]], schedule: Schedule) -> None:
+def test_the_same_is_true_for_geminis_wire(made: list[list[Step]], schedule: Schedule) -> None:
     _, _, model, messages = run_virtual(play([*made, "Done."], schedule, "gemini", Limits(rounds=8)))
     assert_chain(messages)
     assert_requests(model, "gemini")
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_failure_of_the_provider_in_the_middle_is_one_typed_error_with_a_valid_history(wire: str) -> None:
+def test_a_provider_failure_in_the_middle_is_one_typed_error_with_a_valid_history(wire: str) -> None:
     script: list[Answer] = [[Call("look", path="a")], [Say("Let me"), Break()]]
 
     async def main() -> None:

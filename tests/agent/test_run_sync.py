@@ -75,7 +75,7 @@ def test_a_synchronous_tool_may_run_another_agent() -> None:
     assert (texts(result), result.text) == (["The inner answer."], "Done.")
 
 
-def test_an_async_tool_that_would_wait_for_itself_is_told_so() -> None:
+def test_an_async_tool_that_would_wait_for_itself_gets_an_error() -> None:
     inner = Agent(ScriptedModel("Never."))
 
     @tool
@@ -95,7 +95,7 @@ def test_an_error_is_raised_where_it_was_called() -> None:
         Agent(ScriptedModel("Never.")).run_sync("")
 
 
-def test_a_conversation_goes_on_from_call_to_call() -> None:
+def test_a_conversation_continues_from_call_to_call() -> None:
     chat = Conversation(Agent(ScriptedModel("One.", "Two.")))
     assert [chat.say_sync("Go.").text, chat.say_sync("Go on.").text] == ["One.", "Two."]
     assert len(chat.messages) == 4
@@ -116,7 +116,7 @@ for _ in range(2):
 """
 
 
-def test_a_program_that_ends_leaves_no_session_open() -> None:
+def test_a_program_that_exits_leaves_no_session_open() -> None:
     with serve([Call("add", a=1, b=2)], "It is 3.", [Call("add", a=1, b=2)], "Still 3.") as server:
         done = subprocess.run(
             script(PROGRAM, server.base_url()), capture_output=True, text=True, timeout=60, check=False
@@ -148,7 +148,7 @@ print(chat.say_sync("Go on.").text)
 """
 
 
-def test_an_interrupt_ends_the_run_and_every_call_is_answered() -> None:
+def test_an_interrupt_ends_the_run_with_every_call_answered() -> None:
     with subprocess.Popen(script(INTERRUPTED), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "waiting\n"

@@ -50,7 +50,7 @@ CASES: list[list[str]] = [
 
 
 @pytest.mark.parametrize("expected", CASES, ids=lambda case: case[0][:24])
-def test_text_is_cut_at_the_ends_of_its_sentences_whatever_the_chunks(expected: list[str]) -> None:
+def test_text_is_split_at_sentence_ends_whatever_the_chunks(expected: list[str]) -> None:
     text = "".join(expected)
     for size in range(1, len(text) + 1):
         assert split(text[at : at + size] for at in range(0, len(text), size)) == expected
@@ -74,12 +74,12 @@ def test_nothing_is_lost_and_no_chunking_changes_the_sentences(text: str, data: 
 
 
 @given(texts)
-def test_a_sentence_once_given_does_not_depend_on_what_follows(text: str) -> None:
+def test_a_yielded_sentence_does_not_depend_on_what_follows(text: str) -> None:
     early = Splitter().feed(text)
     assert Splitter().feed(text + "And more.\nOr 更多。")[: len(early)] == early
 
 
-def test_a_sentence_comes_with_the_first_sign_of_the_next_one() -> None:
+def test_a_sentence_is_yielded_with_the_first_sign_of_the_next_one() -> None:
     splitter = Splitter()
     assert splitter.feed("It is done.") == []  # it may be a number, an address, or a quote that is not closed yet
     assert splitter.feed(" ") == []
@@ -102,7 +102,7 @@ LONG: dict[str, Callable[[int], str]] = {
 
 
 @pytest.mark.parametrize("make", LONG.values(), ids=LONG)
-def test_a_long_text_in_small_pieces_costs_its_length(make: Callable[[int], str]) -> None:
+def test_the_cost_of_a_long_text_in_small_pieces_is_linear(make: Callable[[int], str]) -> None:
     def cost(text: str) -> float:
         start = time.process_time()
         assert "".join(split(text[at : at + 4] for at in range(0, len(text), 4))) == text
@@ -112,7 +112,7 @@ def test_a_long_text_in_small_pieces_costs_its_length(make: Callable[[int], str]
     assert eight_times < 24 * once + 0.05
 
 
-def test_what_is_left_of_a_turn_is_said_before_its_tools_have_run() -> None:
+def test_the_rest_of_a_turn_is_yielded_before_its_tools_have_run() -> None:
     told: list[str] = []
 
     @tool
@@ -132,7 +132,7 @@ def test_what_is_left_of_a_turn_is_said_before_its_tools_have_run() -> None:
     assert told == ["Let me look. ", "Just a moment", "slow runs", "slow ends", "It is done."]
 
 
-def test_the_rest_is_given_before_the_error_of_a_run_that_fails() -> None:
+def test_the_rest_is_yielded_before_the_error_of_a_failed_run() -> None:
     async def main() -> list[str]:
         model = ScriptedModel([Say("One. Two"), Fail(Unavailable("model `m` is overloaded (529)"))])
         spoken = sentences(Agent(model).stream("Go"))
@@ -144,7 +144,7 @@ def test_the_rest_is_given_before_the_error_of_a_run_that_fails() -> None:
     assert run_virtual(main()) == ["One. ", "Two"]
 
 
-def test_who_stops_reading_ends_the_run() -> None:
+def test_if_you_stop_reading_the_run_ends() -> None:
     async def main() -> None:
         stream = Agent(ScriptedModel([Say("One. Two. Three."), Pause(1000), Say("Four.")])).stream("Go")
         async with aclosing(sentences(stream)) as spoken:
@@ -158,7 +158,7 @@ def test_who_stops_reading_ends_the_run() -> None:
     run_virtual(main())
 
 
-def test_events_from_anywhere_will_do() -> None:
+def test_events_from_any_source_work() -> None:
     async def saved() -> AsyncIterator[Event]:
         yield TextAdded("r", 0, 0, 0.0, "One. T")
         yield TextAdded("r", 0, 1, 0.0, "wo.\n\n")

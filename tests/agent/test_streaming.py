@@ -145,7 +145,7 @@ def test_cancelling_the_reader_ends_the_run() -> None:
     run_virtual(main())
 
 
-def test_what_was_said_before_the_end_can_still_be_read() -> None:
+def test_events_before_the_end_can_still_be_read() -> None:
     desk = Desk()
 
     async def main() -> None:
@@ -161,7 +161,7 @@ def test_what_was_said_before_the_end_can_still_be_read() -> None:
     run_virtual(main())
 
 
-def test_a_reader_that_is_waiting_is_let_go_when_another_closes_the_stream() -> None:
+def test_a_waiting_reader_is_released_if_another_closes_the_stream() -> None:
     async def main() -> None:
         stream = Agent(ScriptedModel([Say("One"), Pause(99.0), Say("two")])).stream("Go.")
 
@@ -190,7 +190,7 @@ def test_two_readers_share_the_events() -> None:
     run_virtual(main())
 
 
-def test_a_failure_is_told_and_then_raised() -> None:
+def test_a_failure_is_an_event_and_then_raised() -> None:
     async def main() -> None:
         stream = Agent(ScriptedModel(Call("look"), Fail(Unauthorized("no")), "Never."), Desk().tools("look")).stream(
             "Go."
@@ -213,7 +213,7 @@ def test_a_failure_is_told_and_then_raised() -> None:
     run_virtual(main())
 
 
-def test_a_failure_that_nobody_reads_is_no_warning() -> None:
+def test_an_unread_failure_causes_no_warning() -> None:
     async def main() -> None:
         stream = Agent(ScriptedModel([Say("One"), Pause(1.0), Fail(Unauthorized("no"))])).stream("Go.")
         await anext(stream)
@@ -240,7 +240,7 @@ def test_there_is_no_result_before_the_end() -> None:
     run_virtual(main())
 
 
-def test_a_run_that_was_ended_early_says_that_it_has_no_result() -> None:
+def test_a_run_that_was_ended_early_has_no_result_and_explains_it() -> None:
     async def main() -> None:
         async with a_slow_one(Desk()).stream("Go.") as stream:
             await read_until_slow(stream)
@@ -251,7 +251,7 @@ def test_a_run_that_was_ended_early_says_that_it_has_no_result() -> None:
     run_virtual(main())
 
 
-def test_a_stream_that_was_closed_before_it_was_read_asks_nothing() -> None:
+def test_a_stream_that_was_closed_unread_sends_no_request() -> None:
     async def main() -> None:
         model = ScriptedModel("Never.")
         stream = Agent(model).stream("Go.")
@@ -270,7 +270,7 @@ def test_an_empty_prompt_is_refused_before_anything_is_read() -> None:
         Agent(ScriptedModel("Never.")).stream("")
 
 
-def test_a_stream_that_nobody_reads_asks_nothing() -> None:
+def test_an_unread_stream_sends_no_request() -> None:
     model = ScriptedModel("Never.")
 
     async def main() -> None:

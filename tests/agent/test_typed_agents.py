@@ -25,7 +25,7 @@ def pyright(*files: Path) -> list[dict[str, Any]]:
     return json.loads(run.stdout)["generalDiagnostics"]
 
 
-def test_what_an_agent_answers_and_what_its_tools_find_is_inferred() -> None:
+def test_the_types_of_answers_and_deps_are_inferred() -> None:
     assert pyright(Path(typed_agents.__file__)) == []
 
 
@@ -38,11 +38,11 @@ def test_what_an_agent_answers_and_what_its_tools_find_is_inferred() -> None:
         typed_agents.with_deps,
     ],
 )
-def test_what_type_checkers_infer_is_what_there_is(program: Any) -> None:
+def test_type_checkers_infer_the_real_types(program: Any) -> None:
     program()
 
 
-def test_what_does_not_fit_is_an_error_for_the_type_checker(tmp_path: Path) -> None:
+def test_a_type_mismatch_is_an_error_for_the_type_checker(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(
         "from unbroken import Agent\n"

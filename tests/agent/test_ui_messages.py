@@ -159,7 +159,7 @@ def delete_and_locate() -> Agent:
     return Agent(model, [delete, locate], on_approval=lambda _: Wait())
 
 
-def test_a_call_that_waits_asks_for_its_approval_and_one_of_the_client_behind_it_is_shown_too() -> None:
+def test_a_waiting_call_asks_for_approval_and_a_later_client_call_is_shown_too() -> None:
     chunks = run_virtual(chunks_of(delete_and_locate().stream("Go")))
     assert [chunk for chunk in chunks if "toolCallId" in chunk] == [
         {"type": "tool-input-available", "toolCallId": "a", "toolName": "delete", "input": {"path": "a.txt"}},
@@ -193,7 +193,7 @@ def test_a_resumed_run_adds_to_the_step_that_the_client_has() -> None:
     ]
 
 
-def test_a_failure_is_told_with_as_much_as_the_server_wants_and_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_reported_as_the_server_chooses_and_logged_completely(caplog: pytest.LogCaptureFixture) -> None:
     def stream() -> AsyncIterable[Event]:
         return Agent(ScriptedModel([Say("It beg"), Fail(Unavailable("the host is down"))])).stream("Go", run_id="r")
 
@@ -262,7 +262,7 @@ def test_results_that_are_objects_are_sent_as_such_if_no_number_changes(text: st
     assert finished["output"] == output
 
 
-def test_a_browser_that_goes_away_ends_the_run() -> None:
+def test_a_browser_that_disconnects_ends_the_run() -> None:
     over = asyncio.Event()
 
     async def chat(request: web.Request) -> web.StreamResponse:
@@ -389,7 +389,7 @@ def test_every_call_of_a_posted_history_has_its_result(part: Chunk, text: str) -
     assert result.error
 
 
-def test_answers_are_read_for_the_calls_that_wait_and_no_others() -> None:
+def test_answers_are_read_only_for_waiting_calls() -> None:
     parts = [
         {"type": "tool-delete", "toolCallId": "a", "state": "approval-responded", "approval": {"approved": True}},
         {
@@ -424,7 +424,7 @@ def test_answers_are_read_for_the_calls_that_wait_and_no_others() -> None:
         ({"role": "assistant", "parts": [{"type": "tool-look"}]}, "a call in it has no name, or no toolCallId"),
     ],
 )
-def test_what_cannot_be_read_names_the_message(message: Chunk, why: str) -> None:
+def test_an_unreadable_message_is_named(message: Chunk, why: str) -> None:
     with pytest.raises(UserError, match=f"message 1 of the UI messages cannot be read: .*{why}"):
         from_ui_messages([{"role": "user", "parts": []}, message])
 
@@ -438,7 +438,7 @@ def test_what_cannot_be_read_names_the_message(message: Chunk, why: str) -> None
         (None, "the UI messages cannot be read: they are a NoneType, and not a list"),
     ],
 )
-def test_what_is_no_list_of_messages_is_told(posted: Any, told: str) -> None:
+def test_anything_but_a_list_of_messages_is_refused(posted: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
         from_ui_messages(posted)
     with pytest.raises(UserError, match=told):

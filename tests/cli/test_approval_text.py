@@ -69,7 +69,7 @@ def test_the_arguments_can_be_read_back_from_what_is_shown(arguments: dict[str, 
 
 
 @given(TEXTS)
-def test_what_is_shown_has_no_character_that_cannot_be_seen(text: str) -> None:
+def test_everything_that_is_shown_is_visible(text: str) -> None:
     for row in approval_text(ToolCall("c", "run", {"command": text})):
         assert row.isprintable()
         assert not any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for each in row)
@@ -86,12 +86,12 @@ def test_what_is_shown_has_no_character_that_cannot_be_seen(text: str) -> None:
         *("\u037e", "\u1fef", "\u2024", "\ufe54", "\ufe68"),  # looks like a sign of ASCII, and is none
     ],
 )
-def test_a_character_that_hides_or_poses_as_another_is_written_out(character: str) -> None:
+def test_a_character_that_hides_or_imitates_another_is_written_out(character: str) -> None:
     assert character not in visible(f"ls {character}; rm -rf /")
     assert decoded(visible(f"ls {character}; rm -rf /")) == f"ls {character}; rm -rf /"
 
 
-def test_the_wide_signs_of_chinese_are_shown_as_they_are() -> None:
+def test_wide_chinese_punctuation_is_shown_unchanged() -> None:
     assert visible("你好，世界！（是的）") == "你好，世界！（是的）"
 
 
@@ -118,7 +118,7 @@ def test_a_name_cannot_imitate_them_either() -> None:
     assert rows[1] == '  "a (string, 1 line, 1 character):\\n    1│ ls" (string, 1 line, 2 characters):'
 
 
-def test_letters_that_look_like_others_are_noted() -> None:
+def test_look_alike_letters_are_noted() -> None:
     rows = approval_text(ToolCall("c", "open", {"url": "https://p\u0430ypal.com", "name": "שלום"}))
     notes = [row for row in rows if row.startswith("  note: ")]
     assert notes == [
@@ -134,7 +134,7 @@ def at(server: ScriptedServer) -> list[str]:
 LONG = "\n".join(f"echo {number}" for number in range(100)) + "\nrm -rf ~"
 
 
-def test_on_a_terminal_nobody_can_approve_before_the_end_was_shown(tmp_path: Path) -> None:
+def test_on_a_terminal_a_call_cannot_be_approved_before_its_end_was_shown(tmp_path: Path) -> None:
     with serve([Call("delete", path=LONG)], "Done.") as server:
         with Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal:
             terminal.wait_for("(n)o denies: ")
@@ -152,7 +152,7 @@ def test_on_a_terminal_nobody_can_approve_before_the_end_was_shown(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("typed", "told"), [("n", "denied"), ("a", "deleted")])
-def test_a_pager_can_deny_or_show_all_the_rest(typed: str, told: str, tmp_path: Path) -> None:
+def test_the_pager_can_deny_or_show_the_rest(typed: str, told: str, tmp_path: Path) -> None:
     with serve([Call("delete", path=LONG)], "Done.") as server:
         with Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal:
             terminal.wait_for("(n)o denies: ")

@@ -64,7 +64,7 @@ def test_one_command_is_loaded_without_the_others() -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[]\n"
 
 
-def test_a_whole_response_is_shown_plainly_in_a_pipe() -> None:
+def test_a_complete_response_is_printed_plainly_in_a_pipe() -> None:
     done = unbroken("decode", str(STREAMS / "three_calls.sse"))
     assert done.returncode == 0
     lines = done.stdout.decode().splitlines()
@@ -156,7 +156,7 @@ def test_standard_input_is_read() -> None:
         (["--wire", "gemini", "-"], b"<html>", "the body is HTML, not a response"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_exit_code_2(arguments: list[str], stdin: bytes, message: str) -> None:
+def test_bad_input_gives_one_clear_line_and_exit_code_2(arguments: list[str], stdin: bytes, message: str) -> None:
     done = unbroken("decode", *arguments, stdin=stdin)
     assert done.returncode == 2
     assert message in done.stderr.decode()
@@ -169,13 +169,13 @@ def test_control_characters_in_a_response_do_not_reach_the_terminal() -> None:
         assert b"\x1b[2J" not in unbroken("decode", *options, "-", stdin=body).stdout
 
 
-def test_json_is_json_whatever_the_numbers_are() -> None:
+def test_json_output_is_valid_whatever_the_numbers_are() -> None:
     chunk = b'{"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": {"x": NaN, "y": 1e999}}'
     body = b"data: " + chunk + b"\n\n"
     assert json.loads(unbroken("decode", "--json", "-", stdin=body).stdout)["usage"]["raw"] == {"x": None, "y": None}
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     assert unbroken("--version").stdout.startswith(b"unbroken 0.1.0")
 
 
@@ -190,7 +190,7 @@ def test_the_version_is_told() -> None:
         (["nope"], "no such command 'nope'; `unbroken --help`"),
     ],
 )
-def test_a_wrong_option_is_one_line_with_the_way_out(arguments: list[str], words: str) -> None:
+def test_a_wrong_option_gives_one_line_with_a_hint(arguments: list[str], words: str) -> None:
     done = unbroken(*arguments)
     (line,) = done.stderr.decode().splitlines()
     assert (done.returncode, done.stdout, line.startswith(f"unbroken: {words}")) == (2, b"", True), line

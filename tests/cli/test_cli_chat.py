@@ -49,7 +49,7 @@ def test_a_turn_is_answered_before_the_next_line_is_written() -> None:
             assert process.wait(timeout=PATIENCE) == 0
 
 
-def test_a_saved_chat_goes_on(tmp_path: Path) -> None:
+def test_a_saved_chat_can_be_continued(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
     with serve(counted) as server:
         in_pipe("chat", *at(server), "--save", str(file), stdin="one\n")
@@ -60,7 +60,7 @@ def test_a_saved_chat_goes_on(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "other.json").read_text("utf-8"))["messages"]) == 6
 
 
-def test_commands_are_listed_and_tools_told(tmp_path: Path) -> None:
+def test_commands_and_tools_are_listed(tmp_path: Path) -> None:
     with serve() as server:
         done = in_pipe("chat", *at(server), "--tools", write_tools(tmp_path), stdin="/help\n/tools\n")
     assert (done.returncode, done.stdout) == (0, "")
@@ -77,21 +77,21 @@ def test_commands_are_listed_and_tools_told(tmp_path: Path) -> None:
         ("/save no/such/folder.json", "cannot be saved in no/such/folder.json"),
     ],
 )
-def test_a_wrong_command_is_one_clear_line(line: str, message: str) -> None:
+def test_a_wrong_command_gives_one_clear_line(line: str, message: str) -> None:
     done = in_pipe("chat", "--model", "openai:x", "--base-url", "http://127.0.0.1:9", stdin=f"{line}\n")
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_in_a_pipe_a_turn_that_fails_ends_the_chat() -> None:
+def test_in_a_pipe_a_failing_turn_ends_the_chat() -> None:
     with serve(Fail(ProviderError("overloaded", status=500)), "Never said.") as server:
         done = in_pipe("chat", *at(server), "--attempts", "1", stdin="one\ntwo\n")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1].startswith("unbroken: provider `openai` answered 500")
 
 
-def test_on_a_terminal_a_turn_that_fails_does_not_end_the_chat() -> None:
+def test_on_a_terminal_a_failing_turn_does_not_end_the_chat() -> None:
     with (
         serve(Fail(ProviderError("overloaded", status=500)), counted) as server,
         Terminal("chat", *at(server), "--attempts", "1") as chat,
@@ -106,7 +106,7 @@ def test_on_a_terminal_a_turn_that_fails_does_not_end_the_chat() -> None:
         assert chat.end() == 0
 
 
-def test_ctrl_c_ends_the_turn_and_the_chat_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_turn_and_not_the_chat(tmp_path: Path) -> None:
     with (
         serve([Call("hang"), Call("weather", city="Rome")], counted) as server,
         Terminal("chat", *at(server), "--tools", write_tools(tmp_path)) as chat,

@@ -47,9 +47,7 @@ def to(server: ScriptedServer) -> list[str]:
 KEY = {"OPENAI_API_KEY": "of-the-tests"}
 
 
-def test_the_value_is_on_standard_output_and_the_way_there_on_standard_error(
-    server: ScriptedServer, tmp_path: Path
-) -> None:
+def test_the_value_is_on_standard_output_and_progress_on_standard_error(server: ScriptedServer, tmp_path: Path) -> None:
     program = write(tmp_path, PROGRAM)
     done = invoke("dph", "run", program, *to(server), "-t", write_tools(tmp_path), "-v", "city=Oslo", env=KEY)
     assert (done.exit_code, done.stdout) == (0, "It is so: Sunny.\n")
@@ -70,12 +68,12 @@ def test_every_event_is_a_line_of_json_and_the_last_has_all_variables(server: Sc
     assert (lines[-1]["variables"]["city"], lines[-1]["value"]) == ("Oslo", "It is so: Sunny.")
 
 
-def test_a_program_that_asks_nobody_needs_no_model(tmp_path: Path) -> None:
+def test_a_program_without_blocks_that_ask_needs_no_model(tmp_path: Path) -> None:
     program = write(tmp_path, '"Hello" -> greeting\n$greeting + ", world" -> msg')
     assert invoke("dph", "run", program).stdout == "Hello, world\n"
 
 
-def test_a_program_that_asks_somebody_needs_one_before_it_begins(tmp_path: Path) -> None:
+def test_a_program_that_asks_needs_a_model_before_it_starts(tmp_path: Path) -> None:
     program = write(tmp_path, '@weather(city="Oslo") -> w\n/prompt/ Hello -> x')
     done = invoke("dph", "run", program, "-t", write_tools(tmp_path))
     assert done.exit_code == 2
@@ -83,14 +81,14 @@ def test_a_program_that_asks_somebody_needs_one_before_it_begins(tmp_path: Path)
     assert "call weather" not in done.stderr
 
 
-def test_values_that_are_json_are_read_so(tmp_path: Path) -> None:
+def test_json_values_are_parsed(tmp_path: Path) -> None:
     program = write(tmp_path, "[$n + 1, $on, $list[1], $word, $big] -> all")
     given = ["n=3", "on=true", "list=[1, 2]", "word=Oslo, 3", "big=1e999"]
     done = invoke("dph", "run", program, *(part for one in given for part in ("-v", one)))
     assert json.loads(done.stdout) == [4, True, 2, "Oslo, 3", "1e999"]
 
 
-def test_what_is_given_wrongly_is_said(tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
     program = write(tmp_path, "1 -> x")
     for wrong, words in (
         (["-v", "city"], "-v city: a variable is given as NAME=VALUE"),
@@ -112,7 +110,7 @@ def test_what_is_given_wrongly_is_said(tmp_path: Path) -> None:
         ("@weathr(city='x') -> x", 2, "did you mean `weather`?"),
     ],
 )
-def test_a_program_that_stops_says_where_and_its_exit_code_why(
+def test_a_stopped_program_reports_where_and_its_exit_code_why(
     text: str, code: int, words: str, server: ScriptedServer, tmp_path: Path
 ) -> None:
     done = invoke("dph", "run", write(tmp_path, text), *to(server), "-t", write_tools(tmp_path), env=KEY)
@@ -121,7 +119,7 @@ def test_a_program_that_stops_says_where_and_its_exit_code_why(
     assert "Traceback" not in done.stderr
 
 
-def test_a_program_that_stops_says_what_was_set_and_spent(server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_stopped_program_reports_its_variables_and_usage(server: ScriptedServer, tmp_path: Path) -> None:
     program = write(tmp_path, "/prompt/ Hi -> hello\n1 / 0 -> x")
     done = invoke("dph", "run", program, *to(server), env=KEY)
     assert "variables set so far: hello\n" in done.stderr
@@ -138,14 +136,14 @@ def test_mistakes_are_a_last_line_of_json_too(tmp_path: Path) -> None:
     assert (line["type"], line["problems"][0]["column"]) == ("InvalidProgram", 1)
 
 
-def test_warnings_are_told_before_the_model_is_asked(server: ScriptedServer, tmp_path: Path) -> None:
+def test_warnings_are_printed_before_the_model_is_asked(server: ScriptedServer, tmp_path: Path) -> None:
     done = invoke("dph", "run", write(tmp_path, "/prompt/ In $city? -> x"), *to(server), env=KEY)
     assert done.exit_code == 0
     warning, begins = done.stderr.index("warning: `$city` is not set"), done.stderr.index("started")
     assert warning < begins
 
 
-def test_the_words_of_a_tool_and_the_line_of_the_program_are_left_as_they_are(tmp_path: Path) -> None:
+def test_messages_of_tools_and_the_quoted_line_are_not_changed(tmp_path: Path) -> None:
     program = write(tmp_path, '@fail(reason="base_url is wrong") -> x')
     done = invoke("dph", "run", program, "-t", write_tools(tmp_path))
     assert "tool `fail` failed: base_url is wrong" in done.stderr
@@ -160,14 +158,14 @@ def test_calls_that_need_an_approval_are_denied_and_yes_allows_them(tmp_path: Pa
     assert invoke("dph", "run", program, "-t", tools, "--yes").stdout == "deleted a\n"
 
 
-def test_a_program_comes_from_standard_input(tmp_path: Path) -> None:
+def test_a_program_can_be_read_from_standard_input(tmp_path: Path) -> None:
     assert invoke("dph", "run", "-", stdin="1 + 1 -> two").stdout == "2\n"
     done = subprocess.run([*COMMAND, "dph", "run", "-"], input=b"\xff -> x", capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"standard input is not UTF-8 (byte 0)" in done.stderr
 
 
-def test_what_was_recorded_is_a_run_for_each_block_that_asked(server: ScriptedServer, tmp_path: Path) -> None:
+def test_each_block_that_asked_is_recorded_as_a_run(server: ScriptedServer, tmp_path: Path) -> None:
     program = write(tmp_path, "/judge/(tools=[weather]) In Oslo? -> w\n/prompt/ Hi -> x")
     folder = tmp_path / "runs"
     tools = write_tools(tmp_path)
@@ -177,7 +175,7 @@ def test_what_was_recorded_is_a_run_for_each_block_that_asked(server: ScriptedSe
     assert told["all"]["tools"]["weather"]["executions"] == 1
 
 
-def test_an_interrupt_says_what_was_under_way_and_what_was_set(tmp_path: Path) -> None:
+def test_an_interrupt_reports_what_was_in_progress_and_what_was_set(tmp_path: Path) -> None:
     program = write(tmp_path, '"first" -> a\n@hang(seconds=60) -> b')
     command = [*COMMAND, "dph", "run", program, "-t", write_tools(tmp_path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
@@ -213,7 +211,7 @@ def test_check_finds_all_mistakes_of_all_files_and_names_the_unreadable_one(tmp_
     assert "none.dph: there is no such program" in done.stderr
 
 
-def test_check_says_what_it_found_in_its_exit_code(tmp_path: Path) -> None:
+def test_the_exit_code_of_check_shows_what_it_found(tmp_path: Path) -> None:
     tools = write_tools(tmp_path)
     fine = write(tmp_path, "@weather(city='Oslo') -> x")
     done = invoke("dph", "check", fine, "-t", tools)

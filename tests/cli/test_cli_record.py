@@ -20,7 +20,7 @@ def at(server: ScriptedServer) -> list[str]:
     return ["--model", "openai:scripted", "--base-url", server.base_url()]
 
 
-def test_a_run_is_recorded_and_standard_error_says_where(tmp_path: Path) -> None:
+def test_a_run_is_recorded_and_standard_error_names_the_file(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     with serve([Say("Let me look."), Call("weather", city="Rome")], "It is sunny.") as server:
         done = in_pipe("run", "Rome?", *at(server), "--tools", write_tools(tmp_path), "--record", str(folder))
@@ -54,7 +54,7 @@ def test_with_json_standard_output_has_the_events_and_standard_error_nothing(tmp
     assert recorded[-1] == told[-1]
 
 
-def test_a_run_that_failed_is_recorded_too(tmp_path: Path) -> None:
+def test_a_failed_run_is_recorded_too(tmp_path: Path) -> None:
     with serve([Fail(ProviderError("no", status=403))]) as server:
         done = invoke("run", "Hi", *at(server), "--record", str(tmp_path))
     assert done.exit_code != 0
@@ -65,7 +65,7 @@ def test_a_run_that_failed_is_recorded_too(tmp_path: Path) -> None:
     assert isinstance(read_recording(file).ending, RunFailed)
 
 
-def test_each_turn_of_a_chat_is_a_run_and_a_file(tmp_path: Path) -> None:
+def test_each_turn_of_a_chat_is_recorded_in_a_file(tmp_path: Path) -> None:
     with serve("Hello.", "Still here.") as server:
         done = in_pipe("chat", *at(server), "--record", str(tmp_path), stdin="Hi\nAnd now?\n")
     assert (done.returncode, done.stdout) == (0, "Hello.\nStill here.\n")
@@ -78,7 +78,9 @@ def test_each_turn_of_a_chat_is_a_run_and_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("run", "Hi"), ("chat",)], ids=["run", "chat"])
-def test_a_folder_that_cannot_be_made_is_one_line_and_nobody_is_asked(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_if_the_folder_cannot_be_created_one_line_is_printed_and_no_request_sent(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with serve("Hello.") as server:
@@ -88,7 +90,7 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_nobody_is_asked(command: t
     assert re.fullmatch(r"unbroken: recording to \S+runs failed: [^;\n]+; name another place\n", done.stderr)
 
 
-def test_a_file_in_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
     file = tmp_path / "tools.py"
     file.write_text("")
     for path in (file, file / "run.jsonl"):
@@ -99,7 +101,7 @@ def test_a_file_in_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
         )
 
 
-def test_one_run_may_have_a_file_of_its_own_name_and_it_is_not_written_over(tmp_path: Path) -> None:
+def test_a_run_can_be_recorded_in_a_named_file_which_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "this.jsonl"
     with serve("Hello.", "Hello.") as server:
         assert invoke("run", "Hi", *at(server), "--record", str(file)).exit_code == 0
@@ -111,7 +113,7 @@ def test_one_run_may_have_a_file_of_its_own_name_and_it_is_not_written_over(tmp_
     assert "name another file, or a folder" in done.stderr
 
 
-def test_a_chat_wants_a_folder(tmp_path: Path) -> None:
+def test_a_chat_needs_a_folder(tmp_path: Path) -> None:
     done = invoke("chat", "--model", "openai:x", "--record", "this.jsonl", stdin="Hi\n")
     assert done.exit_code == 2
     assert done.stderr == ("unbroken: --record this.jsonl: each turn is recorded in a separate file; name a folder\n")

@@ -27,7 +27,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_answer_is_on_standard_output_and_the_rest_beside_it(recorded: Path) -> None:
+def test_only_the_answer_is_on_standard_output(recorded: Path) -> None:
     done = replay(recorded)
     assert done.returncode == 0
     assert done.stdout == "Swim in the morning, whales at noon; both are booked.\n"
@@ -35,7 +35,7 @@ def test_the_answer_is_on_standard_output_and_the_rest_beside_it(recorded: Path)
     assert done.stderr.endswith("unbroken: replayed as recorded: 3 rounds, 8 calls; the original took 4.55 s\n")
 
 
-def test_with_json_there_is_one_event_a_line(recorded: Path) -> None:
+def test_json_prints_one_event_per_line(recorded: Path) -> None:
     done = replay(recorded, "--json")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
@@ -43,14 +43,14 @@ def test_with_json_there_is_one_event_a_line(recorded: Path) -> None:
     assert [event["seq"] for event in events] == list(range(len(events)))
 
 
-def test_live_tools_run_again_and_the_model_is_played_at_the_speed(recorded: Path) -> None:
+def test_live_tools_run_again_and_the_model_is_replayed_at_the_given_speed(recorded: Path) -> None:
     done = replay(recorded, "--live-tools", "--tools", TOOLS, "--speed", "50")
     assert done.returncode == 0
     assert "done: events_on 1.5" in done.stderr  # the tool takes as long as it takes
     assert "the original took 4.55 s" in done.stderr
 
 
-def test_a_run_that_departs_ends_with_1_and_the_difference(recorded: Path, tmp_path: Path) -> None:
+def test_a_diverging_run_exits_with_1_and_the_difference(recorded: Path, tmp_path: Path) -> None:
     tools = tmp_path / "tools.py"
     tools.write_text(TOOLS.read_text().replace("4 degrees, wind", "5 degrees, sun"))
     done = replay(recorded, "--live-tools", "--tools", tools)
@@ -60,7 +60,7 @@ def test_a_run_that_departs_ends_with_1_and_the_difference(recorded: Path, tmp_p
     assert '+     "text": "Reykjavik: 5 degrees, sun",' in done.stderr
 
 
-def test_a_recording_that_ends_too_early_ends_with_3(recorded: Path, tmp_path: Path) -> None:
+def test_an_incomplete_recording_exits_with_3(recorded: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(recorded.read_bytes()[:9000])
     done = replay(cut)
@@ -71,7 +71,7 @@ def test_a_recording_that_ends_too_early_ends_with_3(recorded: Path, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_that_waited_and_went_on_is_played_to_where_it_waited(tmp_path: Path) -> None:
+def test_a_run_that_waited_and_was_continued_is_replayed_until_it_waited(tmp_path: Path) -> None:
     @tool(approve=True)
     async def pay(amount: int) -> str:
         return f"paid {amount}"
@@ -97,7 +97,7 @@ def test_a_run_that_waited_and_went_on_is_played_to_where_it_waited(tmp_path: Pa
         (["FILE", "--live-tools"], "--live-tools needs the tools"),
     ],
 )
-def test_wrong_use_is_one_line_and_2(recorded: Path, arguments: list[str], words: str) -> None:
+def test_wrong_use_gives_one_line_and_2(recorded: Path, arguments: list[str], words: str) -> None:
     done = replay(*(str(recorded) if argument == "FILE" else argument for argument in arguments))
     assert done.returncode == 2
     assert words in done.stderr

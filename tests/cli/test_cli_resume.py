@@ -148,7 +148,7 @@ def test_a_terminal_and_a_pipe_report_a_call_of_unknown_outcome_in_the_same_word
         assert terminal.end() == 5
 
 
-def test_the_word_of_a_decision_can_be_the_result_of_a_call(bank: Callable[[str], Bank]) -> None:
+def test_the_word_of_a_decision_can_be_a_result_text(bank: Callable[[str], Bank]) -> None:
     shop = bank('after_crash="wait"')
     shop.resume()
     assert shop.resume("--answer", "p=result:allow")[0] == 0
@@ -161,7 +161,7 @@ def test_events_of_the_continuation_are_json_on_request(bank: Callable[[str], Ba
     assert (code, events[-1]) == (0, "run_finished")
 
 
-def test_on_a_terminal_a_person_approves_what_waits(tmp_path: Path) -> None:
+def test_on_a_terminal_a_person_approves_waiting_calls(tmp_path: Path) -> None:
     (tmp_path / "bank.py").write_text(BANK.format(settings="approve=True"))
     file = waiting(tmp_path / "run.jsonl")
     with serve("Done.") as server:
@@ -198,9 +198,7 @@ def waiting(file: Path) -> Path:
         (["--answer", "q=allow"], "no call with the id `q` is waiting; waiting: `p` (pay)"),
     ],
 )
-def test_an_answer_that_cannot_be_meant_is_refused_and_nothing_runs(
-    options: list[str], words: str, tmp_path: Path
-) -> None:
+def test_an_impossible_answer_is_refused_and_nothing_runs(options: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "bank.py").write_text(BANK.format(settings=""))
     file = waiting(tmp_path / "run.jsonl")
     before = file.read_bytes()
@@ -212,7 +210,7 @@ def test_an_answer_that_cannot_be_meant_is_refused_and_nothing_runs(
     assert (file.read_bytes(), (tmp_path / "paid").exists()) == (before, False)
 
 
-def test_a_run_of_a_model_of_ones_own_needs_another_model(tmp_path: Path) -> None:
+def test_a_run_of_a_custom_model_needs_another_model(tmp_path: Path) -> None:
     (tmp_path / "bank.py").write_text(BANK.format(settings=""))
     file = waiting(tmp_path / "run.jsonl")
     done = invoke("resume", str(file), "--tools", str(tmp_path / "bank.py"))
@@ -228,7 +226,7 @@ def test_a_run_is_not_resumed_without_its_tools(tmp_path: Path) -> None:
     assert f"{file} uses the tools pay: name their sources with --tools, --mcp or --todo" in done.stderr
 
 
-def test_what_is_no_recording_of_an_agent_is_refused(tmp_path: Path) -> None:
+def test_only_a_recording_of_an_agent_is_accepted(tmp_path: Path) -> None:
     head = {"line": "run", "schema": 1, "run": "r", "time": 1.0, "model": "m"}
     (tmp_path / "gateway.jsonl").write_text(json.dumps(head) + "\n")
     for name in ("none.jsonl", "gateway.jsonl"):

@@ -63,7 +63,7 @@ def test_undeclared_tools_that_cost_time_are_named_after_the_answer(tmp_path: Pa
     assert re.search(r"^hint: 2 calls of `wait` ran one after another", done.stderr, re.MULTILINE)
 
 
-def test_every_event_is_a_line_of_json_on_request(tmp_path: Path) -> None:
+def test_json_prints_every_event_on_a_line(tmp_path: Path) -> None:
     with serve(*two_rounds()) as server:
         done = invoke("run", "Rome?", *at(server), "--tools", write_tools(tmp_path), "--json")
     events = [event_from_json(json.loads(line)) for line in done.stdout.splitlines()]
@@ -73,14 +73,14 @@ def test_every_event_is_a_line_of_json_on_request(tmp_path: Path) -> None:
     assert done.exit_code == 0
 
 
-def test_the_prompt_comes_from_standard_input() -> None:
+def test_the_prompt_can_be_read_from_standard_input() -> None:
     with serve("Hello.") as server:
         done = invoke("run", "-", *at(server), stdin="What is\nthis?\n")
         assert done.stdout == "Hello.\n"
         assert server.bodies[0]["messages"][-1]["content"] == "What is\nthis?\n"
 
 
-def test_the_model_may_be_named_by_a_variable() -> None:
+def test_the_model_can_be_named_by_a_variable() -> None:
     with serve("Hello.") as server:
         variables = {"UNBROKEN_MODEL": "openai:from-the-environment", "KEY": "sk-of-mine"}
         options = ("--base-url", server.base_url(), "--api-key-env", "KEY")
@@ -98,7 +98,7 @@ def test_the_model_may_be_named_by_a_variable() -> None:
         ("gemini", "gemini"),
     ],
 )
-def test_every_wire_can_be_asked(provider: str, wire: str, tmp_path: Path) -> None:
+def test_every_wire_works(provider: str, wire: str, tmp_path: Path) -> None:
     with serve(*two_rounds()) as server:
         options = ("--model", f"{provider}:x", "--base-url", server.base_url(wire), "--wire", wire)
         done = invoke("run", "Rome?", *options, "--tools", write_tools(tmp_path))
@@ -122,7 +122,7 @@ def test_options_reach_the_request(tmp_path: Path) -> None:
     assert "at most 3 replies" in server.bodies[0]["messages"][0]["content"]
 
 
-def test_tools_come_from_a_module_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_can_come_from_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tools(tmp_path)
     (tmp_path / "tools.py").rename(tmp_path / "my_cli_tools.py")
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_tools_come_from_a_module_too(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (done.exit_code, "Oslo: sunny" in done.stderr) == (0, True)
 
 
-def test_tools_come_from_an_mcp_server() -> None:
+def test_tools_can_come_from_an_mcp_server() -> None:
     pytest.importorskip("mcp", reason="needs the extra `mcp`: pip install 'unbroken[mcp]'")
     program = f"{sys.executable} {Path(__file__).parents[1].joinpath('support', 'mcp_server.py')}"
     with serve([Call("greet", name="Ada")], "Greeted.") as server:
@@ -139,7 +139,7 @@ def test_tools_come_from_an_mcp_server() -> None:
     assert (done.returncode, done.stdout, "Hello, Ada." in done.stderr) == (0, "Greeted.\n", True)
 
 
-def test_a_module_that_ends_the_program_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_exits_gives_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module_that_exits.py").write_text("import sys\nsys.exit()\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     done = invoke("run", "Hi", *MODEL, "--base-url", "http://127.0.0.1:9", "--tools", "module_that_exits")
@@ -147,7 +147,7 @@ def test_a_module_that_ends_the_program_is_one_clear_line(tmp_path: Path, monkey
     assert "--tools module_that_exits: importing this module failed: SystemExit; give the path" in done.stderr
 
 
-def test_a_timeline_on_request_is_no_part_of_the_answer(tmp_path: Path) -> None:
+def test_a_timeline_on_request_is_not_a_part_of_the_answer(tmp_path: Path) -> None:
     with serve([Call("weather", city="Rome")], "Sunny.") as server:
         done = invoke("run", "Hi", *at(server), "--tools", write_tools(tmp_path), "--timeline")
     assert done.stdout == "Sunny.\n"
@@ -166,7 +166,7 @@ def redirected(redirection: str, *arguments: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["plain", "json"])
-def test_a_closed_standard_output_is_told_before_anybody_is_asked(json_too: list[str]) -> None:
+def test_a_closed_standard_output_is_reported_before_any_request(json_too: list[str]) -> None:
     with serve("Fine.") as server:
         done = redirected(">&-", "run", "Hi", *at(server), *json_too)
         assert not server.requests
@@ -176,7 +176,7 @@ def test_a_closed_standard_output_is_told_before_anybody_is_asked(json_too: list
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["plain", "json"])
-def test_a_full_disk_is_one_clear_line(json_too: list[str]) -> None:
+def test_a_full_disk_gives_one_clear_line(json_too: list[str]) -> None:
     with serve("Fine.") as server:
         done = redirected("> /dev/full", "run", "Hi", *at(server), *json_too)
     assert (done.returncode, done.stderr) == (
@@ -185,7 +185,7 @@ def test_a_full_disk_is_one_clear_line(json_too: list[str]) -> None:
     )
 
 
-def test_with_a_closed_standard_error_the_answer_still_comes(tmp_path: Path) -> None:
+def test_with_a_closed_standard_error_the_answer_is_still_printed(tmp_path: Path) -> None:
     with serve(*two_rounds()) as server:
         done = redirected("2>&-", "run", "Rome?", *at(server), "--tools", write_tools(tmp_path))
     assert (done.returncode, done.stdout) == (0, "It is sunny.\n\nGood bye.\n")
@@ -206,7 +206,7 @@ def test_with_a_closed_standard_error_the_answer_still_comes(tmp_path: Path) -> 
     ],
     ids=["answered", "provider failed", "broken off", "round limit", "call limit", "waiting"],
 )
-def test_the_exit_code_says_how_it_ended(
+def test_the_exit_code_shows_how_it_ended(
     script: list[Any], options: list[str], code: int, answer: str, tmp_path: Path
 ) -> None:
     with serve(*script) as server:
@@ -221,7 +221,7 @@ def test_the_exit_codes_are_documented() -> None:
     assert "130 interrupted" in shown
 
 
-def test_text_that_was_heard_before_a_failure_is_told() -> None:
+def test_text_before_a_failure_is_reported() -> None:
     with serve([Say("Half an answer"), Break()]) as server:
         done = invoke("run", "Hi", *at(server))
     assert "text so far: Half an answer" in done.stderr
@@ -285,7 +285,7 @@ def test_an_interrupt_ends_the_run_with_every_call_answered(tmp_path: Path) -> N
         ([*MODEL, "--json", "--timeline"], "choose one of them"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_wrong_use_gives_one_clear_line_and_exit_code_2(arguments: list[str], message: str) -> None:
     done = invoke("run", "Hi", *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in done.stderr
@@ -305,7 +305,7 @@ def test_wrong_use_is_one_clear_line_and_exit_code_2(arguments: list[str], messa
     ],
     ids=["no tools", "syntax error", "it raises", "no schema"],
 )
-def test_a_file_that_gives_no_tools_is_one_clear_line(source: str, message: str, tmp_path: Path) -> None:
+def test_a_file_without_tools_gives_one_clear_line(source: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(source, "utf-8")
     done = invoke("run", "Hi", *MODEL, "--base-url", "http://127.0.0.1:9", "--tools", str(file))
@@ -315,7 +315,7 @@ def test_a_file_that_gives_no_tools_is_one_clear_line(source: str, message: str,
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_tools_with_one_name_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("from unbroken import tool\n@tool\ndef weather() -> str:\n    return ''", "utf-8")
     files = ("--tools", write_tools(tmp_path), "--tools", str(other))
@@ -323,7 +323,7 @@ def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
     assert (done.exit_code, "two tools are called `weather`" in done.stderr) == (2, True)
 
 
-def test_a_wrong_key_is_told_with_its_variable_and_never_shown() -> None:
+def test_a_wrong_key_is_reported_with_its_variable_and_never_shown() -> None:
     with serve("Hello.", api_key="sk-right-0123456789") as server:
         done = invoke("run", "Hi", *at(server), "--api-key-env", "MY_KEY", env={"MY_KEY": "sk-wrong-0123456789"})
     assert done.exit_code == 2
@@ -333,7 +333,7 @@ def test_a_wrong_key_is_told_with_its_variable_and_never_shown() -> None:
     assert "sk-wrong" not in done.output
 
 
-def test_a_model_that_does_not_exist_is_told() -> None:
+def test_a_model_that_does_not_exist_is_reported() -> None:
     with serve("Hello.", models=["another"]) as server:
         done = invoke("run", "Hi", *at(server))
     assert done.exit_code == 2
@@ -341,7 +341,7 @@ def test_a_model_that_does_not_exist_is_told() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_debug_shows_where_it_came_from_and_what_happened(tmp_path: Path) -> None:
+def test_debug_shows_the_traceback_and_what_happened(tmp_path: Path) -> None:
     with serve([Call("weather", city="Rome")], Fail(ProviderError("overloaded", status=500))) as server:
         done = in_pipe("run", "Hi", *at(server), "--tools", write_tools(tmp_path), "--debug")
     assert done.returncode == 3
@@ -353,7 +353,7 @@ def test_debug_shows_where_it_came_from_and_what_happened(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("options", "told"), [([], "needs an approval"), (["--yes"], "deleted a.txt")])
-def test_in_a_pipe_nobody_approves_unless_told_so(options: list[str], told: str, tmp_path: Path) -> None:
+def test_in_a_pipe_nothing_is_approved_without_yes(options: list[str], told: str, tmp_path: Path) -> None:
     with serve([Call("delete", path="a.txt")], "Done.") as server:
         invoke("run", "Hi", *at(server), "--tools", write_tools(tmp_path), *options)
         assert told in server.bodies[1]["messages"][-1]["content"]
@@ -371,7 +371,7 @@ def test_in_a_pipe_nobody_approves_unless_told_so(options: list[str], told: str,
     ],
     ids=["yes", "no", "a reason", "edited", "edited and refused", "no JSON at first"],
 )
-def test_on_a_terminal_somebody_is_asked(typed: list[str], told: str, tmp_path: Path) -> None:
+def test_on_a_terminal_a_person_is_asked(typed: list[str], told: str, tmp_path: Path) -> None:
     with serve([Call("delete", path="a.txt")], "Done.") as server:
         with Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path)) as terminal:
             for line in typed:
@@ -384,7 +384,7 @@ def test_on_a_terminal_somebody_is_asked(typed: list[str], told: str, tmp_path: 
 # On a terminal
 
 
-def test_a_terminal_shows_calls_and_the_whole_answer(tmp_path: Path) -> None:
+def test_a_terminal_shows_calls_and_the_complete_answer(tmp_path: Path) -> None:
     steps = [{"content": "look", "status": "completed"}, {"content": "answer", "status": "in_progress"}]
     script = [
         [Think("Hm."), Say("Let me look."), Call("weather", city="Rome"), Call("fail", reason="[no] luck")],
@@ -414,7 +414,7 @@ def test_a_terminal_shows_the_arguments_of_a_call_that_is_refused(tmp_path: Path
     assert '– wether(city="Oslo") ' in terminal.plain
 
 
-def test_no_color_is_respected(tmp_path: Path) -> None:
+def test_no_color_is_honoured(tmp_path: Path) -> None:
     with (
         serve(*two_rounds()) as server,
         Terminal("run", "Hi", *at(server), "--tools", write_tools(tmp_path), env={"NO_COLOR": "1"}) as terminal,
@@ -424,7 +424,7 @@ def test_no_color_is_respected(tmp_path: Path) -> None:
     assert not COLOUR.search(terminal.seen)
 
 
-def test_text_that_comes_while_calls_run_is_not_lost(tmp_path: Path) -> None:
+def test_text_that_arrives_while_calls_run_is_not_lost(tmp_path: Path) -> None:
     script = [[Call("weather", city="Rome"), Say("And while it runs,\nI go on talking.")], "Good."]
     with (
         serve(*script) as server,
@@ -486,7 +486,7 @@ def test_a_second_interrupt_does_not_wait_for_a_tool_that_will_not_end(tmp_path:
     assert (process.returncode, rest.splitlines()[-1]) == (130, "unbroken: interrupted")
 
 
-def test_lines_about_calls_show_what_would_hide_or_reorder_a_part_of_them(tmp_path: Path) -> None:
+def test_lines_about_calls_show_characters_that_would_hide_or_reorder_a_part(tmp_path: Path) -> None:
     city = "Rome\u202e\u200b\ufe0f\u00e9"
     with serve([Call("weather", city=city)], "Done.") as server:
         done = in_pipe("run", "Rome?", *at(server), "--tools", write_tools(tmp_path))
@@ -495,13 +495,13 @@ def test_lines_about_calls_show_what_would_hide_or_reorder_a_part_of_them(tmp_pa
     assert any(line.endswith(": Rome⟨U+202E⟩⟨U+200B⟩\ufe0f\u00e9: sunny") for line in told)
 
 
-def test_an_answer_keeps_what_its_language_needs(tmp_path: Path) -> None:
+def test_an_answer_keeps_the_characters_its_language_needs(tmp_path: Path) -> None:
     words = "\u200fשלום \U0001f468\u200d\U0001f469 می\u200cخواهم"
     with serve(words) as server:
         assert in_pipe("run", "Hi", *at(server)).stdout == f"{words}\n"
 
 
-def test_one_token_is_one_token() -> None:
+def test_the_singular_is_used_for_one_token() -> None:
     with serve(["Hello.", Uses(1, 1)]) as server:
         done = invoke("run", "Hi.", "--model", "openai:m", "--base-url", server.base_url())
     assert " · 1 token in, 1 out · " in done.stderr

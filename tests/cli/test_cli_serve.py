@@ -90,7 +90,7 @@ def question(*messages: object, **more: object) -> dict[str, object]:
     return {"model": "demo", "messages": [asked, *messages], "tools": TOOLS, **more}
 
 
-def test_without_anything_a_demo_model_is_served_until_ctrl_c() -> None:
+def test_without_options_a_demo_model_is_served_until_ctrl_c() -> None:
     with serving() as server:
         url = server.said("listens on")
         assert url.startswith("http://127.0.0.1:")
@@ -110,7 +110,7 @@ def test_without_anything_a_demo_model_is_served_until_ctrl_c() -> None:
     assert os.listdir() == ["log"]
 
 
-def test_a_line_for_each_request_is_logged_where_that_is_wanted() -> None:
+def test_requests_are_logged_on_request() -> None:
     with serving("--access-log", "--serial") as server:
         server.post("/v1/chat/completions", question())
         server.post("/v1/embeddings", {"model": "none"})
@@ -122,7 +122,7 @@ def test_a_line_for_each_request_is_logged_where_that_is_wanted() -> None:
     assert passed.startswith("key=- client=passed alias=- status=404 seconds=0.")
 
 
-def test_serial_hands_out_the_demo_model_s_three_calls_one_by_one() -> None:
+def test_serial_releases_the_three_calls_of_the_demo_model_one_by_one() -> None:
     with serving("--serial", "--store", "turns.db", "--json") as server:
         assert server.said("model") == "demo: a script to try clients with, one call at a time"
         history: list[object] = []
@@ -154,7 +154,7 @@ def test_workers_share_a_port_and_a_store() -> None:
         assert server.stop() == 0
 
 
-def test_keys_are_asked_for_and_changes_are_noticed_while_it_runs() -> None:
+def test_keys_are_required_and_changes_are_noticed_while_it_runs() -> None:
     secret = invoke("keys", "create", "ann", "--alias", "demo", "--requests-per-minute", "5").stdout.strip()
     with serving("--keys", "on") as server:
         assert server.said("keys") == "required, 1 in unbroken-keys.json"
@@ -177,7 +177,7 @@ def test_keys_are_asked_for_and_changes_are_noticed_while_it_runs() -> None:
     assert other not in log
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -191,7 +191,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     )
 
 
-def test_what_only_a_server_needs_is_loaded_when_one_is_wanted_and_named_when_it_is_missing() -> None:
+def test_server_packages_are_imported_late_and_named_if_they_are_missing() -> None:
     program = (
         "import sys; sys.modules['uvicorn'] = None; sys.argv = ['unbroken', 'serve', '--port', '0']\n"
         "from unbroken.cli import main; main()"
@@ -238,7 +238,7 @@ user_agent = "pi/"
 """
 
 
-def test_check_says_what_would_be_served() -> None:
+def test_check_prints_what_would_be_served() -> None:
     Path("unbroken.toml").write_text(CONFIG)
     done = invoke("serve", "--check", env={"WORK_KEY": "sk-secret"})
     assert (done.exit_code, done.stdout) == (
@@ -262,7 +262,7 @@ configuration      unbroken.toml
     assert os.listdir() == ["unbroken.toml"]
 
 
-def test_check_tells_all_mistakes_and_exits_with_2() -> None:
+def test_check_reports_all_mistakes_and_exits_with_2() -> None:
     Path("unbroken.toml").write_text(CONFIG.replace("serial", "seriel").replace("9999", "99999"))
     done = invoke("serve", "--check", env={"WORK_KEY": None})
     assert (done.exit_code, done.stdout) == (2, "")
@@ -273,7 +273,7 @@ def test_check_tells_all_mistakes_and_exits_with_2() -> None:
     ]
 
 
-def test_keys_that_are_missing_are_all_told_in_the_words_of_the_file() -> None:
+def test_all_missing_keys_are_reported_in_terms_of_the_file() -> None:
     Path("unbroken.toml").write_text(CONFIG.replace("ollama:qwen3", "xai:grok").replace("fallback", "# fallback"))
     done = invoke("serve", "--check", env={"XAI_API_KEY": None, "WORK_KEY": None})
     assert done.exit_code == 2
@@ -291,7 +291,7 @@ def test_keys_that_are_missing_are_all_told_in_the_words_of_the_file() -> None:
     ]
 
 
-def test_options_count_before_the_file() -> None:
+def test_options_override_the_file() -> None:
     Path("gateway.toml").write_text(CONFIG)
     arguments = ["serve", "--check", "--config", "gateway.toml", "--port", "1234", "--serial", "--keys", "off"]
     done = invoke(*arguments, env={"WORK_KEY": "sk-secret"})
@@ -303,7 +303,7 @@ def test_options_count_before_the_file() -> None:
     assert lines[-1] == "configuration      gateway.toml"
 
 
-def test_the_store_s_address_may_stand_in_a_variable_and_is_not_shown() -> None:
+def test_the_address_of_the_store_may_be_in_a_variable_and_is_not_shown() -> None:
     done = invoke("serve", "--check", "--store", "env:STORE_URL", env={"STORE_URL": None})
     assert (done.exit_code, done.stderr) == (
         2,
@@ -328,14 +328,14 @@ def test_the_store_s_address_may_stand_in_a_variable_and_is_not_shown() -> None:
         (("--host", "0.0.0.0", "--keys", "off"), "--host lets everybody who reaches this machine use your providers"),
     ],
 )
-def test_wrong_options_are_one_line_and_exit_with_2(arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_options_give_one_line_and_exit_with_2(arguments: tuple[str, ...], told: str) -> None:
     done = invoke("serve", "--check", *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert line.startswith(f"unbroken: {told}")
 
 
-def test_another_address_may_be_open_to_all_when_that_is_said_twice() -> None:
+def test_another_address_can_be_open_to_all_if_that_is_stated_twice() -> None:
     done = invoke("serve", "--check", "--host", "0.0.0.0", "--keys", "off", "--open-to-all")
     assert done.exit_code == 0
     assert done.stdout.startswith(
@@ -343,7 +343,7 @@ def test_another_address_may_be_open_to_all_when_that_is_said_twice() -> None:
     )
 
 
-def test_stores_and_key_files_that_cannot_be_used_are_told_with_the_rest() -> None:
+def test_unusable_stores_and_key_files_are_reported_with_the_rest() -> None:
     Path("unbroken-keys.json").write_text("{")
     Path("unbroken.toml").write_text(
         CONFIG.replace("turns.db", "none/turns.db").replace('"home"\nmodel', '"home"\nmodle')
@@ -362,7 +362,7 @@ def test_stores_and_key_files_that_cannot_be_used_are_told_with_the_rest() -> No
     assert "the address of the store on Redis cannot be read" in done.stderr
 
 
-def test_a_client_that_can_never_be_met_is_told() -> None:
+def test_a_client_profile_that_can_never_match_is_reported() -> None:
     Path("unbroken.toml").write_text(CONFIG.replace("user_agent =", 'key = "nobody"\nuser_agent ='))
     create = invoke("keys", "create", "somebody")
     assert create.exit_code == 0
@@ -378,14 +378,14 @@ def test_a_client_that_can_never_be_met_is_told() -> None:
     assert invoke("serve", "--check", env={"WORK_KEY": "sk-secret"}).stderr == ""
 
 
-def test_that_there_are_no_keys_is_said_beside_the_list() -> None:
+def test_missing_keys_are_noted_next_to_the_list() -> None:
     done = invoke("keys", "list")
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == "unbroken: no keys in unbroken-keys.json; `unbroken keys create NAME` creates one\n"
 
 
 @pytest.mark.parametrize("command", [(), ("serve",), ("run",), ("keys", "list"), ("faults", "run")], ids=" ".join)
-def test_help_shows_no_value_behind_what_takes_none(command: tuple[str, ...]) -> None:
+def test_help_shows_no_value_for_flags(command: tuple[str, ...]) -> None:
     shown = invoke(*command, "--help").stdout
     assert "--help" in shown
     assert "bool" not in shown
@@ -408,7 +408,7 @@ def test_keys_are_listed_without_the_keys() -> None:
     assert "sha" not in listed
 
 
-def test_keys_go_where_the_configuration_says() -> None:
+def test_keys_are_stored_where_the_configuration_puts_them() -> None:
     Path("unbroken.toml").write_text(CONFIG.replace("required = true", 'required = true\nfile = "ours.json"'))
     refused = invoke("keys", "create", "ann", "--alias", "wrok").exception
     assert str(refused) == "--alias wrok: unbroken.toml has no such model; there are: work, home"
@@ -418,7 +418,7 @@ def test_keys_go_where_the_configuration_says() -> None:
     assert (done.returncode, done.stderr) == (2, "unbroken: there is no key `bob` in ours.json; there are: ann\n")
 
 
-def test_a_key_that_passes_nothing_through_passes_nothing_else(tmp_path: Path) -> None:
+def test_none_cannot_be_combined_with_other_passes(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     done = invoke("keys", "create", "ann", "--pass", "none", "--pass", "GET /v1/files", "--file", str(file))
     assert "--pass none: this means that nothing is passed through" in str(done.exception)

@@ -44,7 +44,7 @@ def as_json(*arguments: str | Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_a_folder_is_added_up_and_what_is_no_recording_is_named(recordings: Path) -> None:
+def test_a_folder_is_summed_up_and_other_files_are_named(recordings: Path) -> None:
     told = as_json(recordings)
     assert told["recordings"] == 5
     reasons = {Path(each["path"]).name: each["reason"] for each in told["left_out"]}
@@ -97,13 +97,13 @@ def test_a_terminal_gets_tables_and_bars(recordings: Path) -> None:
     assert "unbroken: left out: " in terminal.seen
 
 
-def test_check_fails_if_there_is_something_to_warn_of(recordings: Path) -> None:
+def test_check_fails_if_there_is_a_warning(recordings: Path) -> None:
     assert invoke("stats", str(recordings), "--check").exit_code == 1
     assert invoke("stats", str(recordings / "short.jsonl"), "--check").exit_code == 0
     assert invoke("stats", str(recordings), "--check", "--least", "5").exit_code == 0
 
 
-def test_thresholds_can_be_given_anew(recordings: Path) -> None:
+def test_thresholds_can_be_overridden(recordings: Path) -> None:
     lenient = ("avg_tool_rounds_per_query=9", "tool_failure_rate=1", "tool_chain_broken_rate=1", "avg_query_latency=9")
     options = [word for each in lenient for word in ("--alert", each)]
     assert as_json(recordings, *options)["alerts"] == []
@@ -124,7 +124,7 @@ def test_thresholds_can_be_given_anew(recordings: Path) -> None:
         ("--alert", "speed=3", "alert `speed`: there is no metric 'speed'"),
     ],
 )
-def test_wrong_use_is_told_in_words(recordings: Path, option: str, value: str, words: str) -> None:
+def test_wrong_use_is_explained(recordings: Path, option: str, value: str, words: str) -> None:
     done = invoke("stats", str(recordings), option, value)
     assert isinstance(done.exception, UserError)
     assert str(done.exception).startswith(words)
@@ -139,7 +139,7 @@ def test_nothing_to_count_is_wrong_use(tmp_path: Path) -> None:
     assert second.startswith("unbroken: nothing to count in ")
 
 
-def test_bars_go_from_the_first_step_that_has_any_to_the_last() -> None:
+def test_bars_go_from_the_first_non_empty_step_to_the_last() -> None:
     latency = Histogram()
     for seconds in (0.3, 0.5, 3.0, 1000.0):
         latency.add(round(seconds * 1e9))
@@ -150,7 +150,7 @@ def test_bars_go_from_the_first_step_that_has_any_to_the_last() -> None:
     assert rounds_bars({}) == latency_bars(Histogram()) == []
 
 
-def test_a_bar_is_to_be_seen_if_there_is_anything() -> None:
+def test_a_bar_is_visible_if_there_is_anything() -> None:
     assert bar(0, 10, blocks=True) == ""
     assert bar(1, 100_000, blocks=True) == "▏"
     assert bar(1, 100_000, blocks=False) == "#"
@@ -159,7 +159,7 @@ def test_a_bar_is_to_be_seen_if_there_is_anything() -> None:
 
 
 @pytest.mark.parametrize("columns", [50, 70, 80])
-def test_a_narrow_terminal_gets_whole_numbers(recordings: Path, tmp_path: Path, columns: int) -> None:
+def test_a_narrow_terminal_gets_complete_numbers(recordings: Path, tmp_path: Path, columns: int) -> None:
     name = b"a_tool_with_a_name_of_some_thirty_letters"
     for number in range(3):
         whole = (recordings / f"long-{number}.jsonl").read_bytes()
@@ -174,14 +174,14 @@ def test_a_narrow_terminal_gets_whole_numbers(recordings: Path, tmp_path: Path, 
     assert "1.00 s" in tool
 
 
-def test_where_nothing_ended_there_is_no_mean(recordings: Path) -> None:
+def test_without_data_there_is_no_mean(recordings: Path) -> None:
     shown = invoke("stats", str(recordings / "cut.jsonl")).stdout
     assert "latency, mean\t-\n" in shown
     assert "rounds per query\t-\n" in shown
     assert "  queries with 2 rounds\t-\n" in shown
 
 
-def test_a_pipe_and_a_link_to_itself_are_left_out_and_the_rest_is_counted(recordings: Path, tmp_path: Path) -> None:
+def test_a_pipe_and_a_circular_link_are_skipped_and_the_rest_is_counted(recordings: Path, tmp_path: Path) -> None:
     (tmp_path / "good.jsonl").write_bytes((recordings / "short.jsonl").read_bytes())
     (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
     os.mkfifo(tmp_path / "pipe.jsonl")
@@ -192,7 +192,7 @@ def test_a_pipe_and_a_link_to_itself_are_left_out_and_the_rest_is_counted(record
     assert "is not a file but a pipe" in reasons["pipe.jsonl"]
 
 
-def test_numbers_that_are_none_are_not_counted(recordings: Path, tmp_path: Path) -> None:
+def test_invalid_numbers_are_not_counted(recordings: Path, tmp_path: Path) -> None:
     """Whatever stands in place of the tokens, the others are counted."""
     whole = (recordings / "long-0.jsonl").read_text()
     for number, value in enumerate(['"abc"', "Infinity", "NaN", "-5", "true", "1e300"]):

@@ -58,7 +58,7 @@ def serving(*arguments: str) -> Generator[Serving]:
             process.kill()
 
 
-def test_a_server_breaks_as_often_as_it_was_told_and_ends_at_an_interrupt() -> None:
+def test_a_server_breaks_as_often_as_requested_and_stops_on_an_interrupt() -> None:
     body = find_wire("openai-chat").write_request(ASKED)
     with serving("--fault", "status_503", "--times", "2") as server:
         assert list(server.urls) == list(WIRES)
@@ -83,7 +83,7 @@ def test_one_server_tests_many_faults() -> None:
             assert [server.line().rpartition(": ")[2] for _ in range(2)] == [name, "good"]
 
 
-def test_the_mistakes_of_who_sets_up_a_client_have_a_line_each() -> None:
+def test_mistakes_in_setting_up_a_client_get_a_line_each() -> None:
     body = b'{"model": "any", "messages": [{"role": "user", "content": "Hi."}]}'
     with serving() as server:
         base = server.urls["openai-chat"]
@@ -133,7 +133,7 @@ def test_the_faults_are_listed() -> None:
         (["--fault", "no_type", "--wire", "gemini"], "--fault no_type happens on openai-chat only"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_wrong_use_gives_one_clear_line_and_exit_code_2(arguments: list[str], message: str) -> None:
     done = in_pipe("faults", "serve", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

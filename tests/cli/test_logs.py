@@ -22,7 +22,7 @@ def record(message: str, *values: object) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_option_comes_before_the_variable_and_the_variable_before_the_default(
+def test_the_option_overrides_the_variable_and_the_variable_the_default(
     level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -33,7 +33,7 @@ def test_the_option_comes_before_the_variable_and_the_variable_before_the_defaul
     assert chosen_level("error", "warning") == "error"
 
 
-def test_a_level_that_does_not_exist_is_refused_by_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_level_is_refused_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--log-level 'loud': expected debug, info, warning or error"):
         chosen_level("loud", None)
     monkeypatch.setenv(VARIABLE, "all")
@@ -41,7 +41,7 @@ def test_a_level_that_does_not_exist_is_refused_by_its_source(monkeypatch: pytes
         chosen_level("", None)
 
 
-def test_lines_have_no_secrets_and_steer_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_contain_no_secrets_and_no_terminal_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "sk-hidden-0123456789")
     plain = PlainLines("%(levelname)s %(message)s").format(record("the key is %s\x1b[2J", "sk-hidden-0123456789"))
     assert plain == "WARNING the key is ***\\x1b[2J"
@@ -63,7 +63,7 @@ def test_run_logs_what_its_tools_do_if_asked_to(by: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "command", [["view", "."], ["serve", "--check"], ["replay", "none.jsonl"], ["faults", "serve"]]
 )
-def test_commands_refuse_a_level_that_does_not_exist(command: list[str]) -> None:
+def test_commands_refuse_an_unknown_level(command: list[str]) -> None:
     done = in_pipe(*command, "--log-level", "loud")
     assert done.returncode == 2
     assert "expected debug, info, warning or error" in done.stderr

@@ -120,7 +120,7 @@ def refuse(message: str) -> Fail:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_server_that_does_as_its_wire_says_needs_no_quirks(wire: str) -> None:
+def test_a_server_that_follows_its_wire_needs_no_quirks(wire: str) -> None:
     report = find(wire=wire)
     allowed = {"parallel_off": "differs"} if wire == "gemini" else {}  # that wire cannot ask for one call only
     assert judged(report) == allowed
@@ -262,7 +262,7 @@ def test_the_profile_leaves_out_an_ignored_choice_and_the_final_request_still_re
     assert words(report, "final") == "with a system line instead of the tool choice"
 
 
-def test_text_that_is_mangled_in_the_stream_is_asked_for_whole() -> None:
+def test_text_that_is_garbled_only_in_the_stream_is_requested_unstreamed() -> None:
     def mangle(chunks: Chunks) -> Chunks:
         for pause, data in chunks:
             yield pause, data.decode().encode("ascii", "replace") if data.startswith(b"data: ") else data
@@ -290,13 +290,13 @@ def test_text_that_is_garbled_with_and_without_streaming_is_broken_and_no_profil
         ("Grüße, 日本語", ""),
     ],
 )
-def test_a_server_is_blamed_only_for_what_servers_do_to_a_text(came: str, way: str) -> None:
+def test_a_server_is_blamed_only_for_typical_server_damage(came: str, way: str) -> None:
     found = damage_to(WORDS, came)
     assert way in found
     assert bool(way) == bool(found)
 
 
-def test_calls_that_are_spoiled_in_the_stream_are_asked_for_whole() -> None:
+def test_calls_that_break_only_in_the_stream_are_requested_unstreamed() -> None:
     def cuts_and_says_it_is_fine(request: Request, _: dict[str, Any]) -> Said | None:
         called = isinstance(request.messages[-1], ToolMessage)
         return (
@@ -310,7 +310,7 @@ def test_calls_that_are_spoiled_in_the_stream_are_asked_for_whole() -> None:
     assert judged(report) == {"stream_tools": "differs"}
 
 
-def test_a_model_that_never_calls_is_no_fault_of_its_server() -> None:
+def test_a_model_that_never_calls_is_not_a_server_fault() -> None:
     def only_talks(request: Request, _: dict[str, Any]) -> Said | None:
         forced = request.choice == "required" or isinstance(request.choice, OneTool)
         return None if not request.tools or forced else ["I would rather talk.", USES]
@@ -321,7 +321,7 @@ def test_a_model_that_never_calls_is_no_fault_of_its_server() -> None:
     assert "one call only; that may be the model" not in words(report, "several")
 
 
-def test_a_server_without_tools_is_not_asked_about_them_again() -> None:
+def test_a_server_without_tools_is_not_tested_for_them_again() -> None:
     def refuses_tools(request: Request, _: dict[str, Any]) -> Said | None:
         return refuse("this model does not support tools") if request.tools else None
 
@@ -333,7 +333,7 @@ def test_a_server_without_tools_is_not_asked_about_them_again() -> None:
     assert words(report, "final") == "not tested: tool calls do not work"
 
 
-def test_a_server_that_only_streams_is_broken_where_it_is() -> None:
+def test_a_server_that_only_streams_is_broken() -> None:
     def only_streams(request: Request, _: dict[str, Any]) -> Said | None:
         return None if request.stream else Raw(b"<html>no</html>")
 
@@ -342,7 +342,7 @@ def test_a_server_that_only_streams_is_broken_where_it_is() -> None:
     assert "stream" not in judged(report)
 
 
-def test_a_limit_of_requests_is_waited_for() -> None:
+def test_a_rate_limit_is_waited_for() -> None:
     seen: list[Request] = []
 
     def limited(request: Request, _: dict[str, Any]) -> Said | None:
@@ -392,7 +392,7 @@ def test_a_temporary_failure_is_not_a_refusal_and_adds_nothing_to_the_profile(
 
 
 @pytest.mark.parametrize("fault", ["reset", "status_503", "html_page"])
-def test_a_broken_provider_is_found_as_the_same_one_is_when_it_is_well(fault: str) -> None:
+def test_a_faulty_provider_is_judged_like_the_same_one_without_faults(fault: str) -> None:
     async def report(model: str) -> Report:
         async with FaultyServer(story) as server:
             base_url = server.base_url() if not model else f"{server.url}/fault/{model}/v1"
@@ -418,7 +418,7 @@ FEATURES: dict[str, Callable[[Request, dict[str, Any]], bool]] = {
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_feature_that_always_fails_while_plain_answers_come_is_broken_and_no_quirk(name: str) -> None:
+def test_a_feature_that_always_fails_while_plain_requests_work_is_broken_without_a_quirk(name: str) -> None:
     report = find(lambda request, body: unavailable() if FEATURES[name](request, body) else None)
     found = judged(report)
     assert found[name] == "broken"
@@ -427,7 +427,7 @@ def test_a_feature_that_always_fails_while_plain_answers_come_is_broken_and_no_q
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_feature_that_fails_where_plain_answers_fail_too_is_unclear(name: str) -> None:
+def test_a_feature_that_fails_when_plain_requests_fail_too_is_unclear(name: str) -> None:
     plain: list[Request] = []
 
     def bad_line(request: Request, body: dict[str, Any]) -> Said | None:
@@ -442,7 +442,7 @@ def test_a_feature_that_fails_where_plain_answers_fail_too_is_unclear(name: str)
     assert report.judgement == "unclear"
 
 
-def test_streaming_that_loses_every_call_is_a_finding_unless_the_line_is_bad() -> None:
+def test_streaming_that_loses_every_call_is_a_finding_unless_the_connection_is_bad() -> None:
     plain: list[Request] = []
 
     def loses_streams(request: Request, _: dict[str, Any]) -> Said | None:
@@ -463,7 +463,7 @@ def test_streaming_that_loses_every_call_is_a_finding_unless_the_line_is_bad() -
     assert bad.quirks == {}
 
 
-def test_credit_that_ends_midway_is_no_refusal_of_what_was_asked() -> None:
+def test_credit_that_runs_out_midway_is_not_a_refusal_of_the_feature() -> None:
     seen: list[Request] = []
 
     def runs_dry(request: Request, _: dict[str, Any]) -> Said | None:
@@ -473,7 +473,7 @@ def test_credit_that_ends_midway_is_no_refusal_of_what_was_asked() -> None:
     assert find(runs_dry).quirks == {}
 
 
-def test_silence_is_told_in_the_words_of_the_option() -> None:
+def test_silence_is_reported_in_terms_of_the_option() -> None:
     with behaving(lambda request, body: [Pause(5), "…"]) as server:
         done = invoke("probe", "--model", "m", "--base-url", server.base_url(), "--timeout", "0.2")
     assert done.exit_code == 2
@@ -483,7 +483,7 @@ def test_silence_is_told_in_the_words_of_the_option() -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_an_answer_that_takes_too_long_says_nothing_about_the_question() -> None:
+def test_a_slow_answer_is_inconclusive() -> None:
     def dawdles(request: Request, _: dict[str, Any]) -> Said | None:
         return ["Well", Pause(0.5), "…"] if request.tools and request.tools[0].name == "ping" else None
 
@@ -506,7 +506,7 @@ def test_features_that_the_profile_leaves_out_are_not_tested() -> None:
     assert (profile.name, profile.like) == ("local", "ollama")
 
 
-def test_nobody_there_and_no_such_model_are_errors() -> None:
+def test_a_missing_server_and_an_unknown_model_are_errors() -> None:
     with pytest.raises(Unreachable):
         asyncio.run(probe(connect("compatible:m", base_url="http://127.0.0.1:9").model, waits=AT_ONCE))
     with serve(well, models=["other"]) as server, pytest.raises(ModelNotFound):
@@ -553,7 +553,7 @@ def test_json_has_everything_and_something_broken_exits_with_1(monkeypatch: pyte
     assert b"sk-secret" not in done.stdout + done.stderr
 
 
-def test_on_a_terminal_each_answer_has_its_mark() -> None:
+def test_on_a_terminal_each_finding_has_its_mark() -> None:
     with behaving(tells_no_usage) as server:
         seen = in_terminal("probe", "--base-url", server.base_url(), "--model", "m")
     assert "✔ works" in seen
@@ -573,7 +573,7 @@ def test_on_a_terminal_each_answer_has_its_mark() -> None:
         (["--base-url", "http://127.0.0.1:9", "--wire", "openai"], "there is no wire 'openai'"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_if_it_cannot_be_tested_there_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
     done = invoke("probe", "--model", "m", "--json", *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in done.stderr

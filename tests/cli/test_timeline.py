@@ -53,7 +53,7 @@ def calls_of(watch: Watch) -> list[CallLane]:
     ],
     ids=lambda value: value.value if isinstance(value, Schedule) else "",
 )
-def test_a_watch_tells_when_each_call_was_written_started_and_ended(
+def test_a_watch_knows_when_each_call_was_written_started_and_ended(
     schedule: Schedule, first: tuple[float, ...], second: tuple[float, ...], took: float
 ) -> None:
     watch = two_looks(schedule)
@@ -82,7 +82,7 @@ def test_a_picture_is_never_wider_than_its_terminal(width: int) -> None:
         assert cell_len(line.plain) <= width
 
 
-def test_a_failed_call_is_red_and_a_cut_one_never_runs() -> None:
+def test_a_failed_call_is_red_and_an_incomplete_one_never_runs() -> None:
     watch = watched(Schedule.EAGER, Call("look", at="nowhere"), Cut("look", '{"at": "fa'))
     failed, cut = calls_of(watch)
     assert (failed.error, cut.started, cut.error) == (True, None, True)
@@ -91,7 +91,7 @@ def test_a_failed_call_is_red_and_a_cut_one_never_runs() -> None:
     assert "█" not in lines[3].plain
 
 
-def test_a_run_that_goes_on_is_drawn_up_to_now() -> None:
+def test_an_active_run_is_drawn_up_to_now() -> None:
     watch = Watch()
     assert Timeline(watch, 2.0, 1.0).lines(60) == []
     seen: list[str] = []

@@ -97,7 +97,7 @@ def test_a_wish_is_granted_by_keyboard_and_shows_in_the_world() -> None:
     in_browser(act)
 
 
-def test_over_a_bad_line_nothing_is_shown_twice_and_the_restart_is_marked() -> None:
+def test_with_faults_nothing_is_shown_twice_and_the_retry_is_marked() -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         answer = await wish(tab, "make it night and tell everyone")
         assert answer.count("Let it be night.") == 1
@@ -110,7 +110,7 @@ def test_over_a_bad_line_nothing_is_shown_twice_and_the_restart_is_marked() -> N
     in_browser(act, faults="cut_by_lost_connection", reworded=True)
 
 
-def test_what_others_do_is_seen_as_it_happens() -> None:
+def test_changes_by_others_are_shown_as_they_happen() -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws") as other:
             await tab.until("document.getElementById('players').children.length === 2")
@@ -150,7 +150,7 @@ def test_escape_while_a_command_runs_shows_that_it_failed() -> None:
     in_browser(act, lag=3600)
 
 
-def test_arguments_of_any_shape_and_a_limit_are_shown_in_words() -> None:
+def test_arguments_of_any_kind_and_a_limit_are_shown_as_text() -> None:
     model = ScriptedModel(lambda request: [Call("give", {"item": {"a": [len(request.messages), None]}})])
 
     async def act(tab: chromium.Tab, address: str) -> None:
@@ -161,7 +161,7 @@ def test_arguments_of_any_shape_and_a_limit_are_shown_in_words() -> None:
     in_browser(act, model)
 
 
-def test_a_connection_that_comes_back_says_what_is_gone() -> None:
+def test_after_a_reconnect_the_page_explains_what_is_gone() -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         await wish(tab, "give me a diamond")
         await tab.run("socket.close()")
@@ -175,7 +175,7 @@ def test_a_connection_that_comes_back_says_what_is_gone() -> None:
     in_browser(act)
 
 
-def test_text_of_a_model_is_text_whatever_is_in_it() -> None:
+def test_text_of_a_model_is_never_markup() -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         assert await wish(tab, "<b>me</b>") == "<img src=x onerror=alert(1)> and <b>more</b>."
         assert await tab.run("document.querySelector('#talk img, #talk .words b, .mine b')") is None
@@ -183,7 +183,7 @@ def test_text_of_a_model_is_text_whatever_is_in_it() -> None:
     in_browser(act, ScriptedModel("<img src=x onerror=alert(1)> and <b>more</b>."))
 
 
-def test_it_is_readable_in_the_dark_and_fits_a_narrow_screen() -> None:
+def test_it_is_readable_in_dark_mode_and_fits_a_narrow_screen() -> None:
     async def act(tab: chromium.Tab, address: str) -> None:
         await tab.theme("dark")
         await wish(tab, "build a small house at 9 64 5")

@@ -68,7 +68,7 @@ async def until_ended(tab: chromium.Tab, ends: int) -> None:
     await tab.settle()
 
 
-def test_a_question_shows_its_calls_its_answer_and_its_sources_and_a_second_one_goes_on() -> None:
+def test_a_question_shows_its_calls_answer_and_sources_and_a_second_one_continues() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         await ask(tab, "What is MCP and what are the prerequisites?", 1)
         assert await texts(tab, ".round .label") == ["Round 1", "Round 2"]
@@ -128,7 +128,7 @@ def test_each_example_is_a_button_and_a_new_chat_forgets_the_session() -> None:
     in_browser(scripted_model(), act)
 
 
-def test_a_model_that_fails_shows_why_and_can_be_asked_again() -> None:
+def test_a_failing_model_shows_why_and_the_question_can_be_repeated() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         await ask(tab, "What is MCP?", 1)
         assert await texts(tab, ".failure p") == ["the provider is busy: try later"]
@@ -143,7 +143,7 @@ def test_a_model_that_fails_shows_why_and_can_be_asked_again() -> None:
     )
 
 
-def test_a_number_beyond_all_measure_is_shown_and_answered() -> None:
+def test_a_huge_number_is_shown_and_answered() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         await ask(tab, "what does lesson 99999999999999999999999 say about tools", 1)
         assert await texts(tab, ".failure") == []
@@ -152,7 +152,7 @@ def test_a_number_beyond_all_measure_is_shown_and_answered() -> None:
     in_browser(scripted_model(), act)
 
 
-def test_an_answer_that_broke_off_is_shown_once_in_its_second_wording() -> None:
+def test_an_answer_that_broke_off_is_shown_once_with_the_text_of_the_retry() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         await ask(tab, "What is MCP?", 1)
         assert await texts(tab, ".prose p") == ["MCP is a protocol."]
@@ -181,7 +181,7 @@ def test_escape_stops_a_question_and_its_run() -> None:
     in_browser(model, act)
 
 
-def test_a_chat_that_the_server_has_forgotten_begins_anew() -> None:
+def test_a_chat_that_the_server_has_forgotten_starts_again() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         await ask(tab, "Hello?", 1)
         assistant.sessions.forget(await tab.run("chat.session"))
@@ -210,7 +210,7 @@ WORDS = """</script><script>document.title='run'</script><img src=x onerror="doc
 ```"""
 
 
-def test_hostile_words_do_nothing_and_simple_markdown_is_drawn() -> None:
+def test_hostile_text_has_no_effect_and_simple_markdown_is_drawn() -> None:
     async def act(tab: chromium.Tab, assistant: CourseAssistant) -> None:
         await ask(tab, WORDS, 1)
         await tab.run("document.querySelector('.call').open = true")

@@ -26,14 +26,14 @@ def test_the_shipped_vectors_are_those_of_the_model(tmp_path: Path) -> None:
             assert max(abs(a - b) for a, b in zip(_signed(vector), _signed(theirs[key]), strict=True)) <= 1
 
 
-def test_questions_that_come_at_once_get_the_same_vectors_as_alone() -> None:
+def test_simultaneous_questions_get_the_same_vectors_as_single_ones() -> None:
     questions = [f"What is in lesson {number}?" for number in range(8)]
     with ThreadPoolExecutor(8) as threads:
         together = [*threads.map(embedding.embed, questions)]
     assert together == [embedding.embed(question) for question in questions]
 
 
-def test_a_question_that_nobody_wrote_down_is_found_by_its_meaning() -> None:
+def test_an_unknown_question_is_found_by_its_meaning() -> None:
     with CourseLibrary.open() as library:
         assert "embedding" not in library.note
         chunks = asyncio.run(library.search("paying less when the beginning of a request is repeated", None, None))

@@ -20,7 +20,7 @@ HTML = b"<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head></htm
 every_wire = pytest.mark.parametrize("wire", WIRES)
 
 
-def test_a_wire_that_does_not_exist_is_named_with_those_that_do() -> None:
+def test_an_unknown_wire_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownWire, match="no wire 'openai'; there are: openai-chat, openai-responses"):
         decode(b"{}", wire="openai")
 
@@ -75,12 +75,12 @@ def test_a_single_event_of_fifty_megabytes_is_refused() -> None:
         decode(b'data: {"choices": "' + b"x" * 50_000_000 + b'"}\n\n')
 
 
-def test_a_whole_body_of_fifty_megabytes_is_refused() -> None:
+def test_a_non_streaming_body_of_fifty_megabytes_is_refused() -> None:
     with pytest.raises(TooLarge):
         decode(b'{"choices": [{"message": {"content": "' + b"x" * 50_000_000 + b'"}}]}')
 
 
-def test_after_a_limit_nothing_that_was_open_counts_as_whole() -> None:
+def test_after_a_limit_nothing_that_was_open_counts_as_complete() -> None:
     decoder = Decoder("openai-chat")
     decoder.feed(sse(calls_chunk(piece(0, "a", "f", '{"path": "/tmp/')), done=False))
     lost = b'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x/"}}]}}],"z":'
@@ -107,7 +107,7 @@ def test_objects_nested_almost_too_deep_never_recurse(wire: str) -> None:
         assert not any(call.complete for call in decoder.response().calls)
 
 
-def test_the_limits_are_settings() -> None:
+def test_the_limits_can_be_set() -> None:
     body = sse(chunk({"content": "x" * 5000}), chunk({}, "stop"))
     for decoder in (Decoder("openai-chat", max_event=1000), Decoder("openai-chat", max_body=1000)):
         with pytest.raises(TooLarge):
@@ -122,7 +122,7 @@ def test_json_nested_a_hundred_thousand_deep_never_recurses(wire: str, text: str
             decode(body, wire=wire)
 
 
-def test_a_body_that_was_cut_is_unfinished_and_not_foreign() -> None:
+def test_an_incomplete_body_is_unfinished_and_not_foreign() -> None:
     for body in (
         b'{"choices":[{"index":0,"message":{"content":"Hel',
         b'data: {"choices":[{"del',
@@ -155,7 +155,7 @@ BENT_FIELDS = [b"data; ", b"data ", b"dataz: ", b"datadata: ", b"event: xdata: "
         b"data: " + A + b"\n\ndata: " + B.replace(b"bbb", b"b\xffb") + b"\n\ndata: " + C + b"\n\n",
     ],
 )
-def test_a_damaged_piece_never_leaves_a_call_that_looks_whole(body: bytes, size: int) -> None:
+def test_a_damaged_piece_never_leaves_a_call_that_looks_complete(body: bytes, size: int) -> None:
     decoder = Decoder("openai-chat")
     for at in range(0, len(body), size):
         decoder.feed(body[at : at + size])
@@ -164,13 +164,13 @@ def test_a_damaged_piece_never_leaves_a_call_that_looks_whole(body: bytes, size:
     assert response.verdict.kind == "damaged"
 
 
-def test_a_word_that_keeps_the_connection_alive_is_no_damage() -> None:
+def test_a_keep_alive_word_is_not_damage() -> None:
     body = sse(calls_chunk(piece(0, "a", "f", '{"x"')), done=False) + b"data: ping\n\ndata: [done]\n\n"
     assert decode(body + sse(calls_chunk(piece(0, arguments=": 1}"), finish="tool_calls"))).verdict.whole
 
 
 @pytest.mark.parametrize("tail", [b"data: " + b"x" * 1000, b'data: {"a": ' + b"[" * 600])
-def test_a_limit_that_is_met_at_the_end_is_remembered(tail: bytes) -> None:
+def test_a_limit_that_is_reached_at_the_end_is_remembered(tail: bytes) -> None:
     decoder = Decoder("openai-chat", max_event=900)
     with pytest.raises(StreamError):  # noqa: PT012 - whichever of the two meets it
         decoder.feed(sse(chunk({"content": "hi"}, "stop"), done=False) + tail)
@@ -178,7 +178,7 @@ def test_a_limit_that_is_met_at_the_end_is_remembered(tail: bytes) -> None:
     assert decoder.response().verdict.kind == "damaged"
 
 
-def test_a_gap_in_a_form_that_is_read_from_the_text_is_seen() -> None:
+def test_a_gap_in_a_form_that_is_read_from_the_text_is_noticed() -> None:
     before, after = '<tool_call>{"name": "f", "arguments": {"a": "x', 'y"}}</tool_call>'
     body = (
         sse(chunk({"content": before}), done=False) + b'data: {"choi\x00\n\n' + sse(chunk({"content": after}, "stop"))
@@ -244,7 +244,7 @@ def test_values_of_unexpected_types_never_raise_and_lose_nothing_else(event: obj
     assert response.text.endswith("after")
 
 
-def test_feeding_after_the_end_says_what_to_do() -> None:
+def test_feeding_after_the_end_explains_what_to_do() -> None:
     decoder = Decoder("openai-chat")
     decoder.end()
     with pytest.raises(UserError, match="use a new Decoder"):
@@ -252,7 +252,7 @@ def test_feeding_after_the_end_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("wire", "body"), SAMPLES)
-def test_a_body_of_another_wire_is_not_taken_for_a_good_answer(wire: str, body: bytes) -> None:
+def test_a_body_of_another_wire_is_not_accepted_as_a_good_answer(wire: str, body: bytes) -> None:
     for other in WIRES:
         if other == wire:
             continue
@@ -264,21 +264,21 @@ def test_a_body_of_another_wire_is_not_taken_for_a_good_answer(wire: str, body: 
         assert response.calls == ()
 
 
-def test_an_index_that_is_no_index_is_damage_also_where_something_stands_beside_the_call() -> None:
+def test_an_invalid_index_is_damage_even_next_to_a_valid_call() -> None:
     call = {**piece([0], "a", "f", "{}"), "extra_content": {"x": 1}}
     response = decode(sse(chunk({"tool_calls": [call]}), done=False))
     assert response.verdict.kind == "damaged"
     assert response.message.native is None
 
 
-def test_reasoning_that_cannot_be_placed_leaves_nothing_to_give_back() -> None:
+def test_reasoning_that_cannot_be_placed_is_not_sent_back() -> None:
     odd = {"index": [0], "type": "t", "text": "x"}
     response = decode(sse(chunk({"content": "hi", "reasoning_details": [odd]}), done=False))
     assert response.verdict.kind == "damaged"
     assert response.message.native is None
 
 
-def test_a_body_that_is_indented_behind_a_comment_is_read() -> None:
+def test_a_body_that_is_indented_after_a_comment_is_read() -> None:
     body = b': x\n {"choices":[{"index":0,\n\n"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
     for size in (1, 5, 1 << 20):
         decoder = Decoder("openai-chat")
@@ -287,7 +287,7 @@ def test_a_body_that_is_indented_behind_a_comment_is_read() -> None:
         assert (decoder.response().verdict.kind, decoder.response().text) == ("whole", "a")
 
 
-def test_a_long_event_is_not_looked_at_again_with_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_event_is_not_scanned_again_with_each_read(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     take = Framer._take_plain  # pyright: ignore[reportPrivateUsage] - what is counted
 

@@ -43,7 +43,7 @@ def test_a_first_call_is_ready_while_the_second_is_still_written() -> None:
 
 
 @pytest.mark.parametrize("more", ["x", "}", '{"b": 2}', ', "b": 2}', "null"])
-def test_a_parsable_prefix_followed_by_more_text_is_spoiled(more: str) -> None:
+def test_a_parsable_prefix_followed_by_more_text_is_invalid(more: str) -> None:
     body = chat(piece(0, "a", "f", '{"a": 1}'), piece(0, arguments=more))
     deltas = feed(body, 10_000)
     assert [d.call.complete for d in deltas if isinstance(d, CallReady | CallSpoiled)] == [True, False]
@@ -52,23 +52,23 @@ def test_a_parsable_prefix_followed_by_more_text_is_spoiled(more: str) -> None:
     assert "after the arguments had closed" in call.problem
 
 
-def test_white_space_after_the_close_spoils_nothing() -> None:
+def test_white_space_after_the_close_is_harmless() -> None:
     response = decode(chat(piece(0, "a", "f", '{"a": 1}'), piece(0, arguments=" \n\t"), piece(0, arguments="")))
     assert calls_of(response) == [("a", "f", {"a": 1})]
     assert response.verdict.whole
 
 
-def test_text_that_follows_the_close_in_the_same_piece_spoils_too() -> None:
+def test_text_after_the_close_in_the_same_piece_is_invalid_too() -> None:
     assert not decode(chat(piece(0, "a", "f", '{"a": 1} and'))).calls[0].complete
 
 
-def test_a_number_is_not_taken_for_complete_arguments() -> None:
+def test_a_number_is_not_accepted_as_complete_arguments() -> None:
     call = decode(chat(piece(0, "a", "f", "12"))).calls[0]
     assert (call.complete, call.arguments) == (False, None)
     assert "not a JSON object but a number" in call.problem
 
 
-def test_empty_arguments_are_no_arguments_at_a_good_end() -> None:
+def test_empty_arguments_mean_no_arguments_at_a_good_end() -> None:
     for arguments in ("", None):
         response = decode(chat(piece(0, "a", "f", arguments)))
         assert calls_of(response) == [("a", "f", {})]
@@ -84,7 +84,7 @@ def test_empty_arguments_are_no_arguments_at_a_good_end() -> None:
         sse(calls_chunk(piece(0, "a", "f", "")), {"error": {"message": "overloaded"}}, done=False),
     ],
 )
-def test_empty_arguments_are_a_cut_call_at_a_bad_end(body: bytes) -> None:
+def test_empty_arguments_mean_an_incomplete_call_at_a_bad_end(body: bytes) -> None:
     response = decode(body)
     assert response.calls[0].arguments is None
     assert not response.calls[0].complete
@@ -93,7 +93,7 @@ def test_empty_arguments_are_a_cut_call_at_a_bad_end(body: bytes) -> None:
 
 @pytest.mark.parametrize("raw", ['{"a": "he', '{"a": 1', "{", '{"a": [1, 2', '{"a": "x"'])
 @pytest.mark.parametrize("finish", ["tool_calls", "stop", "length", None])
-def test_cut_arguments_are_never_complete(raw: str, finish: str | None) -> None:
+def test_incomplete_arguments_are_never_complete(raw: str, finish: str | None) -> None:
     response = decode(chat(piece(0, "a", "f", raw), finish=finish, done=finish is not None))
     call = response.calls[0]
     assert (call.complete, call.arguments, call.raw) == (False, None, raw)
@@ -110,12 +110,12 @@ def test_a_call_that_closed_before_the_stream_broke_is_complete() -> None:
 @pytest.mark.parametrize(
     "raw", ['{"a": NaN}', '{"a": Infinity}', '{"a": -Infinity}', "{'a': 1}", '{"a": 1,}', '{"a": 01}']
 )
-def test_what_is_not_strict_json_is_refused(raw: str) -> None:
+def test_invalid_json_is_refused(raw: str) -> None:
     call = decode(chat(piece(0, "a", "f", raw))).calls[0]
     assert (call.complete, call.arguments) == (False, None)
 
 
-def test_nan_in_arguments_that_come_as_an_object_is_refused() -> None:
+def test_nan_in_object_arguments_is_refused() -> None:
     body = sse(calls_chunk(piece(0, "a", "f", {"a": float("nan")})), chunk({}, "tool_calls"))
     assert not decode(body).calls[0].complete
 
@@ -132,7 +132,7 @@ def test_an_integer_of_thirty_digits_stays_exact() -> None:
     assert decode(whole.encode(), stream=False).calls[0].arguments == {"n": big}
 
 
-def test_double_encoded_arguments_are_parsed_once_more_and_noted() -> None:
+def test_double_encoded_arguments_are_parsed_again_and_noted() -> None:
     call = decode(chat(piece(0, "a", "f", json.dumps(json.dumps({"a": "é"}))))).calls[0]
     assert (call.arguments, call.complete, call.notes) == ({"a": "é"}, True, ("double-encoded",))
 
@@ -141,7 +141,7 @@ def test_arguments_encoded_three_times_are_refused() -> None:
     assert not decode(chat(piece(0, "a", "f", json.dumps(json.dumps(json.dumps({})))))).calls[0].complete
 
 
-def test_arguments_as_an_object_are_taken() -> None:
+def test_object_arguments_are_accepted() -> None:
     call = decode(chat(piece(0, "a", "f", {"a": [1, {"b": None}]}))).calls[0]
     assert call.arguments == json.loads(call.raw) == {"a": [1, {"b": None}]}
 
@@ -174,7 +174,7 @@ def test_interleaved_arguments_of_two_calls_are_kept_apart() -> None:
     assert calls_of(decode(body)) == [("a", "f", {"x": 1}), ("b", "g", {"y": 2})]
 
 
-def test_interleaved_calls_are_told_apart_by_id_alone() -> None:
+def test_interleaved_calls_are_distinguished_by_id_alone() -> None:
     body = chat(
         piece(None, "a", "f", '{"x"'),
         piece(None, "b", "g", '{"y"'),
@@ -191,7 +191,7 @@ def test_one_index_with_several_ids_is_several_calls() -> None:
     assert calls_of(decode(body)) == [("a", "f", {"x": 1}), ("b", "f", {"x": 2}), ("c", "g", {})]
 
 
-def test_a_name_after_a_closed_object_starts_a_new_call_where_ids_are_missing() -> None:
+def test_without_ids_a_name_after_a_closed_object_starts_a_new_call() -> None:
     body = chat(
         piece(0, name="f", arguments='{"x": 1}'),
         piece(0, name="f", arguments='{"x": 2}'),
@@ -220,19 +220,19 @@ def test_empty_id_and_name_in_later_pieces_change_nothing() -> None:
     assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
 
 
-def test_a_whole_call_sent_once_more_with_the_finish_is_an_echo() -> None:
+def test_a_complete_call_repeated_with_the_finish_is_an_echo() -> None:
     body = chat(piece(0, "a", "f", '{"x"'), piece(0, arguments=": 1}"), piece(0, "a", "f", '{"x": 1}'))
     assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
 
 
-def test_one_id_for_several_indexes_is_several_calls_with_own_ids() -> None:
+def test_one_id_for_several_indexes_means_several_calls_with_new_ids() -> None:
     body = chat(piece(0, "a", "f", '{"x": 1}'), piece(1, "a", "f", '{"x": 2}'), piece(2, "a", "g", "{}"))
     response = decode(body)
     assert calls_of(response) == [("a", "f", {"x": 1}), ("call_0_1", "f", {"x": 2}), ("call_0_2", "g", {})]
     assert "id a was used before" in response.calls[1].notes
 
 
-def test_one_id_in_every_piece_of_several_calls_is_told_apart_by_the_index() -> None:
+def test_several_calls_with_one_id_in_every_piece_are_distinguished_by_index() -> None:
     body = chat(
         piece(0, "a", "f", '{"x"'),
         piece(1, "a", "g", '{"y"'),
@@ -252,29 +252,29 @@ def test_an_index_as_a_string_is_a_number() -> None:
     assert calls_of(decode(body)) == [("a", "f", {}), ("b", "g", {"y": 2})]
 
 
-def test_calls_stand_in_the_order_of_their_own_indexes() -> None:
+def test_calls_are_in_the_order_of_their_own_indexes() -> None:
     body = chat(piece(2, "c", "h", "{}"), piece(1, "a", "f", "{}"))
     assert [call.id for call in decode(body).calls] == ["a", "c"]
 
 
-def test_calls_stand_in_the_order_of_arrival_where_indexes_are_not_their_own() -> None:
+def test_calls_are_in_the_order_of_arrival_if_indexes_are_not_their_own() -> None:
     body = chat(piece(1, "a", "f", "{}"), piece(0, "b", "f", "{}"), piece(0, "c", "f", "{}"))
     assert [call.id for call in decode(body).calls] == ["a", "b", "c"]
     assert len({call.index for call in decode(body).calls}) == 3
 
 
-def test_a_name_in_pieces_is_put_together() -> None:
+def test_a_name_in_pieces_is_joined() -> None:
     body = chat(piece(0, "a", "get_"), piece(0, name="weather"), piece(0, arguments='{"x": 1}'))
     assert calls_of(decode(body)) == [("a", "get_weather", {"x": 1})]
 
 
-def test_offered_names_tell_two_names_from_a_name_in_pieces() -> None:
+def test_offered_names_distinguish_two_names_from_a_name_in_pieces() -> None:
     body = chat(piece(0, name="get", arguments=""), piece(0, name="weather", arguments=""))
     assert [c.name for c in decode(body).calls] == ["getweather"]
     assert [c.name for c in decode(body, tools=["get", "weather"]).calls] == ["get", "weather"]
 
 
-def test_an_id_that_comes_late_is_kept() -> None:
+def test_a_late_id_is_kept() -> None:
     body = chat(piece(0, name="f", arguments='{"x"'), piece(0, "a"), piece(0, arguments=": 1}"))
     assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
 
@@ -292,7 +292,7 @@ def test_only_the_first_choice_is_read() -> None:
     assert (response.text, response.calls) == ("yes", ())
 
 
-def test_calls_that_began_without_an_index_are_gone_on_with_by_their_place() -> None:
+def test_calls_that_began_without_an_index_are_continued_by_their_position() -> None:
     begun = calls_chunk(piece(None, "a", "f", '{"x": '), piece(None, "b", "g", '{"y": '))
     by_index = calls_chunk(piece(1, arguments="2}"), piece(0, arguments="1}"))
     by_position = calls_chunk(piece(arguments="1}"), piece(arguments="2}"))
@@ -310,18 +310,18 @@ def test_calls_in_a_second_choice_without_an_index_are_read() -> None:
     assert (response.text, calls_of(response)) == ("I will read it.", [("a", "f", {})])
 
 
-def test_one_call_in_place_of_a_list_is_that_call() -> None:
+def test_one_call_instead_of_a_list_is_accepted() -> None:
     body = {"choices": [{"message": {"tool_calls": piece(None, None, "f", "{}")}, "finish_reason": "tool_calls"}]}
     assert calls_of(decode(json.dumps(body).encode())) == [("call_0_0", "f", {})]
 
 
-def test_a_name_after_a_nameless_object_is_not_glued_onto_it() -> None:
+def test_a_name_after_a_nameless_object_is_not_appended_to_it() -> None:
     body = chat(piece(0, "a", None, '{"path": "/x"}'), piece(0, None, "delete", ""))
     assert [(c.name, c.complete) for c in decode(body).calls] == [("", False), ("delete", True)]
     assert decode(body).calls[1].arguments == {}
 
 
-def test_a_name_repeated_without_an_index_goes_on_with_the_open_call() -> None:
+def test_a_name_repeated_without_an_index_continues_the_open_call() -> None:
     for pieces in (['{"x": 1}'], ['{"x"', ": 1}"]):
         body = chat(piece(None, "a", "f", ""), *(piece(None, None, "f", text) for text in pieces))
         assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
@@ -332,7 +332,7 @@ def whole(*pieces: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("arguments", ["{}", {}, ""])
-def test_each_entry_of_a_whole_list_is_a_call_of_its_own(arguments: Any) -> None:
+def test_each_entry_of_a_complete_list_is_a_separate_call(arguments: Any) -> None:
     same_id = decode(whole(*[piece(None, "x", "roll", arguments)] * 3))
     assert [(c.id, c.name, c.arguments) for c in same_id.calls] == [
         ("x", "roll", {}),
@@ -349,12 +349,12 @@ def test_two_names_in_one_event_are_two_calls_even_at_one_index() -> None:
     assert [c.name for c in decode(body).calls] == ["now", "where"]
 
 
-def test_an_empty_object_is_whole_and_the_next_name_is_another_call() -> None:
+def test_an_empty_object_is_complete_and_the_next_name_is_another_call() -> None:
     body = chat(piece(0, None, "g", {}), piece(0, None, "g", {}), piece(0, None, "h", {}))
     assert [(c.name, c.arguments) for c in decode(body).calls] == [("g", {}), ("g", {}), ("h", {})]
 
 
-def test_a_header_alone_after_the_close_is_another_call_if_an_object_follows() -> None:
+def test_a_header_after_the_close_is_another_call_if_an_object_follows() -> None:
     body = chat(
         piece(0, None, "f", ""), piece(0, arguments='{"x": 1}'), piece(0, None, "f", ""), piece(0, arguments='{"x": 2}')
     )
@@ -367,7 +367,7 @@ def test_an_id_that_changes_with_every_piece_is_one_call() -> None:
     assert calls_of(decode(body)) == [("a", "f", {"x": 1})]
 
 
-def test_more_text_after_the_close_spoils_though_the_name_is_repeated() -> None:
+def test_more_text_after_the_close_is_invalid_even_if_the_name_is_repeated() -> None:
     assert not decode(chat(piece(0, "z", "f", '{"a": 1}'), piece(0, None, "f", ', "b": 2}'))).calls[0].complete
 
 
@@ -380,17 +380,17 @@ def test_exact_numbers_come_from_the_right_choice() -> None:
     assert calls_of(decode(body)) == [("id0", "f", {"n": 2 * 10**25})]
 
 
-def test_calls_whose_fields_stand_one_level_too_high_are_read() -> None:
+def test_calls_whose_fields_are_one_level_too_high_are_read() -> None:
     body = sse(calls_chunk({"index": 0, "id": "a", "name": "f", "arguments": "{}"}), chunk({}, "tool_calls"))
     assert calls_of(decode(body)) == [("a", "f", {})]
 
 
-def test_a_finish_that_speaks_of_calls_without_any_is_broken() -> None:
+def test_a_finish_reason_for_calls_without_any_call_is_broken() -> None:
     assert decode(sse(chunk({"content": "Let me look."}), chunk({}, "tool_calls"))).verdict.kind == "cut_call"
 
 
 @pytest.mark.parametrize("reason", ["incomplete", "cancelled", "timeout", "something_new"])
-def test_empty_arguments_need_an_end_that_is_known_to_be_good(reason: str) -> None:
+def test_empty_arguments_need_a_known_good_end(reason: str) -> None:
     assert not decode(chat(piece(0, "a", "f", ""), finish=reason)).calls[0].complete
     assert decode(chat(piece(0, "a", "f", "{}"), finish=reason)).calls[0].complete
 
@@ -404,7 +404,7 @@ def test_several_pieces_of_one_call_in_one_event_are_one_call() -> None:
     assert calls_of(decode(body)) == [("a", "f", {"path": 1, "q": 2})]
 
 
-def test_a_position_means_nothing_once_the_call_there_has_closed() -> None:
+def test_a_position_means_nothing_after_its_call_has_closed() -> None:
     more = calls_chunk(piece(arguments="x"), piece(arguments='": 1}'))
     body = sse(
         calls_chunk(piece(0, "a", "f", "{}")), calls_chunk(piece(1, "b", "g", '{"')), more, chunk({}, "tool_calls")
@@ -421,21 +421,21 @@ def test_a_position_means_nothing_once_the_call_there_has_closed() -> None:
         [piece(0, "a", "f", '{"x":1}'), piece(0, "a", "f", ""), piece(0, "a", None, '{"x":1}')],
     ],
 )
-def test_an_echo_is_an_echo_however_it_is_spelled(echo: list[dict[str, Any]]) -> None:
+def test_an_echo_is_recognised_in_any_format(echo: list[dict[str, Any]]) -> None:
     assert calls_of(decode(chat(*echo))) == [("a", "f", {"x": 1})]
 
 
-def test_calls_with_indexes_of_their_own_are_echoed_without_ids() -> None:
+def test_calls_with_their_own_indexes_are_echoed_without_ids() -> None:
     pieces = [piece(n, None, "f", json.dumps({"x": n})) for n in (0, 1)]
     assert [c.arguments for c in decode(chat(*pieces, *pieces)).calls] == [{"x": 0}, {"x": 1}]
 
 
-def test_one_id_for_a_call_with_and_one_without_arguments() -> None:
+def test_one_id_for_a_call_with_and_a_call_without_arguments() -> None:
     response = decode(chat(piece(0, "s", "f", '{"x": 1}'), piece(0, "s", "g", "")))
     assert [(c.name, c.arguments) for c in response.calls] == [("f", {"x": 1}), ("g", {})]
 
 
-def test_offered_names_under_one_id_do_not_fuse() -> None:
+def test_offered_names_under_one_id_are_not_joined() -> None:
     response = decode(chat(piece(0, "s", "f", ""), piece(0, "s", "g", '{"x": 1}')), tools=["f", "g"])
     assert [(c.name, c.arguments) for c in response.calls] == [("f", {}), ("g", {"x": 1})]
 
@@ -445,7 +445,7 @@ def test_calls_are_opened_in_the_order_in_which_they_begin() -> None:
     assert [d.name for d in deltas if isinstance(d, CallOpened)] == ["f", "g"]
 
 
-def test_a_call_that_the_server_read_and_left_in_the_text_is_one_call() -> None:
+def test_a_call_that_the_server_parsed_and_left_in_the_text_is_one_call() -> None:
     text = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
     own = piece(0, "a", "f", '{"x":1}')
     before = sse(chunk({"content": text}), calls_chunk(own), chunk({}, "tool_calls"))
@@ -467,7 +467,7 @@ def test_names_in_pieces_may_be_interleaved() -> None:
     assert calls_of(decode(body)) == [("a", "get_weather", {"x": 1}), ("b", "get_time", {"y": 1})]
 
 
-def test_two_calls_of_one_name_without_index_and_id_in_one_list_stay_apart() -> None:
+def test_two_calls_with_one_name_and_without_index_and_id_in_one_list_stay_apart() -> None:
     begun = calls_chunk(piece(None, None, "f", '{"x": "a'), piece(None, None, "f", "{"))
     more = calls_chunk(piece(arguments='b"}'), piece(arguments='"x": 3}'))
     response = decode(sse(begun, more, chunk({}, "tool_calls")))
@@ -483,7 +483,7 @@ def test_two_calls_of_one_name_without_index_and_id_in_one_list_stay_apart() -> 
         {"choices": ["x"]},
     ],
 )
-def test_a_piece_of_the_wrong_shape_spoils_the_call_that_is_open(event: Any) -> None:
+def test_a_malformed_piece_invalidates_the_open_call(event: Any) -> None:
     body = sse(
         calls_chunk(piece(0, "a", "f", '{"x": "a')), event, calls_chunk(piece(0, arguments='"}'), finish="tool_calls")
     )
@@ -515,28 +515,28 @@ def with_request(body: bytes, request: Request) -> Response:
     return decoder.response()
 
 
-def test_a_missing_id_is_minted_from_the_place_in_the_history() -> None:
+def test_a_missing_id_is_generated_from_the_position_in_the_history() -> None:
     body = chat(piece(0, None, "f", "{}"), piece(1, "", "g", "{}"))
     assert [c.id for c in decode(body).calls] == ["call_0_0", "call_0_1"]
     assert [c.id for c in with_request(body, history("x")).calls] == ["call_1_0", "call_1_1"]
 
 
-def test_an_id_that_the_history_has_used_is_minted_anew() -> None:
+def test_an_id_that_the_history_has_used_is_replaced() -> None:
     assert [c.id for c in with_request(chat(piece(0, "x", "f", "{}")), history("x")).calls] == ["call_1_0"]
 
 
-def test_a_minted_id_that_is_taken_gets_a_letter() -> None:
+def test_a_generated_id_that_is_taken_gets_a_letter() -> None:
     body = chat(piece(0, None, "f", "{}"))
     assert [c.id for c in with_request(body, history("call_1_0")).calls] == ["call_1_0a"]
     assert [c.id for c in with_request(body, history("call_1_0", "call_1_0a")).calls] == ["call_1_0b"]
 
 
-def test_a_providers_id_is_kept_as_it_is() -> None:
+def test_a_providers_id_is_kept_unchanged() -> None:
     odd = "functions.get_weather:0 ü/=" + "x" * 80
     assert decode(chat(piece(0, odd, "f", "{}"))).calls[0].id == odd
 
 
-def test_the_same_bytes_give_the_same_ids() -> None:
+def test_the_same_bytes_yield_the_same_ids() -> None:
     body = chat(*(piece(0, None, "f", json.dumps({"n": n})) for n in range(40)))
     assert [c.id for c in decode(body).calls] == [c.id for c in decode(body).calls]
     assert len({c.id for c in decode(body).calls}) == 40
@@ -545,7 +545,7 @@ def test_the_same_bytes_give_the_same_ids() -> None:
 # The rest of a call's life
 
 
-def test_delta_null_is_no_delta() -> None:
+def test_delta_null_is_ignored() -> None:
     body = sse(
         chunk(None), chunk({"tool_calls": None}), calls_chunk(piece(0, "a", "f", "{}")), chunk(None, "tool_calls")
     )
@@ -567,14 +567,14 @@ def test_half_a_surrogate_pair_is_joined_with_its_other_half() -> None:
     assert response.calls[0].arguments == {"x": "😀"}
 
 
-def test_half_a_surrogate_pair_that_stays_alone_becomes_the_replacement_character() -> None:
+def test_half_a_surrogate_pair_without_its_other_half_becomes_the_replacement_character() -> None:
     body = sse(
         chunk({"content": "a\ud83d"}), chunk({"content": "b\ude00c"}), chunk({"content": "\ud83d"}), chunk({}, "stop")
     )
     assert decode(body).text == "a\ufffdb\ufffdc\ufffd"
 
 
-def test_a_damaged_event_spoils_the_calls_that_are_open_and_only_those() -> None:
+def test_a_damaged_event_invalidates_only_the_open_calls() -> None:
     good = chat(piece(0, "a", "f", "{}"), piece(1, "b", "g", '{"x": 1, '), finish=None, done=False)
     body = good + b'data: {"choi\x00\n\n' + chat(piece(1, arguments='"y": 2}'), piece(2, "c", "h", "{}"))
     response = decode(body)
@@ -596,7 +596,7 @@ def test_the_legacy_function_call_is_one_call() -> None:
     assert calls_of(decode(json.dumps(whole).encode(), stream=False)) == [("call_0_0", "f", {})]
 
 
-def test_a_custom_tool_has_free_text_for_its_input() -> None:
+def test_a_custom_tool_has_free_text_as_input() -> None:
     call = {"id": "a", "type": "custom", "custom": {"name": "math", "input": "4 + 4"}}
     response = decode(
         json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}).encode()
@@ -641,7 +641,7 @@ NEVER_ENDED: list[tuple[str, list[dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("wire", "events"), NEVER_ENDED, ids=[wire for wire, _ in NEVER_ENDED])
-def test_a_wire_that_has_its_own_end_of_a_call_waits_for_it(wire: str, events: list[dict[str, Any]]) -> None:
+def test_a_wire_with_its_own_end_of_a_call_waits_for_it(wire: str, events: list[dict[str, Any]]) -> None:
     response = decode(sse(*events, done=False), wire=wire)
     assert [(call.name, call.complete) for call in response.calls] == [("f", False)]
     assert response.verdict.kind == "cut_call"

@@ -136,7 +136,7 @@ TOO_LONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("error", TOO_LONG.values(), ids=TOO_LONG)
-def test_the_context_is_too_long(error: Any) -> None:
+def test_the_context_is_recognised_as_too_long(error: Any) -> None:
     assert complaint_of(error) == "too_long"
 
 
@@ -246,7 +246,7 @@ OTHERS: list[tuple[Complaint, Any]] = [
 @pytest.mark.parametrize(
     ("kind", "error"), OTHERS, ids=[f"{kind or 'unknown'}-{n}" for n, (kind, _) in enumerate(OTHERS)]
 )
-def test_other_complaints_are_told_apart(kind: Complaint, error: Any) -> None:
+def test_other_complaints_are_distinguished(kind: Complaint, error: Any) -> None:
     assert complaint_of(error) == kind
 
 
@@ -268,11 +268,11 @@ def test_other_complaints_are_told_apart(kind: Complaint, error: Any) -> None:
         said('Unknown word in "please explain why the prompt is too long for this old model" at 4'),
     ],
 )
-def test_what_a_user_wrote_is_no_complaint(error: Any) -> None:
+def test_text_of_a_user_is_not_a_complaint(error: Any) -> None:
     assert complaint_of(error) != "too_long"
 
 
-def test_an_error_inside_of_itself_many_times_is_read_as_far_as_it_makes_sense() -> None:
+def test_an_error_nested_in_itself_many_times_is_read_as_far_as_useful() -> None:
     error: Any = said("prompt is too long")
     for _ in range(500):
         error = {"error": error}
@@ -288,10 +288,10 @@ def test_an_error_inside_of_itself_many_times_is_read_as_far_as_it_makes_sense()
         "The request exceeded the time limit in the current context",
     ],
 )
-def test_a_context_that_ran_out_of_time_is_not_too_long(words: str) -> None:
+def test_a_context_deadline_is_not_a_context_that_is_too_long(words: str) -> None:
     assert complaint_of(said(words)) == "unavailable"
     assert complaint_of({"error": {"message": words, "code": 503}}) == "unavailable"
 
 
-def test_too_many_at_once_is_no_context_that_is_too_long() -> None:
+def test_too_many_requests_at_once_is_not_a_context_that_is_too_long() -> None:
     assert complaint_of({"error": {"message": "Concurrency limit exceeded for context x", "code": 429}}) == "limited"

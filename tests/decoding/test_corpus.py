@@ -27,7 +27,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
 """Where we read a recording otherwise than its index says, and why. Each is asserted to differ: none is hidden here."""
 
 
-def test_the_recordings_are_all_there() -> None:
+def test_the_recordings_are_complete() -> None:
     assert Counter(recording.wire for recording in RECORDINGS) == WIRES
 
 
@@ -63,7 +63,7 @@ def differences(recording: Recording, response: Response) -> dict[str, tuple[Any
 
 
 @every_recording
-def test_a_recording_is_read_as_it_is(recording: Recording) -> None:
+def test_a_recording_is_decoded_as_expected(recording: Recording) -> None:
     response = decode(recording.body, wire=recording.wire, stream=recording.stream)
     explained = {what for id, what in DIFFERENCES if id == recording.id}
     found = differences(recording, response)
@@ -89,7 +89,7 @@ def test_the_deltas_are_the_same_at_every_chunk_size(recording: Recording) -> No
 
 
 @every_recording
-def test_a_call_is_announced_ready_once(recording: Recording) -> None:
+def test_a_call_is_reported_ready_once(recording: Recording) -> None:
     deltas = feed(recording.body, 4096, recording.wire)
     ready = [delta.call.id for delta in deltas if isinstance(delta, CallReady)]
     assert len(ready) == len(set(ready))

@@ -112,7 +112,7 @@ def corrupt(case: int) -> tuple[str, bytes, random.Random]:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_corrupted_streams_give_verdicts_and_no_surprises(part: int) -> None:
+def test_corrupted_streams_yield_verdicts_and_no_exceptions(part: int) -> None:
     for case in range(part * CASES // 10, (part + 1) * CASES // 10):
         wire, body, r = corrupt(case)
         try:
@@ -125,7 +125,7 @@ def test_corrupted_streams_give_verdicts_and_no_surprises(part: int) -> None:
 
 
 @pytest.mark.parametrize(("wire", "body"), SAMPLES, ids=[f"{n}-{wire}" for n, (wire, _) in enumerate(SAMPLES)])
-def test_a_stream_cut_at_any_byte_never_turns_half_a_call_into_a_whole_one(wire: str, body: bytes) -> None:
+def test_a_stream_cut_at_any_byte_never_turns_half_a_call_into_a_complete_one(wire: str, body: bytes) -> None:
     def essence(call: ToolCall) -> tuple[str, Any]:
         return call.name, call.arguments
 

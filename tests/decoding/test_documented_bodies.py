@@ -48,7 +48,7 @@ def assert_read_alike(data: bytes, request: Request = ASKED) -> bool:
     return True
 
 
-def test_text_and_calls_are_read_at_once() -> None:
+def test_text_and_calls_are_read_on_the_fast_path() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
     assert assert_read_alike(body(content="Hello.", usage=usage))
     assert assert_read_alike(body(call("a"), call("b", arguments='{"long": 123456789012345678901234567890}')))
@@ -77,17 +77,17 @@ def test_text_and_calls_are_read_at_once() -> None:
         b"",
     ],
 )
-def test_whatever_is_bent_is_left_to_the_decoder(data: bytes) -> None:
+def test_unusual_bodies_are_left_to_the_decoder(data: bytes) -> None:
     assert look_at(CHAT, data) is None
 
 
-def test_what_has_to_travel_back_is_left_to_the_decoder() -> None:
+def test_content_that_must_be_sent_back_is_left_to_the_decoder() -> None:
     value = json.loads(body(call()))
     value["choices"][0]["message"]["reasoning_content"] = "Hm."
     assert look_at(CHAT, json.dumps(value).encode()) is None
 
 
-def test_a_response_that_met_its_limit_is_left_to_the_decoder() -> None:
+def test_a_response_that_reached_its_limit_is_left_to_the_decoder() -> None:
     limited = Request(ASKED.messages, sampling=Sampling(max_tokens=7))
     spent = {"prompt_tokens": 5, "completion_tokens": 7}
     assert look_at(CHAT, body(content="Hello.", usage=spent), 7) is None
@@ -108,7 +108,7 @@ JSON = st.recursive(
     finish=st.sampled_from(["stop", "tool_calls", "length", "", None]),
     usage=st.none() | st.dictionaries(st.sampled_from(["prompt_tokens", "completion_tokens", "total_tokens"]), JSON),
 )
-def test_any_body_is_read_alike(
+def test_any_body_is_read_the_same_way(
     content: Any, arguments: list[Any], ids: list[str], finish: str | None, usage: Any
 ) -> None:
     calls = [call(id, arguments=json.dumps(value)) for id, value in zip(ids, arguments, strict=False)]
@@ -117,7 +117,7 @@ def test_any_body_is_read_alike(
     assert_read_alike(json.dumps({"choices": [choice], "usage": usage}).encode())
 
 
-def test_all_recorded_bodies_are_read_alike() -> None:
+def test_all_recorded_bodies_are_read_the_same_way() -> None:
     recorded = recordings()
     if not recorded:
         pytest.skip(ABSENT)

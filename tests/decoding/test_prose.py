@@ -22,7 +22,7 @@ every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
 
 
 @every_form
-def test_one_call_alone_is_the_whole_text(form: Form) -> None:
+def test_a_single_call_is_the_complete_text(form: Form) -> None:
     text = form.write(ONE)
     (call,) = run([text])
     assert isinstance(call, ProseCall)
@@ -40,7 +40,7 @@ def test_text_before_and_after_a_call_stays(form: Form) -> None:
 
 
 @every_form
-def test_two_calls_come_in_order(form: Form) -> None:
+def test_two_calls_are_found_in_order(form: Form) -> None:
     if not form.several:
         assert calls_in(run([form.write(TWO)])) == []
         return
@@ -58,7 +58,7 @@ def test_a_tool_that_is_not_offered_is_not_called(form: Form) -> None:
 
 
 @every_form
-def test_a_form_that_is_cut_stays_text(form: Form) -> None:
+def test_an_incomplete_form_stays_text(form: Form) -> None:
     text = form.write(ONE)
     whole = text.rindex(form.closing) + len(form.closing)
     for cut in range(len(text)):
@@ -68,7 +68,7 @@ def test_a_form_that_is_cut_stays_text(form: Form) -> None:
 
 
 @every_form
-def test_every_split_gives_the_same(form: Form) -> None:
+def test_every_split_yields_the_same(form: Form) -> None:
     text = f"```\n[x] < = {form.write(TWO)} <tool_call>" if form.several else form.write(ONE)
     items = run([text])
     assert calls_in(items) == (TWO if form.several and form.id != "dph" else ONE if not form.several else TWO[1:])
@@ -95,7 +95,7 @@ def test_no_mark_begins_another() -> None:
     "arguments",
     ['{"n": 123456789012345678901234567890}', '{"n":1.10,  "m" : 1e3}', "{ }", '{"s": "\\u00e9 \\" } ] \\\\"}'],
 )
-def test_the_text_of_json_arguments_is_kept_as_it_stood(arguments: str) -> None:
+def test_the_text_of_json_arguments_is_kept_unchanged(arguments: str) -> None:
     for text in (
         f'<tool_call>{{"name": "add", "arguments": {arguments} }}</tool_call>',
         f"<|tool_call_begin|>add<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
@@ -132,7 +132,7 @@ def test_the_text_of_json_arguments_is_kept_as_it_stood(arguments: str) -> None:
         '{"name": "add", "arguments": {"a": ' + "[" * 600 + "]" * 600 + "}}",
     ],
 )
-def test_what_is_not_one_strict_object_stays_text(written: str) -> None:
+def test_anything_but_one_strict_object_stays_text(written: str) -> None:
     for text in (f"<tool_call>\n{written}\n</tool_call>", f"```json\n{written}\n```", written):
         assert run([text]) == [text]
         assert run(text) == [text]
@@ -159,7 +159,7 @@ def test_what_is_not_one_strict_object_stays_text(written: str) -> None:
         ("[" * 600 + "]" * 600, "[" * 600 + "]" * 600),
     ],
 )
-def test_values_without_a_type_are_json_if_they_are_strictly_that_and_else_text(value: str, expected: object) -> None:
+def test_untyped_values_are_json_if_strictly_valid_and_text_otherwise(value: str, expected: object) -> None:
     (call,) = run([f"<function=add><parameter=x>{value}</parameter></function>"])
     assert calls_in([call]) == [("add", {"x": expected})]
 
@@ -174,7 +174,7 @@ def test_a_tool_without_arguments_is_called_with_an_empty_object() -> None:
         assert calls_in(run([text])) == [("get", {})]
 
 
-def test_dsml_tells_text_from_json_and_refuses_json_that_is_none() -> None:
+def test_dsml_distinguishes_text_from_json_and_refuses_invalid_json() -> None:
     form = '<|DSML|invoke name="add"><|DSML|parameter name="x" string="{}">{}</|DSML|parameter></|DSML|invoke>'
     assert calls_in(run([form.format("true", "12")])) == [("add", {"x": "12"})]
     assert calls_in(run([form.format("false", ' "12"\n')])) == [("add", {"x": "12"})]
@@ -205,12 +205,12 @@ def test_dsml_tells_text_from_json_and_refuses_json_that_is_none() -> None:
         '<|python_tag|>add.call(payload={"name": "add", "parameters": {}})',
     ],
 )
-def test_what_is_ambiguous_or_out_of_place_stays_text(text: str) -> None:
+def test_ambiguous_or_misplaced_calls_stay_text(text: str) -> None:
     assert run([text]) == [text]
     assert run(text) == [text]
 
 
-def test_a_whole_call_behind_a_broken_one_is_found() -> None:
+def test_a_complete_call_after_a_broken_one_is_found() -> None:
     call = '<tool_call>{"name": "get", "arguments": {}}</tool_call>'
     for broken in (
         '<tool_call>{"name": "get", "arguments": {"a": 1}</tool_call>',
@@ -240,7 +240,7 @@ def test_calls_of_a_list_share_its_text() -> None:
 # What is held back
 
 
-def test_text_is_held_only_while_it_can_be_a_mark() -> None:
+def test_text_is_held_back_only_while_it_can_be_a_mark() -> None:
     prose = Prose(NAMES)
     assert prose.feed("a < b, c <") == ["a < b, c "]
     assert prose.feed("tool") == []
@@ -254,7 +254,7 @@ def test_text_is_held_only_while_it_can_be_a_mark() -> None:
     assert prose.end() == ["<｜DSML｜inv"]
 
 
-def test_json_that_cannot_be_a_call_is_not_held() -> None:
+def test_json_that_cannot_be_a_call_is_not_held_back() -> None:
     prose = Prose(NAMES)
     assert prose.feed(" \n") == [" \n"]
     assert prose.feed('{"city') == ['{"city']
@@ -265,7 +265,7 @@ def test_json_that_cannot_be_a_call_is_not_held() -> None:
     assert prose.feed('\n```json\n{"b') == ['\n```json\n{"b']
 
 
-def test_a_call_is_given_with_the_piece_that_completes_it() -> None:
+def test_a_call_is_yielded_with_the_piece_that_completes_it() -> None:
     prose = Prose(NAMES)
     assert prose.feed('<tool_call>{"name": "get", "arguments": {}}</tool_call') == []
     assert calls_in(prose.feed("> and")) == [("get", {})]
@@ -283,7 +283,7 @@ def test_an_open_form_that_grows_too_long_is_released_and_the_text_flows_again()
     assert prose.end() == []
 
 
-def test_a_call_too_long_to_be_held_is_text_at_every_split() -> None:
+def test_a_call_too_long_to_be_held_back_is_text_at_every_split() -> None:
     call = '<tool_call>{"name": "get", "arguments": {"x": "' + "y<" * 50 + '"}}</tool_call>'
     text = f"{call} <tool_call>get</tool_call>"
     assert calls_in(run([text], max_held=len(call))) == [("get", {"x": "y<" * 50}), ("get", {})]
@@ -340,7 +340,7 @@ def test_nothing_is_lost_and_no_split_changes_anything(data: st.DataObject, part
 
 
 @given(st.text())
-def test_any_text_comes_out_as_it_went_in(text: str) -> None:
+def test_any_text_is_returned_unchanged(text: str) -> None:
     assert everything(run([text])) == text
     assert run(text) == run([text])
 

@@ -39,7 +39,7 @@ def scan(text: str, size: int) -> Scanner:
 
 
 @given(OBJECTS, st.sampled_from(["", " ", "\n\t", "x", "{}", "}"]), st.booleans(), st.integers(1, 9))
-def test_closes_where_the_reference_parser_says(value: dict[str, object], after: str, ascii: bool, size: int) -> None:
+def test_closes_where_the_reference_parser_does(value: dict[str, object], after: str, ascii: bool, size: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii) + after
     scanner = scan(text, size)
     assert (scanner.closed, scanner.spoiled) == reference(text)
@@ -54,13 +54,13 @@ def test_a_proper_prefix_never_closes(value: dict[str, object], data: st.DataObj
 
 @given(MARKS, st.integers(1, 9))
 @example("{]}", 1)
-def test_every_split_scans_alike(text: str, size: int) -> None:
+def test_every_split_scans_the_same(text: str, size: int) -> None:
     whole, pieces = scan(text, len(text) + 1), scan(text, size)
     assert (whole.closed, whole.spoiled, whole.foreign) == (pieces.closed, pieces.spoiled, pieces.foreign)
 
 
 @given(MARKS)
-def test_what_the_reference_reads_the_scanner_closes(text: str) -> None:
+def test_the_scanner_closes_what_the_reference_reads(text: str) -> None:
     closed, more = reference(text)
     if closed:
         scanner = scan(text, 4)
@@ -73,7 +73,7 @@ def test_call_completes_at_its_closing_brace_and_not_before() -> None:
     assert [scanner.feed(char) for char in text] == [False] * (len(text) - 1) + [True]
 
 
-def test_anything_but_white_space_after_the_close_spoils() -> None:
+def test_anything_but_white_space_after_the_close_is_invalid() -> None:
     scanner = Scanner()
     scanner.feed('{"a": 1}')
     scanner.feed(" \n")
@@ -83,12 +83,12 @@ def test_anything_but_white_space_after_the_close_spoils() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": [1}', '{"a": ]', "{]"])
-def test_a_bracket_that_closes_what_it_did_not_open_spoils(text: str) -> None:
+def test_a_bracket_that_closes_what_it_did_not_open_is_invalid(text: str) -> None:
     assert scan(text, 1).spoiled
 
 
 @pytest.mark.parametrize("text", ["[1]", "12", '"{}"', "null", "x {}"])
-def test_what_does_not_start_with_a_brace_never_closes(text: str) -> None:
+def test_text_that_does_not_start_with_a_brace_never_closes(text: str) -> None:
     scanner = scan(text, 2)
     assert (scanner.closed, scanner.foreign) == (False, True)
 

@@ -15,24 +15,24 @@ def shown(*pieces: str) -> Shown:
     return said
 
 
-def test_an_answer_that_starts_with_what_was_shown_goes_on_where_it_stopped() -> None:
+def test_an_answer_that_starts_with_the_shown_text_continues_it() -> None:
     assert shown("Let me ", "look").compare("Let me look that up.") == StillToSay(" that up.")
 
 
-def test_an_answer_that_is_shorter_than_what_was_shown_adds_nothing() -> None:
+def test_an_answer_that_is_shorter_than_the_shown_text_adds_nothing() -> None:
     assert shown("Let me look").compare("Let me") == StillToSay("")
 
 
-def test_another_answer_replaces_what_was_shown() -> None:
+def test_a_different_answer_replaces_the_shown_text() -> None:
     assert shown("Let me look").compare("I will look.") == StillToSay("I will look.", replaced=True)
 
 
-def test_before_anything_was_shown_all_of_it_is_to_be_said() -> None:
+def test_before_anything_was_shown_everything_is_new() -> None:
     assert shown().compare("Hello") == StillToSay("Hello")
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_what_a_reader_ends_with_is_the_answer_or_begins_with_it(first: str, answer: str) -> None:
+def test_a_reader_ends_with_the_answer_or_a_beginning_of_it(first: str, answer: str) -> None:
     rest = shown(first).compare(answer)
     reader = rest.text if rest.replaced else first + rest.text
     assert reader == answer or (not rest.replaced and reader.startswith(answer))

@@ -63,6 +63,6 @@ def test_each_schedule_of_the_demo_is_faster_than_the_one_before(monkeypatch: py
     assert sequential > parallel > eager
 
 
-def test_the_tour_of_decoding_goes_to_its_end() -> None:
+def test_the_decoding_tour_runs_to_its_end() -> None:
     shown = run("decode_tour.py")
     assert re.findall(r"^exit code (\d)", shown, re.MULTILINE) == ["0", "1", "0", "0", "0"]

@@ -138,7 +138,7 @@ def test_both_languages_of_a_page_show_the_same_commands_and_code(page: str) -> 
         assert blocks(english, language) == blocks(chinese, language)
 
 
-def test_every_link_between_pages_leads_somewhere() -> None:
+def test_every_link_between_pages_works() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
             other = page.parent / target if target else page
@@ -252,7 +252,7 @@ def test_the_configurations_of_the_page_are_read_and_its_agent_answers(
             assert json.load(told)["content"] == [{"type": "text", "text": "From nine to five."}]
 
 
-def test_the_configuration_to_deploy_is_read_also_with_what_it_only_suggests(tmp_path: Path) -> None:
+def test_the_configuration_to_deploy_is_valid_even_with_its_suggestions(tmp_path: Path) -> None:
     folder = ROOT / "deploy"
     settings = read_config(folder / "unbroken.toml")
     assert (settings.keys, settings.store, len(settings.upstreams)) == (True, "redis://valkey:6379/0", 1)
@@ -268,7 +268,7 @@ def test_the_configuration_to_deploy_is_read_also_with_what_it_only_suggests(tmp
     assert all((folder / name).is_file() for name in mounted)
 
 
-def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_go_on() -> None:
+def test_the_page_of_the_gateway_names_every_case_repair_header_and_way_to_continue() -> None:
     cases = re.findall(r"(?m)^    (\S+(?: \S+)*)  +\S", serial.__doc__ or "")
     told = [case for case, *_ in rows(GATEWAY, "### The cases, by name")]
     assert len(cases) >= 10
@@ -319,7 +319,7 @@ def test_the_page_of_the_command_line_has_every_option_of_the_gateway(command: s
     assert options - {"--help"} <= told
 
 
-def test_variables_named_as_the_page_of_recordings_has_it_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_named_as_on_the_recordings_page_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "recordings.md").read_text("utf-8")
     rows = page.split("### Variables that are named like secrets")[1].split("## ")[0].splitlines()
     names = [name for row in rows if row.startswith("|") for name in re.findall(r"`(\w+)`", row.split("|")[2])]

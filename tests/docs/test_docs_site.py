@@ -91,7 +91,7 @@ def test_the_loop_is_shown_from_its_source() -> None:
     assert [name for name in drawn if not re.search(rf"\b{name}\b", source)] == []
 
 
-def test_the_names_that_stand_for_those_of_the_design_documents_are_in_the_source() -> None:
+def test_the_names_for_those_of_the_design_documents_are_in_the_source() -> None:
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     known = set(re.findall(r"\w+", source))
     page = (DOCS / "names.md").read_text("utf-8")

@@ -124,7 +124,7 @@ def calls(events: list[ProgramEvent]) -> list[str]:
     return told
 
 
-def test_the_example_of_the_seed_runs_both_calls_in_their_order() -> None:
+def test_the_example_of_the_seed_runs_both_calls_in_order() -> None:
     result, model, events, seconds = play(SEED, BOTH, "北京 25°C。")
     assert calls(events) == ["+get_weather", "-get_weather", "+get_news", "-get_news"]
     assert seconds == 1.3
@@ -171,7 +171,7 @@ def test_a_tool_is_called_by_the_program_itself() -> None:
     assert model.requests == []
 
 
-def test_a_list_of_the_model_is_gone_through() -> None:
+def test_the_program_loops_over_a_list_from_the_model() -> None:
     result, model, events, _ = play(LOOPING, '["green", "black"]', variables={"topic": "tea"})
     assert result.variables["terms"] == ["green", "black"]
     assert result.variables["hits"] == ["hits for green", "hits for black"]
@@ -197,7 +197,7 @@ def test_a_branch_asks_the_model_only_if_it_is_taken() -> None:
     assert asked(model) == ['Summarise ["a", "b", "c", "d", "e", "f"]']
 
 
-def test_a_tool_and_a_judgement_run_at_the_same_time() -> None:
+def test_a_tool_and_a_judge_run_at_the_same_time() -> None:
     result, model, events, seconds = play(AT_ONCE, Call("check_stock", product="tea"), variables={"product": "tea"})
     assert result.variables == {"product": "tea", "a": [[1, 2], [3, 4]], "ok": True}
     assert asked(model) == ["Is tea in stock?"]

@@ -95,7 +95,7 @@ def test_a_text_that_only_begins_like_a_statement_stays_text(line: str) -> None:
         ("/prompt/ Hi -> a\n$a.answer", "this is not a statement, so the arrow before it is text", 2),
     ],
 )
-def test_what_follows_a_prompt_and_is_nearly_right_is_an_error_there(program: str, words: str, line: int) -> None:
+def test_a_mistake_after_a_prompt_is_an_error_at_its_position(program: str, words: str, line: int) -> None:
     with pytest.raises(InvalidProgram) as caught:
         load_program(program)
     assert words in caught.value.problems[0].message
@@ -105,7 +105,7 @@ def test_what_follows_a_prompt_and_is_nearly_right_is_an_error_there(program: st
 @pytest.mark.parametrize(
     "ending", ["-> joke # first", "-> $joke", "-> joke.x", "-> joke"], ids=["comment", "dollar", "path", "call"]
 )
-def test_an_ending_that_is_none_is_warned_of_where_the_next_line_is_the_last(ending: str) -> None:
+def test_an_invalid_ending_is_warned_of_if_the_next_line_is_the_last(ending: str) -> None:
     last = '"b" -> y' if ending != "-> joke" else "web_search(q=1) -> y"
     problems = check_program(load_program(f"/prompt/ Tell\na joke {ending}\n{last}"), variables=["joke"])
     assert [(problem.kind, problem.place.line) for problem in problems] == [("warning", 2)]
@@ -114,7 +114,7 @@ def test_an_ending_that_is_none_is_warned_of_where_the_next_line_is_the_last(end
 @pytest.mark.parametrize(
     "text", ["A -> B\nB -> C", "/send/ it", "/prompts/list.txt", "/form/ x", "def f() -> int\nreturn 1"]
 )
-def test_arrows_and_paths_in_a_prompt_are_not_warned_of(text: str) -> None:
+def test_arrows_and_paths_in_a_prompt_cause_no_warning(text: str) -> None:
     program = load_program(f"/prompt/ Rules:\n{text}\n-> x")
     assert check_program(program) == []
     [block] = program.statements
@@ -144,12 +144,12 @@ def test_a_value_of_any_length_after_a_prompt_is_a_statement(value: str) -> None
 @pytest.mark.parametrize(
     "value", ['{\n"a": 1\n"b": 2\n}', '[\n"a"\n"b"\n]', '"a" +\n"b"'], ids=["object", "list", "sum"]
 )
-def test_a_slip_in_a_value_over_several_lines_after_a_prompt_is_warned_of(value: str) -> None:
+def test_a_mistake_in_a_multi_line_value_after_a_prompt_is_warned_of(value: str) -> None:
     problems = check_program(load_program(f"/prompt/ Hi\nthere -> x\n{value} -> y\n/prompt/ k -> z"))
     assert [(problem.kind, problem.place.line) for problem in problems] == [("warning", 2)]
 
 
-def test_of_many_lines_that_end_like_a_prompt_the_first_is_warned_of() -> None:
+def test_only_the_first_of_many_lines_that_end_like_a_prompt_is_warned_of() -> None:
     problems = check_program(load_program("/prompt/ Say:\nhello -> bonjour\ncat -> chat\nand sum up -> r"))
     assert [(problem.kind, problem.place.line) for problem in problems] == [("warning", 2)]
 
@@ -181,7 +181,7 @@ def test_a_name_that_is_only_appended_to_is_a_list_from_the_beginning() -> None:
         "json($deep) -> x",
     ],
 )
-def test_a_value_without_end_is_refused_where_it_is_made(program: str) -> None:
+def test_an_endless_value_is_refused_where_it_is_built(program: str) -> None:
     with pytest.raises(ProgramFailed, match=r"too large|deep|no number|at most|too long"):
         run(program, x=1, deep="[" * 100_000)
 
@@ -190,13 +190,13 @@ def test_appending_is_linear() -> None:
     assert len(run("/for/ $i in range(100000):\n$i >> all\n/end/").variables["all"]) == 100_000
 
 
-def test_a_list_that_was_read_does_not_grow_under_its_reader() -> None:
+def test_a_list_that_was_read_does_not_change_for_its_reader() -> None:
     result = run("1 >> a\n$a -> b\n2 >> a\n[$a] -> c\n3 >> a\n$b + $c[0] -> d")
     assert result.variables["a"] == [1, 2, 3]
     assert result.value == [1, 1, 2]
 
 
-def test_a_tool_with_a_cache_is_asked_once_and_its_value_stays_a_value() -> None:
+def test_a_tool_with_a_cache_is_called_once_and_its_value_stays_a_value() -> None:
     asked: list[str] = []
 
     @tool(effect="read", cache=60)
@@ -209,7 +209,7 @@ def test_a_tool_with_a_cache_is_asked_once_and_its_value_stays_a_value() -> None
     assert (asked, result.value) == (["a"], "a")
 
 
-def test_the_callers_own_data_is_never_changed() -> None:
+def test_the_callers_data_is_never_changed() -> None:
     @tool
     def grow(items: list[Any]) -> int:
         """Grow."""
@@ -222,7 +222,7 @@ def test_the_callers_own_data_is_never_changed() -> None:
     assert given == before
 
 
-def test_recursion_without_end_through_parallel_is_one_error(tmp_path: Path) -> None:
+def test_endless_recursion_through_parallel_is_one_error(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.dph"
     bomb.write_text("/parallel/\n@bomb() -> a\n@bomb() -> b\n/end/")
     with pytest.raises(ProgramFailed, match="programs call each other too deep"):
@@ -258,7 +258,7 @@ def test_an_argument_that_a_called_program_never_uses_is_warned_of(tmp_path: Pat
     ]
 
 
-def test_of_several_children_that_fail_all_are_named() -> None:
+def test_all_failing_children_are_named() -> None:
     @tool
     def fail(why: str) -> str:
         """Fail."""
@@ -269,7 +269,7 @@ def test_of_several_children_that_fail_all_are_named() -> None:
     assert caught.value.message == "tool `fail` failed: a (also: line 3: tool `fail` failed: b)"
 
 
-def test_what_children_said_is_known_after_them_in_their_order() -> None:
+def test_messages_of_children_are_known_after_them_in_order() -> None:
     model = ScriptedModel("A.", "B.", "D.")
     program = "/parallel/\n/prompt/(history=true) a -> a\n/prompt/(history=true) b -> b\n/end/\n"
     run_virtual(lambda: _run(program + "/prompt/(history=true) d -> d", model, [], {}))
@@ -277,7 +277,7 @@ def test_what_children_said_is_known_after_them_in_their_order() -> None:
     assert said == ["a", "A.", "b", "B.", "d"]
 
 
-def test_a_correction_of_the_answer_calls_nothing_again() -> None:
+def test_a_correction_of_the_answer_repeats_no_calls() -> None:
     ran: list[int] = []
 
     @tool
@@ -292,16 +292,16 @@ def test_a_correction_of_the_answer_calls_nothing_again() -> None:
 
 
 @pytest.mark.parametrize("answer", ["STILL BAD", '"a"', '{"a": ["x"]}', "Sorry, I cannot.\nReally."])
-def test_a_list_of_texts_is_not_made_of_anything(answer: str) -> None:
+def test_a_list_of_strings_is_not_built_from_anything(answer: str) -> None:
     with pytest.raises(ProgramFailed, match=r"neither an array of strings nor a list|not an array of strings"):
         run('/prompt/(output="list_str") Which? -> x', answer, answer)
 
 
-def test_a_list_with_bullets_is_a_list_of_texts() -> None:
+def test_a_list_with_bullets_is_a_list_of_strings() -> None:
     assert run('/prompt/(output="list_str") Which? -> x', "Here they are:\n- a\n- b c").value == ["a", "b c"]
 
 
-def test_the_value_of_a_block_stands_for_its_answer_beside_a_text() -> None:
+def test_next_to_a_string_the_value_of_a_block_is_its_answer() -> None:
     program = (
         '/prompt/ yes or no? -> r\n{"yes": 1} -> d\n'
         '[$r == "yes", "ye" in $r, upper($r), $r != "no", $r in ["yes"], len($r), $d[$r], replace($r, "y", "Y")] -> all'
@@ -310,7 +310,7 @@ def test_the_value_of_a_block_stands_for_its_answer_beside_a_text() -> None:
     assert run("/prompt/ How many? -> n\nint($n) + float($n) -> m", "5").value == 10.0
 
 
-def test_a_tool_that_wants_a_text_gets_the_answer_of_a_block() -> None:
+def test_a_tool_with_a_string_parameter_gets_the_answer_of_a_block() -> None:
     @tool
     def save(text: str) -> str:
         """Save."""
@@ -353,7 +353,7 @@ def test_a_judgement_is_one_request_and_its_call_is_in_its_recording(tmp_path: P
         ("=>#now\nI wait for it.", {}),
     ],
 )
-def test_a_call_in_words_is_read_as_models_write_it(written: str, arguments: dict[str, str]) -> None:
+def test_a_call_in_text_is_read_as_models_write_it(written: str, arguments: dict[str, str]) -> None:
     ran: list[dict[str, str]] = []
 
     @tool
@@ -375,13 +375,13 @@ def test_a_call_in_words_is_read_as_models_write_it(written: str, arguments: dic
         assert (ran, result.variables["r"]["answer"]) == ([arguments], "Done.")
 
 
-def test_a_text_that_speaks_of_calls_and_makes_none_is_an_answer() -> None:
+def test_a_text_that_mentions_calls_but_makes_none_is_an_answer() -> None:
     text = "=>#\n" * 2000 + "Write => # or =>#nobody here: {} as you like."
     result = run('/explore/(mode="prompt") Go. -> r', [Say(text, chunks=1)], tools=[])
     assert result.variables["r"]["answer"] == text
 
 
-def test_what_a_call_in_words_used_is_counted() -> None:
+def test_usage_of_text_calls_is_counted() -> None:
     @tool
     def now() -> str:
         """Now."""
@@ -395,7 +395,7 @@ def test_what_a_call_in_words_used_is_counted() -> None:
 @pytest.mark.parametrize(
     ("choice", "told"), [("required", "you must call a tool"), ("now", "you must call now"), ("none", "No tool can")]
 )
-def test_a_choice_is_told_in_words_to_a_model_that_calls_in_words(choice: str, told: str) -> None:
+def test_a_tool_choice_is_described_in_text_for_a_model_without_calls(choice: str, told: str) -> None:
     @tool
     def now() -> str:
         """Now."""
@@ -407,7 +407,7 @@ def test_a_choice_is_told_in_words_to_a_model_that_calls_in_words(choice: str, t
     assert told in getattr(model.requests[0].messages[0], "text", "")
 
 
-def test_what_a_block_spent_that_failed_is_in_the_error() -> None:
+def test_usage_of_a_failed_block_is_in_the_error() -> None:
     @tool
     def now() -> str:
         """Now."""
@@ -436,7 +436,7 @@ def _nested(depth: int) -> list[Any]:
     "given", [_nested(5000), _Unwritable(), 10**5000, [1, 10**5000]], ids=["deep", "odd", "big", "in"]
 )
 @pytest.mark.parametrize("program", ["@give() -> x", "/judge/(tools=[give]) Which? -> x"])
-def test_what_a_tool_gives_and_is_no_value_is_told(program: str, given: Any) -> None:
+def test_a_tool_result_that_is_not_a_value_is_reported(program: str, given: Any) -> None:
     @tool
     def give() -> Any:
         """Give."""
@@ -446,7 +446,7 @@ def test_what_a_tool_gives_and_is_no_value_is_told(program: str, given: Any) -> 
         run(program, Call("give"), tools=[give])
 
 
-def test_what_a_tool_gives_one_after_another_is_a_list() -> None:
+def test_a_generator_tool_returns_a_list() -> None:
     @tool
     def count() -> Any:
         """Count."""
@@ -463,7 +463,7 @@ def test_what_a_tool_gives_one_after_another_is_a_list() -> None:
     ],
     ids=["nothing in it", "long statements"],
 )
-def test_a_program_that_only_reckons_can_be_ended(program: str) -> None:
+def test_a_program_that_only_computes_can_be_stopped(program: str) -> None:
     async def main() -> None:
         async with asyncio.timeout(0.2):
             await run_program(program, None)
@@ -472,7 +472,7 @@ def test_a_program_that_only_reckons_can_be_ended(program: str) -> None:
         asyncio.run(main())
 
 
-def test_a_mistake_in_a_called_program_comes_with_what_explains_it(tmp_path: Path) -> None:
+def test_a_mistake_in_a_called_program_comes_with_an_explanation(tmp_path: Path) -> None:
     (tmp_path / "sub.dph").write_text('$text + "!" -> out')
     main = tmp_path / "main.dph"
     main.write_text('@sub(txt="hi") -> x')
@@ -505,7 +505,7 @@ def test_a_snapshot_of_the_variables_does_not_change() -> None:
 
 
 @pytest.mark.parametrize("kind", ["circle", "deep", "odd"])
-def test_a_variable_that_is_no_value_is_refused(kind: str) -> None:
+def test_a_variable_that_is_not_a_value_is_refused(kind: str) -> None:
     circle: list[Any] = []
     circle.append(circle)
     given = {"circle": circle, "deep": _nested(5000), "odd": _Unwritable()}[kind]

@@ -26,14 +26,14 @@ def call(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_in_a_pipe_the_words_are_on_standard_output_and_the_commands_beside_it() -> None:
+def test_in_a_pipe_the_text_goes_to_standard_output_and_the_commands_to_standard_error() -> None:
     code, words, aside = call("say", "give me three diamonds", "--pace", "0")
     assert (code, words) == (0, "One moment: 3 × diamond for you.\nDone. You have 3 × diamond now.\n")
     assert "→ give item=diamond count=3" in aside
     assert "← player1 got 3 diamond (command 1)" in aside
 
 
-def test_json_is_every_event_on_a_line() -> None:
+def test_json_prints_every_event_on_a_line() -> None:
     code, out, _ = call("say", "给我一个钻石", "--json", "--whole", "--pace", "0")
     events = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -43,7 +43,7 @@ def test_json_is_every_event_on_a_line() -> None:
     assert events[-1]["metadata"]["is_complete"] is True
 
 
-def test_a_broken_line_is_heard_of_and_the_words_that_count_are_said_once() -> None:
+def test_a_broken_connection_is_noted_and_the_final_text_is_printed_once() -> None:
     code, words, aside = call("say", "give me a diamond", "--faults", "reset", "--reworded", "--pace", "0")
     assert code == 0
     assert words.count("One moment") == 1
@@ -63,7 +63,7 @@ def test_what_a_model_says_cannot_move_the_cursor(monkeypatch: pytest.MonkeyPatc
     assert "→ say text=]0;ownedHi [1A.   ← forged" in aside
 
 
-def test_a_wish_that_a_limit_ends_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wish_that_a_limit_ends_is_not_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with serve(lambda request: Call("say", text=str(len(request.messages)))) as server:
         code, _, aside = call("say", "talk!", "--model", "openai:x", "--base-url", server.base_url())
@@ -91,7 +91,7 @@ runpy.run_module("command_agent", run_name="__main__")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_a_full_disk_is_one_line_and_exit_code_1() -> None:
+def test_a_full_disk_gives_one_line_and_exit_code_1() -> None:
     words = [sys.executable, "-m", "command_agent", "say", "what time is it?", "--json", "--pace", "0"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(words, cwd=EXAMPLES, stdout=full, stderr=subprocess.PIPE, timeout=60)
@@ -110,14 +110,14 @@ def test_a_full_disk_is_one_line_and_exit_code_1() -> None:
         (["say", "give me a diamond", "--faults", "refusal_inside", "--pace", "0"], 1, "error: the answer of "),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments: list[str], code: int, error: str) -> None:
+def test_invalid_input_gives_one_line(arguments: list[str], code: int, error: str) -> None:
     ended, _, aside = call(*arguments)
     assert ended == code
     assert aside.startswith(error)
     assert aside.count("\n") == 1
 
 
-def test_the_server_says_where_it_is_and_ends_when_it_is_told_to() -> None:
+def test_the_server_prints_its_address_and_stops_on_a_signal() -> None:
     async def main() -> None:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "command_agent", "serve", "--port", "0", "--pace", "0"),

@@ -65,18 +65,18 @@ async def grant_over_all(faults: Sequence[Fault], reworded: bool) -> dict[str, l
     return {name: problems for name, problems in found if problems}
 
 
-def test_every_fault_of_a_stream_ends_well_at_the_player() -> None:
+def test_the_player_gets_a_good_end_after_every_fault_of_a_stream() -> None:
     assert len(STREAMED) > 80
     assert asyncio.run(grant_over_all(STREAMED, reworded=False)) == {}
 
 
-def test_a_second_answer_in_other_words_ends_well_at_the_player_too() -> None:
+def test_the_player_gets_a_good_end_if_a_retry_produces_different_text() -> None:
     damaging = [fault for fault in STREAMED if fault.damages and "status" not in fault.name]
     assert len(damaging) > 15
     assert asyncio.run(grant_over_all(damaging, reworded=True)) == {}
 
 
-def test_numbers_beyond_all_measure_are_refused_by_the_world_and_told() -> None:
+def test_the_world_refuses_huge_numbers_and_reports_it() -> None:
     async def main() -> None:
         async with FaultyServer(script(), fault="big_integers") as server:
             model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
@@ -89,7 +89,7 @@ def test_numbers_beyond_all_measure_are_refused_by_the_world_and_told() -> None:
     asyncio.run(main())
 
 
-def test_on_a_bad_line_every_response_of_several_wishes_breaks_and_nothing_is_lost() -> None:
+def test_if_every_response_of_several_wishes_breaks_nothing_is_lost() -> None:
     async def talk(client: Client) -> None:
         for wish in (WISH, "give me three diamonds", "make it night and tell everyone"):
             events = await client.wish(wish)
@@ -110,7 +110,7 @@ def test_on_a_bad_line_every_response_of_several_wishes_breaks_and_nothing_is_lo
     asyncio.run(main())
 
 
-def test_a_fault_that_does_not_exist_is_refused_with_names_that_do() -> None:
+def test_an_unknown_fault_is_refused_with_suggestions() -> None:
     assert len(faults_named("all")) > 80
     with pytest.raises(UserError, match=r"no stream fault 'rest'; use all, or a name .* such as reset"):
         faults_named("rest")
@@ -118,13 +118,13 @@ def test_a_fault_that_does_not_exist_is_refused_with_names_that_do() -> None:
         faults_named("too_long_openai")
 
 
-def test_all_faults_begin_with_those_of_which_something_is_seen() -> None:
+def test_the_list_of_all_faults_begins_with_the_visible_ones() -> None:
     damages = [fault.damages for fault in faults_named("all")]
     assert damages == sorted(damages, reverse=True)
     assert damages[0]
 
 
-def test_a_bad_line_that_lasts_keeps_nothing_of_what_went_over_it() -> None:
+def test_a_faulty_server_keeps_nothing_of_what_it_sent() -> None:
     async def main() -> None:
         async with faulty_server("cut_by_lost_connection", pace=0) as server:
             model = connect("deepseek:deepseek-chat", base_url=server.base_url(), api_key="none")
@@ -151,7 +151,7 @@ def test_the_script_without_a_server_keeps_nothing_either() -> None:
     asyncio.run(main())
 
 
-def test_the_bad_line_of_the_command_line_is_one_over_http() -> None:
+def test_faults_of_the_command_line_use_a_server_over_http() -> None:
     async def main() -> None:
         async with open_model(faults="cut_by_lost_connection", reworded=True, pace=0) as model:
             assert model.name == "deepseek:deepseek-chat"

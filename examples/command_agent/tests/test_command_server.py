@@ -60,7 +60,7 @@ def test_two_connections_share_the_world_and_nothing_else() -> None:
     asyncio.run(main())
 
 
-def test_commands_of_many_connections_interleave_and_each_is_done_once() -> None:
+def test_commands_of_many_connections_interleave_and_each_runs_once() -> None:
     async def main() -> None:
         game = Game(Meeting(5), lag=0.001)
         async with serving(game) as address, crowd(address, 5) as clients:
@@ -76,7 +76,7 @@ def test_commands_of_many_connections_interleave_and_each_is_done_once() -> None
     asyncio.run(main())
 
 
-def test_who_leaves_in_the_middle_ends_the_own_wish_and_nobody_elses() -> None:
+def test_a_client_that_disconnects_ends_only_its_own_wish() -> None:
     async def main() -> None:
         game = Game(endless())
         async with serving(game) as address, joined(address) as stays:
@@ -111,7 +111,7 @@ def test_a_wish_can_be_cancelled_and_the_next_one_is_granted() -> None:
 
 
 @pytest.mark.parametrize("cancels", [1, 3])
-def test_commands_that_run_when_a_wish_is_cancelled_are_answered(cancels: int) -> None:
+def test_commands_that_run_when_a_wish_is_cancelled_get_a_result(cancels: int) -> None:
     async def main() -> None:
         async with alone(Game(ScriptedModel(script()), lag=3600)) as client:
             await client.send(type="wish", content="make it night and tell everyone")
@@ -147,7 +147,7 @@ def test_a_cancel_at_any_moment_leaves_no_call_without_its_return() -> None:
     asyncio.run(main())
 
 
-def test_a_wish_that_is_cancelled_at_once_has_an_end_too() -> None:
+def test_a_wish_that_is_cancelled_at_once_still_has_an_end() -> None:
     async def main() -> None:
         async with alone(Game(endless())) as client:
             await client.send(type="wish", content="give me a diamond")
@@ -159,7 +159,7 @@ def test_a_wish_that_is_cancelled_at_once_has_an_end_too() -> None:
     asyncio.run(main())
 
 
-def test_a_wish_during_a_wish_is_refused_and_disturbs_nothing() -> None:
+def test_a_wish_during_a_wish_is_refused_and_has_no_effect() -> None:
     async def main() -> None:
         async with alone(Game(endless())) as client:
             await client.send(type="wish", content="give me a diamond")
@@ -191,7 +191,7 @@ def test_a_wish_during_a_wish_is_refused_and_disturbs_nothing() -> None:
         (b"\x00\xff", "a message must be a text message with JSON"),
     ],
 )
-def test_rubbish_is_answered_with_an_error_and_the_connection_lives_on(message: str | bytes, error: str) -> None:
+def test_invalid_messages_get_an_error_and_the_connection_stays_open(message: str | bytes, error: str) -> None:
     async def main() -> None:
         async with alone(Game(ScriptedModel(script()))) as client:
             if isinstance(message, str):
@@ -204,7 +204,7 @@ def test_rubbish_is_answered_with_an_error_and_the_connection_lives_on(message: 
     asyncio.run(main())
 
 
-def test_half_a_character_in_a_wish_is_said_once() -> None:
+def test_half_a_surrogate_pair_in_a_wish_is_stored_once() -> None:
     async def main() -> None:
         async with alone(Game(ScriptedModel(script()))) as client:
             await client.socket.send_str('{"type": "wish", "content": "say \\ud83d!"}')
@@ -215,7 +215,7 @@ def test_half_a_character_in_a_wish_is_said_once() -> None:
     asyncio.run(main())
 
 
-def test_rubbish_without_a_pause_is_answered_to_the_last_piece() -> None:
+def test_invalid_messages_without_a_pause_are_all_answered() -> None:
     async def main() -> None:
         async with alone(Game(ScriptedModel(script()))) as client:
             for _ in range(2 * WAITING):
@@ -227,7 +227,7 @@ def test_rubbish_without_a_pause_is_answered_to_the_last_piece() -> None:
     asyncio.run(main())
 
 
-def test_a_connection_remembers_its_latest_wishes_only() -> None:
+def test_a_connection_remembers_only_its_latest_wishes() -> None:
     async def main() -> None:
         async with alone(Game(ScriptedModel(script()))) as client:
             sizes = [len((await client.wish("what time is it?"))[-1].metadata["all_messages"]) for _ in range(45)]
@@ -238,7 +238,7 @@ def test_a_connection_remembers_its_latest_wishes_only() -> None:
     asyncio.run(main())
 
 
-def test_a_name_is_given_to_one_player_only() -> None:
+def test_a_name_is_given_to_only_one_player() -> None:
     async def main() -> None:
         async with serving(Game(ScriptedModel())) as address:
             for expected in ("player1", "player2"):
@@ -265,7 +265,7 @@ def test_a_message_that_is_too_big_ends_the_connection_with_a_reason(size: int) 
     asyncio.run(main())
 
 
-def test_a_message_beyond_all_measure_is_not_even_read_to_its_end() -> None:
+def test_a_huge_message_is_not_even_read_to_its_end() -> None:
     async def main() -> None:
         game = Game(ScriptedModel(script()))
         async with serving(game) as address, joined(address) as stays:
@@ -279,7 +279,7 @@ def test_a_message_beyond_all_measure_is_not_even_read_to_its_end() -> None:
     asyncio.run(main())
 
 
-def test_who_is_too_far_behind_is_let_go() -> None:
+def test_a_client_that_is_too_far_behind_is_disconnected() -> None:
     async def main() -> None:
         game = Game(ScriptedModel(script()))
         async with serving(game) as address, joined(address):
@@ -302,7 +302,7 @@ def test_who_is_too_far_behind_is_let_go() -> None:
         ({"Host": "a@127.0.0.1"}, "this server is for this machine only"),
     ],
 )
-def test_pages_of_other_sites_are_not_let_in(headers: dict[str, str], reason: str) -> None:
+def test_pages_of_other_sites_are_refused(headers: dict[str, str], reason: str) -> None:
     async def main() -> None:
         async with serving(Game(ScriptedModel())) as address, aiohttp.ClientSession() as session:
             for path in ("", "ws", "world"):
@@ -315,7 +315,7 @@ def test_pages_of_other_sites_are_not_let_in(headers: dict[str, str], reason: st
     asyncio.run(main())
 
 
-def test_the_page_and_the_world_are_served_to_the_own_origin() -> None:
+def test_the_page_and_the_world_are_served_to_their_own_origin() -> None:
     async def main() -> None:
         async with serving(Game(ScriptedModel())) as address, aiohttp.ClientSession() as session:
             async with session.get(address, headers={"Origin": address.rstrip("/")}) as answer:
@@ -329,7 +329,7 @@ def test_the_page_and_the_world_are_served_to_the_own_origin() -> None:
     asyncio.run(main())
 
 
-def test_when_it_is_full_the_next_one_is_told_to_come_back() -> None:
+def test_if_the_server_is_full_the_next_client_is_asked_to_try_later() -> None:
     async def main() -> None:
         async with serving(Game(ScriptedModel())) as address, crowd(address, MOST) as clients:
             assert len({client.player for client in clients}) == MOST
@@ -342,7 +342,7 @@ def test_when_it_is_full_the_next_one_is_told_to_come_back() -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_stops_says_so_and_leaves_nothing_running() -> None:
+def test_a_server_that_stops_tells_its_clients_and_leaves_nothing_running() -> None:
     async def main() -> None:
         async with aiohttp.ClientSession() as session:
             async with serving(Game(endless())) as address:

@@ -49,7 +49,7 @@ def kinds(events: Sequence[StreamEvent]) -> list[str]:
     return [event.event_type for event in events]
 
 
-def test_in_sentence_mode_each_sentence_is_an_event_and_commands_stand_between_them() -> None:
+def test_in_sentence_mode_each_sentence_is_an_event_with_commands_in_between() -> None:
     model = ScriptedModel([Say("One moment. Here it comes!"), GIVE], "You have it. 给你了。Enjoy!")
     events = run_virtual(Scene(model).wish("give me a diamond"))
 
@@ -67,7 +67,7 @@ def test_in_sentence_mode_each_sentence_is_an_event_and_commands_stand_between_t
     assert end["usage"]["output_tokens"] > 0
 
 
-def test_in_whole_mode_each_answer_is_one_event() -> None:
+def test_with_whole_each_answer_is_one_event() -> None:
     model = ScriptedModel([Say("One moment. Here it comes!"), GIVE], "You have it. Enjoy!")
     events = run_virtual(Scene(model).wish("give me a diamond", sentences=False))
 
@@ -77,7 +77,7 @@ def test_in_whole_mode_each_answer_is_one_event() -> None:
 
 
 @pytest.mark.parametrize("sentences", [True, False])
-def test_an_incomplete_chain_is_asked_for_again_without_streaming(
+def test_an_incomplete_chain_is_requested_again_without_streaming(
     sentences: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = ScriptedModel([Say("One moment. "), GIVE, Break()], [Say("One moment. "), GIVE], "Done.")
@@ -105,21 +105,21 @@ def test_an_incomplete_chain_is_asked_for_again_without_streaming(
         Call("say", text="Hello.", id="call_1"),
     ],
 )
-def test_a_command_of_a_broken_answer_that_does_not_come_again_is_not_carried_out(command: Call) -> None:
+def test_a_command_of_a_broken_answer_that_is_not_repeated_does_not_run(command: Call) -> None:
     scene = Scene(RetryingModel(ScriptedModel([command, Pause(5), Break()], "Sorry, no.")))
     events = run_virtual(scene.wish("give me a diamond"))
     assert (text_of(events), scene.commands) == ("Sorry, no.", [])
     assert problems_of(events) == []
 
 
-def test_a_command_that_comes_again_with_other_arguments_is_carried_out_with_those_alone() -> None:
+def test_a_command_that_is_repeated_with_other_arguments_runs_only_with_those() -> None:
     two = Call("give", item="diamond", count=2, id="call_1")
     scene = Scene(RetryingModel(ScriptedModel([GIVE, Pause(5), Break()], [two], "Done.")))
     assert problems_of(run_virtual(scene.wish("give me a diamond"))) == []
     assert scene.commands == ["/give player1 diamond 2"]
 
 
-def test_after_the_fall_back_only_what_is_new_is_sent() -> None:
+def test_after_the_fallback_only_new_text_is_sent() -> None:
     model = ScriptedModel([Say("I see. It com"), Break()], "I see. It comes. Now.")
     events = run_virtual(Scene(RetryingModel(model)).wish("give me a diamond"))
 
@@ -127,7 +127,7 @@ def test_after_the_fall_back_only_what_is_new_is_sent() -> None:
     assert "replaced" not in kinds(events)
 
 
-def test_a_second_answer_in_other_words_stands_in_place_of_the_first() -> None:
+def test_a_retry_with_different_text_replaces_the_first_answer() -> None:
     model = ScriptedModel(
         [Think("Hm."), Say("I see. It com"), Break()], [Think("Well."), Say("Certainly. Here it is.")]
     )
@@ -139,7 +139,7 @@ def test_a_second_answer_in_other_words_stands_in_place_of_the_first() -> None:
     assert problems_of(events) == []
 
 
-def test_a_read_that_ends_while_the_answer_is_written_is_told_behind_its_call() -> None:
+def test_a_read_that_ends_while_the_answer_is_written_is_reported_after_its_call() -> None:
     model = ScriptedModel([Call("inventory", id="call_1"), Pause(5), Call("what_time", id="call_2")], "Nothing.")
     events = run_virtual(Scene(model).wish("what do I have?"))
 
@@ -148,7 +148,7 @@ def test_a_read_that_ends_while_the_answer_is_written_is_told_behind_its_call() 
 
 
 @pytest.mark.parametrize("again", ["call_1", "call_9"])
-def test_a_read_that_ran_in_a_broken_answer_is_told_once(again: str) -> None:
+def test_a_read_that_ran_in_a_broken_answer_is_reported_once(again: str) -> None:
     looks = [Say("Let me look. "), Call("inventory", id="call_1"), Pause(5), Break()]
     model = ScriptedModel(looks, [Say("Let me look. "), Call("inventory", id=again)], "Nothing.")
     events = run_virtual(Scene(RetryingModel(model)).wish("what do I have?"))
@@ -157,7 +157,7 @@ def test_a_read_that_ran_in_a_broken_answer_is_told_once(again: str) -> None:
     assert problems_of(events) == []
 
 
-def test_a_read_of_a_broken_answer_that_does_not_come_again_is_not_told() -> None:
+def test_a_read_of_a_broken_answer_that_is_not_repeated_is_not_reported() -> None:
     looks = [Call("inventory", id="call_1"), Pause(5), Break()]
     model = ScriptedModel(looks, [Call("what_time", id="call_1")], "It is 07:00.")
     events = run_virtual(Scene(RetryingModel(model)).wish("what do I have?"))
@@ -167,7 +167,7 @@ def test_a_read_of_a_broken_answer_that_does_not_come_again_is_not_told() -> Non
     assert problems_of(events) == []
 
 
-def test_a_chain_that_breaks_again_and_again_is_tried_three_times_and_then_told() -> None:
+def test_a_chain_that_keeps_breaking_is_tried_three_times_and_then_reported() -> None:
     breaks = [Say("One moment. "), GIVE, Break()]
     scene = Scene(RetryingModel(model := ScriptedModel(breaks, breaks, [Say("One moment. "), GIVE], "Done.")))
     events = run_virtual(scene.wish("give me a diamond"))
@@ -201,7 +201,7 @@ def test_attempts_are_counted_whether_the_wish_is_answered_or_not() -> None:
     assert (events[-1].metadata["attempts"], events[-1].metadata["broken"]) == (4, ["lost", "lost"])
 
 
-def test_who_stops_reading_ends_the_run_and_the_conversation_goes_on() -> None:
+def test_if_you_stop_reading_the_run_ends_and_the_conversation_continues() -> None:
     async def main() -> None:
         scene = Scene(ScriptedModel([Say("One. Two. "), GIVE], "Hello."))
         events = stream_chat("give me a diamond", scene.chat)

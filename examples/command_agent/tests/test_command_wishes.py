@@ -76,7 +76,7 @@ def test_a_wish_becomes_commands_and_an_answer(wish: str, commands: list[str], a
         ("在 1 64 1 建一座 30 格高的石头塔", "我的塔最高 12 格。一座 12 格高的塔。"),
     ],
 )
-def test_a_tower_that_is_too_high_is_built_as_high_as_can_be_and_that_is_said(wish: str, why: str) -> None:
+def test_a_tower_that_is_too_high_is_built_as_high_as_possible_and_the_answer_mentions_it(wish: str, why: str) -> None:
     scene = Scene()
     result = scene.wish(wish)
     assert len(scene.commands) == 12
@@ -92,14 +92,14 @@ def test_a_house_takes_three_rounds_with_many_calls_each() -> None:
     assert not any(record.error for record in result.calls)
 
 
-def test_a_chain_goes_on_over_several_wishes() -> None:
+def test_a_chain_continues_over_several_wishes() -> None:
     scene = Scene()
     result = scene.wish("give me two diamonds", "give me a torch", "what do I have?")
     assert result.text == "You have 2 × diamond, 1 × torch."
     assert [check_request("openai-chat", body) for body in scene.model.bodies] == [[]] * 8
 
 
-def test_what_the_world_refuses_is_told_in_its_words() -> None:
+def test_a_refusal_of_the_world_is_reported_in_its_own_words() -> None:
     scene = Scene()
     assert scene.wish("give me a unicorn").text.startswith("That did not work: there is no item `unicorn`; there are: ")
     assert scene.wish("build a tower of 3 stone at 99 64 1").text.startswith("That did not work: 99 64 1 is outside")
@@ -108,13 +108,13 @@ def test_what_the_world_refuses_is_told_in_its_words() -> None:
 
 
 @pytest.mark.parametrize("wish", ["sing!", "唱歌", "give", "tower of at", "🙂", "a" * 2000, "give me 9999999 x"])
-def test_what_is_not_understood_is_answered_with_what_can_be_done(wish: str) -> None:
+def test_a_wish_that_is_not_understood_is_answered_with_what_is_possible(wish: str) -> None:
     scene = Scene()
     text = scene.wish(wish).text
     assert "give me three diamonds" in text or "给我一个钻石" in text or "there is no item" in text
     assert scene.commands == []
 
 
-def test_a_pace_takes_time_as_a_real_model_does() -> None:
+def test_a_pace_takes_as_long_as_a_real_model() -> None:
     assert Scene().wish("give me a diamond").seconds == 0
     assert 1 < Scene(pace=1).wish("give me a diamond").seconds < 4

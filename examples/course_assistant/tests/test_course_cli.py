@@ -32,7 +32,7 @@ def run(*words: str, stdin: str = "") -> Result:
     return CliRunner().invoke(cli.app, list(words), input=stdin)
 
 
-def test_in_a_pipe_the_answer_is_on_standard_output_and_the_steps_are_not() -> None:
+def test_in_a_pipe_only_the_answer_is_on_standard_output() -> None:
     done = run("ask", "What is MCP?")
     assert done.exit_code == 0
     assert done.stdout.startswith("MCP is short for Model Context Protocol.")
@@ -41,7 +41,7 @@ def test_in_a_pipe_the_answer_is_on_standard_output_and_the_steps_are_not() -> N
     assert "1 round, 2 requests, 1 call, about" in done.stderr
 
 
-def test_json_is_one_line_with_everything() -> None:
+def test_json_prints_one_line_with_everything() -> None:
     done = run("ask", "What is MCP and what are the prerequisites?", "--json")
     told = json.loads(done.stdout)
     assert (told["rounds"], told["requests"], len(told["calls"]), told["stop_reason"]) == (2, 3, 2, "round_limit")
@@ -54,7 +54,7 @@ def test_json_is_one_line_with_everything() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_question_may_come_from_standard_input() -> None:
+def test_a_question_may_be_read_from_standard_input() -> None:
     assert json.loads(run("ask", "-", "--json", stdin="什么是沙箱？\n").stdout)["question"] == "什么是沙箱？"
 
 
@@ -64,13 +64,13 @@ def test_the_tour_asks_the_seven_questions() -> None:
     assert [len(one["calls"]) for one in told] == [1, 1, 2, 2, 2, 2, 2]
 
 
-def test_runs_are_recorded_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_runs_are_recorded_on_request(tmp_path: Path) -> None:
     assert run("ask", "What is MCP?", "--record", str(tmp_path), "--rounds", "1").exit_code == 0
     (recorded,) = list_recordings(tmp_path)
     assert (recorded.prompt, recorded.stop_reason) == ("What is MCP?", "round_limit")
 
 
-def test_bad_input_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_gives_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     for words, said in (
         (["ask", " "], "the question is empty"),
@@ -85,7 +85,7 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) 
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_real_server_is_asked_with_model_and_base_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_server_is_used_with_model_and_base_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with serve(script()) as server:
         done = run("ask", "What is MCP?", "--model", "openai:tours", "--base-url", server.base_url(), "--json")
@@ -94,7 +94,7 @@ def test_a_real_server_is_asked_with_model_and_base_url(monkeypatch: pytest.Monk
     assert [body["model"] for body in server.bodies] == ["tours", "tours"]
 
 
-def test_a_failing_provider_is_one_line_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_provider_gives_one_line_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with serve(Fail(Unauthorized("wrong key", status=401))) as server:
         done = run("ask", "What is MCP?", "--model", "openai:gpt-5", "--base-url", server.base_url())
@@ -103,7 +103,7 @@ def test_a_failing_provider_is_one_line_and_exit_code_1(monkeypatch: pytest.Monk
     assert "secret" not in done.stderr
 
 
-def test_an_interrupt_leaves_quietly() -> None:
+def test_an_interrupt_ends_quietly() -> None:
     with serve([Say("MCP is "), Pause(60), Say("long.")]) as server:
         command = [sys.executable, "-m", "course_assistant", "ask", "What is MCP?", "--model", "openai:gpt-5"]
         process = subprocess.Popen(
@@ -139,7 +139,7 @@ def test_what_a_model_says_cannot_move_the_cursor() -> None:
     assert clean("a\x1b[2Jb\r\x07\nc\td\u202ee") == "a[2Jb\nc\tde"
 
 
-def test_what_a_course_is_called_cannot_move_the_cursor_either(
+def test_the_title_of_a_course_cannot_move_the_cursor_either(
     library: CourseLibrary, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = run_virtual(CourseAssistant(scripted_model(), library).ask("What is MCP?")).result
@@ -171,7 +171,7 @@ runpy.run_module("course_assistant", run_name="__main__")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_a_full_disk_is_one_line_and_exit_code_1() -> None:
+def test_a_full_disk_gives_one_line_and_exit_code_1() -> None:
     words = [sys.executable, "-m", "course_assistant", "ask", "What is MCP?", "--json"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(words, cwd=EXAMPLES, stdout=full, stderr=subprocess.PIPE, timeout=60)
@@ -179,7 +179,7 @@ def test_a_full_disk_is_one_line_and_exit_code_1() -> None:
     assert ended.returncode == 1
 
 
-def test_the_server_says_where_it_is_and_ends_when_it_is_told_to_even_twice() -> None:
+def test_the_server_prints_its_address_and_stops_on_a_signal_even_a_second_one() -> None:
     started = subprocess.Popen(
         [sys.executable, "-m", "course_assistant", "serve", "--port", "0"],
         cwd=EXAMPLES,

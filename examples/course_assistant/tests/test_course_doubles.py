@@ -38,7 +38,7 @@ def test_the_same_lesson_number_of_two_courses_is_two_sources() -> None:
     assert unique([one, two, one, Source("MCP - Lesson 3", "https://example.com/1")]) == (one, two)
 
 
-def test_sources_stand_in_the_order_of_the_calls_and_not_of_their_ends() -> None:
+def test_sources_are_in_the_order_of_the_calls_and_not_of_their_ends() -> None:
     class FirstIsSlow(CourseLibrary):
         async def search(
             self, query: str, course: Course | None = None, lesson: int | None = None, limit: int = 5

@@ -24,13 +24,13 @@ def questions(request: Request) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**63, 10**40])
-def test_a_number_beyond_all_lessons_is_answered_in_words_too(library: CourseLibrary, number: int) -> None:
+def test_the_number_of_a_missing_lesson_gets_a_sentence_too(library: CourseLibrary, number: int) -> None:
     for query in ("What is MCP", "volcanoes"):  # the first one is searched by vectors
         assert search(library, query, "mcp", number).endswith("That course has the lessons 1, 2, 3.")
         assert search(library, query, lesson=number).endswith(f"in lesson {number}. No course has such a lesson.")
 
 
-def test_half_a_character_in_a_query_is_no_failure(library: CourseLibrary) -> None:
+def test_half_a_surrogate_pair_in_a_query_is_not_a_failure(library: CourseLibrary) -> None:
     assert search(library, "\ud83d") == "No relevant content found."
     assert "Lesson 3" in search(library, "prompt caching \ud83d", "mcp")
 
@@ -70,7 +70,9 @@ def test_only_the_beginning_of_a_long_course_name_counts(library: CourseLibrary)
         ("42", "en"),
     ],
 )
-def test_the_language_of_a_question_is_that_of_its_words(library: CourseLibrary, question: str, language: str) -> None:
+def test_the_language_of_a_question_is_the_language_of_its_words(
+    library: CourseLibrary, question: str, language: str
+) -> None:
     model = ScriptedModel("OK.")
     run_virtual(CourseAssistant(model, library).ask(question))
     system = model.requests[0].messages[0]
@@ -78,7 +80,7 @@ def test_the_language_of_a_question_is_that_of_its_words(library: CourseLibrary,
     assert ("课程材料助手" in system.text) == (language == "zh")
 
 
-def test_a_session_forgets_its_oldest_questions_many_at_once(library: CourseLibrary) -> None:
+def test_a_session_forgets_many_old_questions_at_once(library: CourseLibrary) -> None:
     async def main() -> None:
         assistant = CourseAssistant(ScriptedModel(lambda request: " ".join(questions(request))), library)
         session = assistant.sessions.start()
@@ -90,7 +92,7 @@ def test_a_session_forgets_its_oldest_questions_many_at_once(library: CourseLibr
     run_virtual(main)
 
 
-def test_the_scripted_model_keeps_nothing_of_what_it_was_asked(library: CourseLibrary) -> None:
+def test_the_scripted_model_keeps_no_requests(library: CourseLibrary) -> None:
     model = scripted_model()
     assistant = CourseAssistant(model, library)
     for _ in range(3):

@@ -26,7 +26,7 @@ def test_a_question_that_needs_no_tool_is_answered_in_one_request(library: Cours
     assert (answered.result.rounds, answered.result.requests, answered.sources) == (0, 1, ())
 
 
-def test_the_instructions_speak_of_questions_with_several_parts(library: CourseLibrary) -> None:
+def test_the_instructions_mention_questions_with_several_parts(library: CourseLibrary) -> None:
     model = ScriptedModel("Hello.")
     run_virtual(CourseAssistant(model, library).ask("Hello."))
     system = model.requests[0].messages[0]
@@ -39,7 +39,7 @@ def test_the_instructions_speak_of_questions_with_several_parts(library: CourseL
         assert said in system.text
 
 
-def test_the_instructions_say_the_real_number_of_rounds(library: CourseLibrary) -> None:
+def test_the_instructions_contain_the_real_number_of_rounds(library: CourseLibrary) -> None:
     two, one, five = (instructions(library, rounds) for rounds in (2, 1, 5))
     assert "you may use tools up to TWO times per question" in two
     assert "you may use tools ONCE per question" in one
@@ -47,7 +47,7 @@ def test_the_instructions_say_the_real_number_of_rounds(library: CourseLibrary) 
     assert "up to 5 times" in five
 
 
-def test_a_chinese_question_is_asked_with_chinese_instructions(library: CourseLibrary) -> None:
+def test_a_chinese_question_gets_chinese_instructions(library: CourseLibrary) -> None:
     model = ScriptedModel("你好。")
     run_virtual(CourseAssistant(model, library).ask("你好"))
     system = model.requests[0].messages[0]
@@ -65,7 +65,7 @@ def test_both_tools_are_offered_and_the_result_of_a_call_is_in_the_next_request(
     assert "short for Model Context Protocol" in results.results[0].text
 
 
-def test_two_calls_of_one_answer_run_side_by_side(library: CourseLibrary) -> None:
+def test_two_calls_of_one_answer_run_in_parallel(library: CourseLibrary) -> None:
     class Meeting(CourseLibrary):
         """Neither search ends before both have begun."""
 
@@ -89,12 +89,12 @@ def test_two_calls_of_one_answer_run_side_by_side(library: CourseLibrary) -> Non
     assert answered.result.rounds == 1
 
 
-def test_what_is_said_before_a_call_is_no_part_of_the_answer(library: CourseLibrary) -> None:
+def test_text_before_a_call_is_not_part_of_the_answer(library: CourseLibrary) -> None:
     model = ScriptedModel([Say("Let me look. "), SEARCH], "It is a protocol.")
     assert run_virtual(CourseAssistant(model, library).ask("What is MCP?")).text == "It is a protocol."
 
 
-def test_the_answer_comes_in_pieces_and_then_whole_with_its_sources(library: CourseLibrary) -> None:
+def test_the_answer_is_sent_in_pieces_and_then_complete_with_its_sources(library: CourseLibrary) -> None:
     async def main() -> None:
         assistant = CourseAssistant(ScriptedModel([SEARCH], Say("It is a protocol.", chunks=4)), library)
         async with aclosing(assistant.stream("What is MCP?", assistant.sessions.start())) as stream:
@@ -109,7 +109,7 @@ def test_the_answer_comes_in_pieces_and_then_whole_with_its_sources(library: Cou
     run_virtual(main)
 
 
-def test_a_failing_provider_is_raised_as_it_is_and_the_session_goes_on(library: CourseLibrary) -> None:
+def test_the_error_of_a_failing_provider_is_raised_and_the_session_continues(library: CourseLibrary) -> None:
     async def main() -> None:
         model = ScriptedModel([SEARCH], Fail(Unavailable("busy", status=503)), "It is a protocol.")
         assistant = CourseAssistant(model, library)

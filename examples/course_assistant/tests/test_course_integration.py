@@ -21,7 +21,7 @@ def questions(request: Request) -> list[str]:
     return [message.text for message in request.messages if isinstance(message, User)]
 
 
-def test_a_question_goes_through_the_store_and_comes_back_with_links(library: CourseLibrary) -> None:
+def test_a_question_goes_through_the_store_and_the_answer_has_links(library: CourseLibrary) -> None:
     answered = run_virtual(CourseAssistant(scripted_model(), library).ask("What is MCP?"))
     assert answered.text.startswith("MCP is short for Model Context Protocol.")
     assert answered.sources[0].title == "MCP: Build Tool Servers for Language Models - Lesson 1"
@@ -38,7 +38,7 @@ def test_an_outline_names_the_course_as_its_source(library: CourseLibrary) -> No
     assert [source.link for source in answered.sources] == ["https://example.com/courses/computer-use"]
 
 
-def test_an_outline_of_a_course_that_does_not_exist_names_those_that_do(library: CourseLibrary) -> None:
+def test_an_outline_of_an_unknown_course_lists_the_known_ones(library: CourseLibrary) -> None:
     model = ScriptedModel([Call("get_course_outline", course_title="Cooking")], "There is none.")
     answered = run_virtual(CourseAssistant(model, library).ask("The outline?"))
     assert answered.result.calls[0].result.text.startswith("No course found that matches 'Cooking'. The courses are:")
@@ -82,7 +82,7 @@ def test_questions_of_different_sessions_are_answered_at_the_same_time(library: 
     run_virtual(main)
 
 
-def test_the_session_that_was_unused_for_longest_goes_when_there_are_too_many(library: CourseLibrary) -> None:
+def test_the_session_that_was_unused_for_longest_is_removed_if_there_are_too_many(library: CourseLibrary) -> None:
     sessions = Sessions(CourseAssistant(ScriptedModel(), library).agent, most=2)
     first, second = sessions.start(), sessions.start()
     assert sessions.find(first.id) is first
@@ -92,7 +92,7 @@ def test_the_session_that_was_unused_for_longest_goes_when_there_are_too_many(li
     assert (sessions.forget(first.id), len(sessions)) == (False, 1)
 
 
-def test_who_leaves_in_the_middle_ends_the_run_and_can_ask_again(library: CourseLibrary) -> None:
+def test_a_client_that_leaves_ends_the_run_and_can_ask_again(library: CourseLibrary) -> None:
     async def main() -> None:
         assistant = CourseAssistant(ScriptedModel([SEARCH], "Heard."), library)
         session = assistant.sessions.start()
@@ -107,7 +107,7 @@ def test_who_leaves_in_the_middle_ends_the_run_and_can_ask_again(library: Course
     run_virtual(main)
 
 
-def test_a_recorded_question_can_be_played_again(library: CourseLibrary, tmp_path: Path) -> None:
+def test_a_recorded_question_can_be_replayed(library: CourseLibrary, tmp_path: Path) -> None:
     assistant = CourseAssistant(scripted_model(), library, record=tmp_path)
     answered = run_virtual(assistant.ask("What is MCP and what are the prerequisites?"))
     (recorded,) = list_recordings(tmp_path)

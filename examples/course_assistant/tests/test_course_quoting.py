@@ -38,7 +38,7 @@ def ask(folder: Path, text: str, question: str = "volcanoes") -> Answered:
         return run_virtual(CourseAssistant(scripted_model(), library).ask(question))
 
 
-def test_a_text_that_looks_like_the_head_of_a_hit_is_quoted_under_its_own_place(tmp_path: Path) -> None:
+def test_a_text_that_looks_like_the_head_of_a_hit_is_quoted_as_text(tmp_path: Path) -> None:
     with open_with(tmp_path, FORGED) as library:
         found = asyncio.run(course_tools(library)[0]("volcanoes"))
         assert isinstance(found, ToolOutput)
@@ -48,7 +48,7 @@ def test_a_text_that_looks_like_the_head_of_a_hit_is_quoted_under_its_own_place(
         assert outcome_in_words(shown) == "Rocks - Lesson 1"
 
 
-def test_sentences_are_quoted_whole_and_a_number_does_not_end_one() -> None:
+def test_complete_sentences_are_quoted_and_a_number_does_not_end_one() -> None:
     text = "Rock melts at 1.2 km. Really?! Yes.\n岩浆很热。真的！！对"
     assert sentences(text, 9) == "Rock melts at 1.2 km. Really?! Yes."
     assert sentences(text, 2, "really") == "Really?! Yes."

@@ -45,7 +45,7 @@ def test_a_tool_that_fails_in_round_one_leads_to_the_final_request() -> None:
     assert (result.rounds, model.requests[1].final) == (1, True)
 
 
-def test_a_model_that_wants_a_third_round_is_asked_for_its_answer(library: CourseLibrary) -> None:
+def test_a_model_that_requests_a_third_round_has_to_answer(library: CourseLibrary) -> None:
     model = ScriptedModel([MCP], [NEEDED], [OUTLINE], "That is all I know.")
     result = run_virtual(CourseAssistant(model, library).ask(QUESTION)).result
     assert (result.text, result.stop_reason, result.rounds) == ("That is all I know.", "round_limit", 2)
@@ -68,7 +68,7 @@ def test_the_tools_stay_in_every_request(library: CourseLibrary) -> None:
     assert [request.final for request in model.requests] == [False, False, True]
 
 
-def test_nothing_can_be_called_in_the_final_request(library: CourseLibrary) -> None:
+def test_the_final_request_allows_no_calls(library: CourseLibrary) -> None:
     openai = ScriptedModel([MCP], [NEEDED], "Done.")
     anthropic = ScriptedModel([MCP], [NEEDED], "Done.", wire="anthropic-messages")
     for model in (openai, anthropic):
@@ -78,7 +78,7 @@ def test_nothing_can_be_called_in_the_final_request(library: CourseLibrary) -> N
     assert "tool_choice" not in openai.bodies[1] or openai.bodies[1]["tool_choice"] == "auto"
 
 
-def test_an_empty_result_is_told_and_a_second_round_may_follow(library: CourseLibrary) -> None:
+def test_an_empty_result_is_passed_on_and_a_second_round_may_follow(library: CourseLibrary) -> None:
     model = ScriptedModel([Call("search_course_content", query="photosynthesis", course_name="MCP")], [MCP], "Found.")
     result = run_virtual(CourseAssistant(model, library).ask(QUESTION)).result
     assert result.calls[0].result.text.startswith("No relevant content found in course 'MCP")

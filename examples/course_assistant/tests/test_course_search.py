@@ -17,13 +17,13 @@ def places(found: str) -> set[str]:
     }
 
 
-def test_a_search_finds_the_text_and_says_where_it_is_from(library: CourseLibrary) -> None:
+def test_a_search_finds_the_text_and_names_its_place(library: CourseLibrary) -> None:
     found = search(library, "What is MCP")
     assert found.startswith("[MCP: Build Tool Servers for Language Models - Lesson 1]\n")
     assert "short for Model Context Protocol" in found
 
 
-def test_vectors_find_by_meaning_what_full_text_has_no_words_for(library: CourseLibrary) -> None:
+def test_vectors_find_by_meaning_what_full_text_does_not_find(library: CourseLibrary) -> None:
     asked = "What topics are covered in both courses?"
     with CourseLibrary.open(full_text_only=True) as words_only:
         assert search(words_only, asked) == "No relevant content found."
@@ -41,13 +41,13 @@ def test_a_search_in_one_lesson_finds_only_that_lesson(library: CourseLibrary) -
     assert {place[-1] for place in places(search(library, "a model", lesson=3))} == {"3"}
 
 
-def test_what_a_lesson_covers_is_answered_with_the_lesson_from_its_beginning(library: CourseLibrary) -> None:
+def test_a_query_for_what_a_lesson_covers_returns_the_lesson_from_its_beginning(library: CourseLibrary) -> None:
     found = search(library, "what lesson 3 covers", "MCP", 3)
     assert found.startswith("[MCP: Build Tool Servers for Language Models - Lesson 3]\n> Tool definitions are sent")
     assert places(found) == {"MCP 3"}
 
 
-def test_a_course_name_with_a_slip_is_understood(library: CourseLibrary) -> None:
+def test_a_course_name_with_a_typo_is_understood(library: CourseLibrary) -> None:
     assert places(search(library, "screenshots", "computr use")) == {"Computer Use 1", "Computer Use 3"}
 
 
@@ -61,24 +61,24 @@ def test_a_course_is_known_by_a_part_of_its_title_in_both_languages(library: Cou
     assert chinese.title.startswith("Computer Use")
 
 
-def test_a_name_that_fits_no_course_gets_the_names_that_there_are(library: CourseLibrary) -> None:
+def test_a_name_that_matches_no_course_gets_the_list_of_courses(library: CourseLibrary) -> None:
     found = search(library, "bread", "cooking")
     assert found.startswith("No course found that matches 'cooking'. The courses are: Computer Use: ")
     assert all(course.title in found for course in library.courses)
 
 
-def test_an_empty_result_says_where_was_looked(library: CourseLibrary) -> None:
+def test_an_empty_result_names_where_it_was_searched(library: CourseLibrary) -> None:
     title = "MCP: Build Tool Servers for Language Models"
     assert search(library, "photosynthesis", "mcp") == f"No relevant content found in course '{title}'."
     assert search(library, "photosynthesis", "mcp", 2) == f"No relevant content found in course '{title}' in lesson 2."
     assert search(library, "volcano") == "No relevant content found."
 
 
-def test_a_lesson_that_does_not_exist_gets_the_numbers_that_there_are(library: CourseLibrary) -> None:
+def test_a_missing_lesson_gets_the_list_of_lessons(library: CourseLibrary) -> None:
     assert search(library, "prompt caching", "mcp", 9).endswith("in lesson 9. That course has the lessons 1, 2, 3.")
 
 
-def test_an_empty_query_and_odd_characters_are_answered_in_words(library: CourseLibrary) -> None:
+def test_an_empty_query_and_unusual_characters_get_a_sentence(library: CourseLibrary) -> None:
     assert search(library, "  ") == "There is nothing to search for: the query is empty."
     for odd in ('"', "' OR x=x --", "NEAR(", "*", "-", "🙂", "a" * 5_000):
         assert search(library, odd) == "No relevant content found."

@@ -47,7 +47,7 @@ def test_mcp_and_its_prerequisites_take_two_rounds(library: CourseLibrary) -> No
     check(library, question, 2, [SEARCH] * 2, "MCP is short for", "**Prerequisites:** Python at the level of functions")
 
 
-def test_two_lessons_are_searched_side_by_side_in_one_round(library: CourseLibrary) -> None:
+def test_two_lessons_are_searched_in_parallel_in_one_round(library: CourseLibrary) -> None:
     question = "Tell me about lesson 1 and lesson 2 of the MCP course"
     answered = check(library, question, 1, [SEARCH] * 2, "MCP is short for", "A server is a small program.")
     assert [source.title[-1] for source in answered.sources] == ["1", "2"]
@@ -70,7 +70,7 @@ def test_the_lessons_and_what_the_third_covers_take_both_tools(library: CourseLi
     check(library, question, 2, [OUTLINE, SEARCH], "Lesson 2: Writing Your First Server", "Tool definitions are sent")
 
 
-def test_with_one_round_every_tour_ends_after_one_with_what_it_has(library: CourseLibrary) -> None:
+def test_with_one_round_every_tour_ends_after_one_round_with_what_it_found(library: CourseLibrary) -> None:
     for tour in TOURS:
         answered = ask(library, tour.question, rounds=1)
         assert (answered.result.rounds, answered.result.requests) == (1, 2)
@@ -78,7 +78,7 @@ def test_with_one_round_every_tour_ends_after_one_with_what_it_has(library: Cour
         assert answered.text != UNFINISHED
 
 
-def test_the_vectors_that_are_shipped_fit_the_courses_and_the_tours(library: CourseLibrary) -> None:
+def test_the_shipped_vectors_match_the_courses_and_the_tours(library: CourseLibrary) -> None:
     vectors = read_vectors()
     assert set(vectors.chunks) == {chunk.digest for chunk in library.chunks}
     assert set(vectors.queries) == {digest(plain(query)) for query in TOUR_QUERIES}
@@ -95,12 +95,12 @@ def test_a_chinese_question_is_answered_in_chinese(library: CourseLibrary) -> No
     assert ask(library, "火山有多高？").text == NOTHING_FOUND_ZH
 
 
-def test_what_is_in_no_course_is_said_to_be_so(library: CourseLibrary) -> None:
+def test_a_topic_of_no_course_is_reported_as_not_found(library: CourseLibrary) -> None:
     answered = ask(library, "Who won the football match?")
     assert (answered.text, answered.sources) == (NOTHING_FOUND, ())
 
 
-def test_a_question_without_words_of_its_own_means_the_one_before(library: CourseLibrary) -> None:
+def test_a_question_without_key_terms_refers_to_the_previous_one(library: CourseLibrary) -> None:
     async def main() -> None:
         assistant = CourseAssistant(scripted_model(), library)
         session = assistant.sessions.start()
@@ -110,7 +110,7 @@ def test_a_question_without_words_of_its_own_means_the_one_before(library: Cours
     run_virtual(main)
 
 
-def test_a_store_that_fails_is_told_in_the_answer() -> None:
+def test_a_failing_store_is_mentioned_in_the_answer() -> None:
     class Closed(CourseLibrary):
         async def search(
             self, query: str, course: Course | None = None, lesson: int | None = None, limit: int = 5
@@ -123,7 +123,7 @@ def test_a_store_that_fails_is_told_in_the_answer() -> None:
     assert (answered.result.stop_reason, answered.result.rounds) == ("tool_failure", 1)
 
 
-def test_the_measured_table_counts_requests_and_plays_their_seconds(
+def test_the_measured_table_counts_requests_and_simulates_their_seconds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measure(tmp_path)

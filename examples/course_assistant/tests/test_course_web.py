@@ -23,7 +23,7 @@ from unbroken.testing import Break, Call, Fail, Say
 SEARCH = Call("search_course_content", query="prompt caching", course_name="MCP")
 
 
-def test_the_steps_of_a_question_are_told_as_they_happen(tmp_path: Path) -> None:
+def test_the_steps_of_a_question_are_reported_as_they_happen(tmp_path: Path) -> None:
     async def main() -> None:
         model = ScriptedModel([Say("Let me look. "), SEARCH], Say("It is paid for once.", chunks=2))
         async with served(model, tmp_path) as client:
@@ -58,7 +58,7 @@ def test_the_steps_of_a_question_are_told_as_they_happen(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_call_is_told_before_it_has_ended(tmp_path: Path) -> None:
+def test_a_call_is_reported_before_it_has_ended(tmp_path: Path) -> None:
     async def main() -> None:
         model = Held(ScriptedModel(SEARCH, "Found."), at=1)
         async with (
@@ -75,7 +75,7 @@ def test_a_call_is_told_before_it_has_ended(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_answer_that_broke_off_and_came_in_other_words_is_replaced(tmp_path: Path) -> None:
+def test_an_answer_that_broke_off_is_replaced_by_the_different_text_of_the_retry(tmp_path: Path) -> None:
     async def main() -> None:
         model = RetryingModel(ScriptedModel([Say("MCP is a kind of"), Break()], "It is a protocol."))
         async with served(model, tmp_path) as client:
@@ -88,7 +88,7 @@ def test_an_answer_that_broke_off_and_came_in_other_words_is_replaced(tmp_path: 
     asyncio.run(main())
 
 
-def test_a_model_that_fails_is_told_in_one_event_and_the_session_goes_on(tmp_path: Path) -> None:
+def test_a_model_that_fails_is_reported_in_one_event_and_the_session_continues(tmp_path: Path) -> None:
     async def main() -> None:
         model = ScriptedModel(Fail(Unavailable("the provider is busy: try later", status=503)), "Here I am.")
         async with served(model, tmp_path) as client:
@@ -122,7 +122,7 @@ def test_a_client_that_leaves_ends_its_run(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_stops_tells_whoever_waits_for_an_answer(tmp_path: Path) -> None:
+def test_a_server_that_stops_reports_it_to_waiting_clients(tmp_path: Path) -> None:
     async def main() -> None:
         model = Held(ScriptedModel("Never said."), at=0)
         async with AsyncExitStack() as stack, ClientSession() as http:
@@ -155,7 +155,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
 ]
 
 
-def test_bad_requests_are_refused_in_words_that_say_the_way_out(tmp_path: Path) -> None:
+def test_bad_requests_are_refused_with_a_hint(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(ScriptedModel(), tmp_path) as client:
             for method, options, status, words in BAD:
@@ -218,7 +218,7 @@ async def _forget(client: Client, session: str) -> None:
     assert told[0] == 404
 
 
-def test_the_page_holds_all_that_it_needs(tmp_path: Path) -> None:
+def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(ScriptedModel(), tmp_path) as client, client.http.get(client.address) as response:
             page = await response.text()
@@ -232,7 +232,7 @@ def test_the_page_holds_all_that_it_needs(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_port_that_is_taken_and_a_host_of_others_are_refused_in_words(tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_foreign_host_are_refused_with_a_message(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(ScriptedModel(), tmp_path) as client:
             port = int(client.address.rstrip("/").rpartition(":")[2])

@@ -62,7 +62,7 @@ def problems_of(told: list[Told], fault: Fault) -> list[str]:
     return problems if fits else [*problems, f"it ends in {end}"]
 
 
-def test_every_fault_of_a_stream_comes_to_one_end_on_the_page(tmp_path: Path) -> None:
+def test_every_fault_of_a_stream_has_one_end_on_the_page(tmp_path: Path) -> None:
     async def main() -> dict[str, list[str]]:
         at_once = asyncio.Semaphore(12)
 
@@ -79,7 +79,7 @@ def test_every_fault_of_a_stream_comes_to_one_end_on_the_page(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, -(10**22), 99999999999999999999999])
-def test_a_number_of_a_lesson_beyond_all_measure_is_told_and_answered(tmp_path: Path, number: int) -> None:
+def test_a_huge_lesson_number_is_reported_and_answered(tmp_path: Path, number: int) -> None:
     async def main() -> None:
         call = Call("search_course_content", query="tools", lesson_number=number)
         async with served(ScriptedModel(call, "There is none."), tmp_path) as client:
@@ -113,7 +113,7 @@ async def told_of(*happening: Event | Answered | Exception) -> list[Told]:
     return [json.loads(part.removeprefix(b"data: ")) async for part in events_of("session", steps())]
 
 
-def test_half_a_character_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_half_a_surrogate_pair_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     started = CallStarted("run", 0, 0, 0.0, 0, "call_1", "search", {"query": "\ud83d", "n": 2**70})
     told = asyncio.run(told_of(started))
     assert told[1]["arguments"] == {"query": "\ud83d", "n": 2**70}
@@ -127,7 +127,7 @@ def test_half_a_character_is_told(caplog: pytest.LogCaptureFixture) -> None:
         CallStarted("run", 0, 0, 0.0, 0, "call_1", "search", {"n": 2**70, "x": float("nan")}),
     ],
 )
-def test_a_defect_is_told_as_the_end_and_logged(defect: Event | Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_sent_as_the_end_and_logged(defect: Event | Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "course_assistant.web"):
         told = asyncio.run(told_of(defect))
     assert [one["event"] for one in told] == ["session", "failed"]
