@@ -249,14 +249,26 @@ class HTTPModel:
                 response.close()
             if log is not None and (lost is None or received):
                 log.end(*(self._cause(key, lost, patience.expired) if lost else _UNFINISHED))
-        if lost is not None and not received:  # there was a head, and then no byte of the body
-            failure = self._failed(key, lost, patience.expired)
+        yield self._conclude(decoder, key, lost, received, patience.expired, log)
+
+    def _conclude(
+        self,
+        decoder: Decoder | PassingDecoder,
+        key: str,
+        lost: Exception | None,
+        received: bool,
+        late: Waiting,
+        log: Logged | None,
+    ) -> list[Delta]:
+        """The last deltas of an answer. Raises if there was a head, and then no byte of the body."""
+        if lost is not None and not received:
+            failure = self._failed(key, lost, late)
             if log is not None:
                 log.fail(failure)
             raise failure from cause_of(lost)
-        deltas = _end(decoder, *(self._cause(key, lost, patience.expired) if lost else _UNFINISHED))
+        deltas = _end(decoder, *(self._cause(key, lost, late) if lost else _UNFINISHED))
         self.mask_end(deltas)
-        yield deltas
+        return deltas
 
     async def _send(self, request: Request, body: bytes) -> tuple[ClientResponse, Patience, str, Logged | None]:
         """The head of the answer, the time-out of its body, the key that was sent, and the log."""

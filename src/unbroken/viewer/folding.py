@@ -221,10 +221,8 @@ class Lanes:
             case "result":
                 lane = self._find(line, at)
                 if lane.result is None:
-                    lane.key, lane.result = (
-                        words(line, "key"),
-                        self._clips.text("".join(map(part_text, objects(inner(line, "result"), "content")))),
-                    )
+                    given = "".join(map(part_text, objects(inner(line, "result"), "content")))
+                    lane.key, lane.result = words(line, "key"), self._clips.text(given)
             case "approval":
                 lane = self._find(line, at)
                 lane.decided = at
