@@ -18,6 +18,7 @@ from typing import (
     Any,
     Literal,
     TypeAlias,
+    TypeGuard,
     TypeVar,
     Union,
     Unpack,
@@ -332,14 +333,14 @@ def _is_a(kind: Any, parent: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, parent)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not isnan(value)
 
 
 _PLAIN: dict[Any, Test] = {
     bool: lambda value: isinstance(value, bool),
     int: lambda value: isinstance(value, int) and not isinstance(value, bool),
-    float: _is_number,
+    float: is_number,
     str: lambda value: isinstance(value, str),
 }
 

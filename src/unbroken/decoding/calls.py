@@ -22,7 +22,7 @@ from unbroken.deltas import CallArguments, CallOpened, CallReady, CallSpoiled, C
 from unbroken.errors import TooLarge
 from unbroken.messages import Json, ToolCall
 from unbroken.wires.jsontext import dump_arguments, join_surrogates
-from unbroken.wires.values import MINTED
+from unbroken.wires.values import MINTED, as_text
 
 QUOTED = 200
 """How many characters of a refused text are quoted."""
@@ -164,7 +164,7 @@ class Calls:
             index = _as_index(index)
         call = self._by_index.get(index) if index is not None else None
         if call is None or id or name or call.done is not None:
-            call = self._find(index, _as_text(id), _as_text(name), arguments, kind)
+            call = self._find(index, as_text(id), as_text(name), arguments, kind)
             if call is None:
                 return
         if arguments.__class__ is not str:
@@ -200,7 +200,7 @@ class Calls:
 
     def entry(self, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
         """A complete call in a list: its position there is its identity, whatever its id and index are."""
-        call = self._begin(None, _as_text(id), _as_text(name), kind)
+        call = self._begin(None, as_text(id), as_text(name), kind)
         self._open(call)
         if isinstance(arguments, str):
             if arguments:
@@ -212,7 +212,7 @@ class Calls:
     def again(self, index: Json, id: Json, name: Json, arguments: Json, kind: str = "function") -> None:
         """A second piece with a name and the same index and id in one list: the same call only if that one is still
         open."""
-        call = self._by_id.get(_as_text(id)) or self._by_index.get(_as_index(index) or 0)
+        call = self._by_id.get(as_text(id)) or self._by_index.get(_as_index(index) or 0)
         under_way = call is not None and call.done is None and not call.empty and call.name == name
         if under_way and not starts_object(arguments):
             self.piece(index, id, name, arguments, kind)
@@ -462,7 +462,3 @@ def _as_index(index: Json) -> int | None:
     if isinstance(index, str) and index.isdecimal() and len(index) < 10:
         return int(index)
     return index if isinstance(index, int) and not isinstance(index, bool) else None
-
-
-def _as_text(value: Json) -> str:
-    return value if isinstance(value, str) else ""

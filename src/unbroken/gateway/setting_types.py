@@ -115,10 +115,10 @@ def is_alias(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    return ip_address(host).is_loopback if _is_ip(host) else host.lower() == "localhost"
+    return ip_address(host).is_loopback if is_ip(host) else host.lower() == "localhost"
 
 
-def _is_ip(name: str) -> bool:
+def is_ip(name: str) -> bool:
     try:
         ip_address(name)
     except ValueError:
@@ -132,7 +132,7 @@ def _is_variable(name: str) -> bool:
 
 
 def _is_host(name: str) -> bool:
-    return "/" not in name and " " not in name and (":" not in name or _is_ip(name))
+    return "/" not in name and " " not in name and (":" not in name or is_ip(name))
 
 
 def _model(model: str) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from inspect import isawaitable
 from ipaddress import ip_address
-from math import inf, isnan
-from typing import TypeAlias, TypeGuard
+from math import inf
+from typing import TypeAlias
 
 from yarl import URL
 
@@ -170,10 +170,6 @@ class Timeouts:
                 continue
             name = "connect_timeout" if limit.name == "connect" else limit.name
             raise UserError(f"{name}={seconds!r} is not a time-out: give seconds above 0, or None to wait for ever")
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and not isnan(value)
 
 
 @dataclass(frozen=True, slots=True)

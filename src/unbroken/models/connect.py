@@ -15,7 +15,7 @@ from yarl import URL
 from unbroken.errors import CannotEncode, MissingKey, UserError
 from unbroken.messages import Effort, Json, Request, Sampling
 from unbroken.models import secrets
-from unbroken.models.addresses import Endpoint, Key, Timeouts, basic, check_key, is_number, join, read_base
+from unbroken.models.addresses import Endpoint, Key, Timeouts, basic, check_key, join, read_base
 from unbroken.models.model import Model
 from unbroken.models.providers import (
     KEY_HEADERS,
@@ -26,7 +26,7 @@ from unbroken.models.providers import (
 from unbroken.models.raw_log import RawLog
 from unbroken.models.relay import RelayRequest, relay_request
 from unbroken.models.retrying import ATTEMPTS, SECONDS, RetryingModel
-from unbroken.validation import checked
+from unbroken.validation import checked, is_number
 from unbroken.wires import find_wire
 from unbroken.wires.jsontext import dumps
 

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias, cast
 from aiohttp import web
 
 from unbroken.errors import UserError
-from unbroken.messages import Assistant, Json, Request, ToolMessage, ToolSpec, User
+from unbroken.messages import Json, Request, ToolMessage, ToolSpec, User
 from unbroken.models.scripted import Answer, Call, Line, Say, Script, Step, Uses, play_bytes
 from unbroken.testing.damage import ResponseFormat, apply_event_fault
 from unbroken.testing.faults import Fault, find_fault
 from unbroken.testing.rewrites import changed
-from unbroken.testing.scenario import Reply, Sent
+from unbroken.testing.scenario import Reply, Sent, answers_in
 from unbroken.testing.server import ScriptedServer, in_thread
 from unbroken.wires import DEFAULT_WIRE
 from unbroken.wires.values import Object, as_dict, as_list
@@ -103,7 +103,7 @@ class FaultyServer(ScriptedServer):
             return self._framed(play_bytes(steps, sent.wire, request, self._chunk_delay), stream, sent, http)
         self._spend(fault, sent, run)
         if fault.damages or fault.keeps_answer:
-            script.unheard(inf if fault.keeps_answer else _answers_in(request))
+            script.unheard(inf if fault.keeps_answer else answers_in(request))
         return self._broken(fault, steps, sent, request, http)
 
     def _broken(self, fault: Fault, steps: list[Step], sent: Sent, request: Request, http: web.Request) -> Reply:
@@ -178,7 +178,7 @@ class _RepeatingScript(Script):
         self._unheard = answers
 
     def answer(self, request: Request, who: str) -> list[Step]:
-        self.again = self._unheard is not None and _answers_in(request) <= self._unheard
+        self.again = self._unheard is not None and answers_in(request) <= self._unheard
         self._unheard = None
         if self.again:
             self._given -= 1
@@ -201,10 +201,6 @@ def _run_of(request: Request) -> str:
     """A run is identified by everything up to the last user message."""
     last = max((at for at, message in enumerate(request.messages) if isinstance(message, User)), default=-1)
     return repr(request.messages[: last + 1])
-
-
-def _answers_in(request: Request) -> int:
-    return sum(isinstance(message, Assistant) for message in request.messages)
 
 
 def _otherwise(steps: Sequence[Step], number: int) -> list[Step]:

@@ -284,7 +284,7 @@ def _in_the_texts(run: Evidence, calls_as_text: bool) -> Iterator[str]:
     if run.result.stop_reason == "answered" and run.result.text != texts[-1]:
         yield f"the answer is {run.result.text!r}, but the history has {texts[-1]!r}"
     for number, message in enumerate(answers):
-        taken = [sent for request, sent in zip(run.requests, run.sent, strict=True) if _answers_in(request) == number]
+        taken = [sent for request, sent in zip(run.requests, run.sent, strict=True) if answers_in(request) == number]
         if not taken:
             yield f"answer {number} was never requested"
             continue
@@ -298,7 +298,7 @@ def _in_the_texts(run: Evidence, calls_as_text: bool) -> Iterator[str]:
             yield f"the reasoning of answer {number} was not shown: {run.screen.reasoning}"
 
 
-def _answers_in(request: Request) -> int:
+def answers_in(request: Request) -> int:
     return sum(isinstance(message, Assistant) for message in request.messages)
 
 

@@ -21,6 +21,7 @@ from unbroken.trajectory.lines import SCHEMA, Line, split_pieces
 from unbroken.trajectory.schema_1 import Upgrade
 from unbroken.validation import checked
 from unbroken.wires.jsontext import loads_faithful
+from unbroken.wires.values import as_dict
 
 SUFFIX = ".jsonl"
 _TAIL = 64 * 1024
@@ -81,12 +82,12 @@ class Recording:
     @property
     def settings(self) -> Line:
         """How it ran: the schedule, the limits, what happens after a failure."""
-        return _object(self.head.get("settings"))
+        return as_dict(self.head.get("settings"))
 
     @property
     def virtual(self) -> Line | None:
         """`start` and `elapsed` of the clock at the beginning, if that was a virtual one."""
-        clock = _object(self.head.get("virtual"))
+        clock = as_dict(self.head.get("virtual"))
         return {name: max(number(clock.get(name)), 0.0) for name in ("start", "elapsed")} if clock else None
 
     @cached_property
@@ -355,7 +356,7 @@ def summarize(path: Path) -> Summary:
         return Summary(path, problem=str(error))
     except OSError as error:
         return Summary(path, problem=f"{path} cannot be read: {error.strerror or error}")
-    usage = _object(end.get("usage"))
+    usage = as_dict(end.get("usage"))
     failed = end.get("event") == "run_failed"
     began, ended = number(head.get("time")), number(end.get("time"))
     return Summary(
@@ -409,7 +410,7 @@ def _so_far(lines: list[bytes]) -> Line:
             if not found and (line := _json(raw)):
                 found = {"time": line.get("time")}
         elif raw.startswith(b'{"line":"request"') and (line := _line(raw)):
-            state = _object(line.get("state"))
+            state = as_dict(line.get("state"))
             found |= {"requests": state.get("requests"), "usage": state.get("usage")}
             found["rounds"] = count(state.get("rounds")) + bool(calls)
             found["calls"] = count(state.get("calls")) + (calls or started)
@@ -447,10 +448,6 @@ def _pending(end: Line) -> int:
     """Calls that wait; they are not counted as answered."""
     pending = end.get("pending")
     return len(cast("list[object]", pending)) if isinstance(pending, list) else 0
-
-
-def _object(value: object) -> Line:
-    return cast("Line", value) if isinstance(value, dict) else {}
 
 
 def is_recording(path: str | os.PathLike[str]) -> bool:

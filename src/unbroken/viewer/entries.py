@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from unbroken.messages import Json
 from unbroken.run_view import CallView
 from unbroken.trajectory.lines import Line
 from unbroken.trajectory.recording import Recording
 from unbroken.wires.jsontext import dump_arguments
+from unbroken.wires.values import as_dict, dicts
 
 # Reads a field of a line, whatever it contains: a value of the wanted type, or a default. Recordings are untrusted.
 # What is missing or of another type is not shown; nothing breaks on it.
@@ -53,11 +54,11 @@ def flag(line: Line, name: str) -> bool:
 
 
 def inner(line: Line, name: str) -> Line:
-    return as_object(line.get(name))
+    return as_dict(line.get(name))
 
 
 def objects(line: Line, name: str) -> list[Line]:
-    return [as_object(value) for value in as_list(line.get(name)) if isinstance(value, dict)]
+    return dicts(line.get(name))
 
 
 def part_text(part: Line) -> str:
@@ -67,14 +68,6 @@ def part_text(part: Line) -> str:
     size = len(text(part, "data")) * 3 // 4
     what = ", ".join(filter(None, (words(part, "name"), text(part, "mime"), text(part, "url")[:200])))
     return f"[{what or 'a file'}{f', {size:,} bytes' if size else ''}]"
-
-
-def as_object(value: Json) -> Line:
-    return cast("Line", value) if isinstance(value, dict) else {}
-
-
-def as_list(value: Json) -> list[Json]:
-    return cast("list[Json]", value) if isinstance(value, list) else []
 
 
 LONGEST = 600

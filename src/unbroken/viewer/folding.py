@@ -38,7 +38,6 @@ from unbroken.viewer.entries import (
     Piece,
     State,
     Turn,
-    as_list,
     count,
     flag,
     inner,
@@ -49,6 +48,7 @@ from unbroken.viewer.entries import (
     text,
     words,
 )
+from unbroken.wires.values import as_list
 
 QUIET = 0.5
 """Seconds without a delta after which an answer is drawn with a gap."""

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from unbroken.errors import StreamError, UserError
 from unbroken.trajectory.recording import SUFFIX, Summary, is_recording, list_recordings, read_recording, summarize
-from unbroken.viewer.entries import LONGEST_FIELD, as_object
+from unbroken.viewer.entries import LONGEST_FIELD
 from unbroken.viewer.picture import RECORDED, Picture, draw, shown_name
 from unbroken.wires.jsontext import loads
+from unbroken.wires.values import as_dict
 
 _LOOKED_INTO = 1000
 """How many folders, and files in each, are searched for recordings."""
@@ -118,7 +119,7 @@ def count_failed(path: Path) -> int:
 def _call_of(line: bytes, field: str) -> tuple[str, str] | None:
     """The number of a call; in schema 1 its turn and id stand for it."""
     try:
-        event = as_object(loads(line))
+        event = as_dict(loads(line))
     except StreamError:
         return None
     number = event.get(field)

@@ -25,8 +25,6 @@ from unbroken.viewer.entries import (
     Entry,
     Mark,
     Turn,
-    as_list,
-    as_object,
     count,
     entries_of,
     flag,
@@ -38,6 +36,7 @@ from unbroken.viewer.entries import (
     words,
 )
 from unbroken.viewer.folding import Lanes
+from unbroken.wires.values import as_dict, as_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def prompt_of(recording: Recording) -> str:
     asked = [head["question"]] if isinstance(head.get("question"), dict) else as_list(head.get("messages"))
     if not asked:  # answers of a model from a test, without a run
         asked = [message for line in islice(recording.of("request"), 1) for message in as_list(line.get("messages"))]
-    for message in map(as_object, reversed(asked)):
+    for message in map(as_dict, reversed(asked)):
         if message.get("role") == "user":
             return "".join(text(part, "text") for part in objects(message, "content"))[:500]
     return ""

@@ -19,10 +19,11 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from unbroken.errors import StreamError
-from unbroken.viewer.entries import CallLane, Clip, Mark, Turn, as_object
+from unbroken.viewer.entries import CallLane, Clip, Mark, Turn
 from unbroken.viewer.listing import Row
 from unbroken.viewer.picture import RECORDED, Picture
 from unbroken.wires.jsontext import loads
+from unbroken.wires.values import as_dict
 
 Stretch: TypeAlias = tuple[float, float, str, str]
 """From, to, the sign, its style."""
@@ -195,7 +196,7 @@ def _values(arguments: Clip | None) -> str:
         value = loads(arguments.text.encode("utf-8", "replace"))
     except StreamError:
         return arguments.text
-    return ", ".join(map(str, as_object(value).values())) if isinstance(value, dict) else arguments.text
+    return ", ".join(map(str, as_dict(value).values())) if isinstance(value, dict) else arguments.text
 
 
 def legend_lines(signs: Iterable[tuple[str, str, str]], width: int) -> Iterator[Text]:

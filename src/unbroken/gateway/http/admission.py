@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from ipaddress import ip_address
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
 from unbroken.clock import Clock, RealClock
 from unbroken.gateway.http.asgi import Scope
 from unbroken.gateway.keys import GatewayKey
+from unbroken.gateway.setting_types import is_ip
 
 MINUTE = 60.0
 SOON = 1.0
@@ -132,7 +132,7 @@ def is_foreign(headers: Mapping[str, str], host: str) -> bool:
 def _is_foreign(host: str, origin: str, site: str, own_name: str) -> bool:
     asked = _name(f"//{host}")
     # A name without a dot belongs to the local network: nobody outside can make it resolve here.
-    own = "." not in asked or asked == own_name or asked.endswith(".localhost") or _is_address(asked)
+    own = "." not in asked or asked == own_name or asked.endswith(".localhost") or is_ip(asked)
     if not own:
         return True
     if site == "cross-site":
@@ -145,11 +145,3 @@ def _name(url: str) -> str:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:
         return "no.name"
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True

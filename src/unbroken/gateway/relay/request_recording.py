@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from unbroken.agent.result import verdict_to_json
 from unbroken.clock import current_clock
 from unbroken.decoding.assembler import Shown
 from unbroken.deltas import (
@@ -330,10 +331,10 @@ class RequestRecording:
             self._drop("the answer broke off", {*self._calls})
         if error is not None:
             verdicts = error.verdicts if isinstance(error, UnbrokenError) else ()
-            self._emit(RunFailed, type(error).__name__, str(error) or words, [*map(_saved, verdicts)])
+            self._emit(RunFailed, type(error).__name__, str(error) or words, [*map(verdict_to_json, verdicts)])
         elif ended is None or ended.verdict.failed:
             reason = ended.verdict.reason if ended is not None else "the model stopped without an end"
-            self._emit(RunFailed, "ChainBroken", reason, [*map(_saved, self._verdicts)])
+            self._emit(RunFailed, "ChainBroken", reason, [*map(verdict_to_json, self._verdicts)])
         else:
             self._emit_finished()
         self._recorder = None
@@ -361,7 +362,7 @@ class RequestRecording:
             returned,
             self._elsewhere or self._shown is not None,
             self._attempts,
-            [*map(_saved, self._verdicts)],
+            [*map(verdict_to_json, self._verdicts)],
         )
 
     def _emit(self, kind: type[Event], *fields: Any) -> None:
@@ -394,10 +395,6 @@ class _RecordedModel:
 
 def _said(message: Assistant) -> tuple[str, str]:
     return message.text, message.reasoning
-
-
-def _saved(verdict: Verdict) -> dict[str, Json]:
-    return {**asdict(verdict), "open_calls": list(verdict.open_calls)}
 
 
 def _read(files: Iterable[Path]) -> Iterable[str]:
