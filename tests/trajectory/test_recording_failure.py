@@ -228,7 +228,7 @@ def test_the_command_line_refuses_another_policy(tmp_path: Path) -> None:
         model = ("--model", "openai:m", "--base-url", server.base_url())
         done = in_pipe("run", "Pay.", *model, "--record", str(tmp_path), "--record-failure", "ignore")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--record-failure ignore: it is stop or continue" in done.stderr
+    assert "--record-failure ignore: give stop or continue" in done.stderr
 
 
 def test_the_command_line_refuses_a_policy_for_a_recording_that_is_not_made() -> None:

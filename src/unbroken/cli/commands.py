@@ -64,8 +64,10 @@ def _load(name: str) -> Any:
             from unbroken.cli.faults import app as command  # noqa: PLC0415 - start-up time
         case "view":
             from unbroken.cli.view import view_command as command  # noqa: PLC0415 - start-up time
-        case _:
+        case "stats":
             from unbroken.cli.stats import stats_command as command  # noqa: PLC0415 - start-up time
+        case _:
+            raise ValueError(f"`{name}` is in COMMANDS, and nothing loads it")
     return command
 
 

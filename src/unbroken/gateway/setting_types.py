@@ -1,8 +1,7 @@
 """The types of the settings in `unbroken.toml`: pydantic checks them, and each has its own error message.
 
-A message
-follows the name of the key. It never quotes the value, which may be a secret that was written in place of its variable.
-Only `config` loads this module.
+A message follows the name of the key. It never quotes the value, which may be a secret that was written in place of its
+variable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The provider profiles: wire, address, key, quirks, and the source of that knowledge.
 
-What is specific to a vendor is data in this file and nowhere else. Profiles in the user's file (`provider_files`) take
+What is specific to a vendor's requests is data in this file and nowhere else; a deviation in its responses is a line in
+the decoder of its wire. Profiles in the user's file (`provider_files`) take
 precedence over these. `docs/providers.md` is generated from them (`python docs/providers_page.py`).
 """
 

@@ -4,9 +4,9 @@ One JSON object a line; its `line` says what it is. `docs/recordings.md` describ
 and fields that it does not know: only what changes the meaning of what was there before makes a new `SCHEMA`.
 
     run       first line: the run, its agent, its clock, its settings, the history that it began with
-    tools     the tools of a turn, when they are not those of the turn before
-    history   all that was said, where the next request has not just that
-    request   what the model was asked; of its messages only those that the request before had not
+    tools     the tools of a turn, if they differ from those of the turn before
+    history   the complete history, if the next request holds something else
+    request   what the model was asked; of its messages only those that the last request did not have
     delta     what came of the answer
     pieces    deltas of its text, or of its reasoning, that came one after another, each with its time
     closed    its stream was closed, after its end or because the run left it

@@ -1,4 +1,4 @@
-"""The span of one run, and below it those of its requests (`asking`) and of its calls (`calls`).
+"""The span of one run, and below it those of its requests and its calls (`spans`).
 
 Times are those of the run's own clock, also on virtual time and in a replay. A call's span is current while its tool
 runs, so everything that the tool does is a child of it: another agent, an instrumented library.
