@@ -16,9 +16,9 @@ import a_long_run
 import pytest
 
 from unbroken import Agent, CallContext, ScriptedModel, tool
-from unbroken.errors import UserError
+from unbroken.errors import UnbrokenError, UserError
 from unbroken.events import Event, RunFinished
-from unbroken.models.scripted import Call
+from unbroken.models.scripted import Call, Fail
 from unbroken.testing import run_virtual
 from unbroken.trajectory.lines import SCHEMA, Line
 from unbroken.trajectory.recorder import Recorder
@@ -383,6 +383,20 @@ def test_1000_recordings_are_listed_at_once(ended: bool, recorded: bytes, tmp_pa
     assert time.process_time() - began < 2  # 0.1 s on an idle machine
     assert len(found) == 1000
     assert {(each.run, each.stop_reason) for each in found} == {("the-long-run", "answered" if ended else "")}
+
+
+def test_the_summary_of_a_failed_run_counts_its_rounds_and_calls(tmp_path: Path) -> None:
+    model = ScriptedModel([Call("look")], Fail())
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Looks."""
+        return "seen"
+
+    with pytest.raises(UnbrokenError):
+        run_virtual(Agent(model, tools=[look], record=tmp_path).run("Look."))
+    (summary,) = list_recordings(tmp_path)
+    assert (summary.stop_reason, summary.rounds, summary.calls) == ("failed", 1, 1)
 
 
 def test_a_summary_is_what_the_whole_recording_says(recorded: bytes, tmp_path: Path) -> None:

@@ -387,8 +387,10 @@ def _ending(file: BinaryIO, size: int) -> Line:
         for raw in reversed(lines):
             if raw.startswith(b'{"line":"resumed"'):
                 break  # it ended before, and was resumed
-            if raw.startswith((_EVENT + b'run_finished"', _EVENT + b'run_failed"')) and (line := _line(raw)):
+            if raw.startswith(_EVENT + b'run_finished"') and (line := _line(raw)):
                 return line
+            if raw.startswith(_EVENT + b'run_failed"') and (line := _line(raw)):
+                return {**_so_far(lines), **line}  # a failure does not name its rounds and calls
         found = _so_far(lines)
         if found or start == 0:
             return found
