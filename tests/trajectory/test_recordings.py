@@ -16,7 +16,7 @@ import a_long_run
 import pytest
 
 from unbroken import Agent, CallContext, ScriptedModel, tool
-from unbroken.errors import UnbrokenError, UserError
+from unbroken.errors import Unauthorized, UserError
 from unbroken.events import Event, RunFinished
 from unbroken.models.scripted import Call, Fail
 from unbroken.testing import run_virtual
@@ -386,14 +386,14 @@ def test_1000_recordings_are_listed_at_once(ended: bool, recorded: bytes, tmp_pa
 
 
 def test_the_summary_of_a_failed_run_counts_its_rounds_and_calls(tmp_path: Path) -> None:
-    model = ScriptedModel([Call("look")], Fail())
+    model = ScriptedModel([Call("look")], Fail(Unauthorized("no key")))
 
     @tool(effect="read")
     async def look() -> str:
         """Looks."""
         return "seen"
 
-    with pytest.raises(UnbrokenError):
+    with pytest.raises(Unauthorized):
         run_virtual(Agent(model, tools=[look], record=tmp_path).run("Look."))
     (summary,) = list_recordings(tmp_path)
     assert (summary.stop_reason, summary.rounds, summary.calls) == ("failed", 1, 1)
