@@ -32,7 +32,7 @@ from unbroken.errors import UserError
 from unbroken.gateway.relay.references import read_rule
 from unbroken.gateway.stores import SCHEMES
 from unbroken.messages import Effort
-from unbroken.models.addresses import read_base
+from unbroken.models.addresses import ip_version, read_base
 from unbroken.models.providers import find_provider
 from unbroken.models.secrets import MASK, mask
 from unbroken.wires import WIRES
@@ -114,15 +114,7 @@ def is_alias(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    return ip_address(host).is_loopback if is_ip(host) else host.lower() == "localhost"
-
-
-def is_ip(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return ip_address(host).is_loopback if ip_version(host) else host.lower() == "localhost"
 
 
 def _is_variable(name: str) -> bool:
@@ -131,7 +123,7 @@ def _is_variable(name: str) -> bool:
 
 
 def _is_host(name: str) -> bool:
-    return "/" not in name and " " not in name and (":" not in name or is_ip(name))
+    return "/" not in name and " " not in name and (":" not in name or ip_version(name) > 0)
 
 
 def _model(model: str) -> str:

@@ -47,7 +47,7 @@ def _parsed(text: str) -> URL | None:
     if "://" not in text:
         if text.startswith(":") and text[1:].partition("/")[0].isdecimal():
             text = f"127.0.0.1{text}"
-        text = f"http://{f'[{text}]' if _is_ipv6(text) else text}"
+        text = f"http://{f'[{text}]' if ip_version(text) == 6 else text}"
     if any(not character.isprintable() or character.isspace() for character in text):
         return None
     try:
@@ -126,11 +126,12 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _is_ipv6(host: str) -> bool:
+def ip_version(host: str) -> int:
+    """4 or 6; 0 if it is not an IP address."""
     try:
-        return ip_address(host).version == 6
+        return ip_address(host).version
     except ValueError:
-        return False
+        return 0
 
 
 def _safe(text: str) -> str:

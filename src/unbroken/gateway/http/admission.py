@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from unbroken.clock import Clock, RealClock
 from unbroken.gateway.http.asgi import Scope
 from unbroken.gateway.keys import GatewayKey
-from unbroken.gateway.setting_types import is_ip
+from unbroken.models.addresses import ip_version
 
 MINUTE = 60.0
 SOON = 1.0
@@ -132,7 +132,7 @@ def is_foreign(headers: Mapping[str, str], host: str) -> bool:
 def _is_foreign(host: str, origin: str, site: str, own_name: str) -> bool:
     asked = _name(f"//{host}")
     # A name without a dot belongs to the local network: nobody outside can make it resolve here.
-    own = "." not in asked or asked == own_name or asked.endswith(".localhost") or is_ip(asked)
+    own = "." not in asked or asked == own_name or asked.endswith(".localhost") or bool(ip_version(asked))
     if not own:
         return True
     if site == "cross-site":
