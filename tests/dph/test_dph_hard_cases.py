@@ -557,7 +557,7 @@ def test_one_statement_cannot_do_more_than_a_bounded_amount_of_work(expression: 
         run(f"{expression} -> x\n", big=big, same=list(big))
 
 
-def test_a_program_that_doubles_a_list_hears_its_time_out() -> None:
+def test_a_program_that_doubles_a_list_notices_its_time_out() -> None:
     program = "/for/ $i in range(1000000):\n$start + $start -> x\n[$x[0]] -> y\n/end/\n"
 
     async def main() -> None:
@@ -569,7 +569,7 @@ def test_a_program_that_doubles_a_list_hears_its_time_out() -> None:
 
 
 @pytest.mark.parametrize("items", [[1, 2, 3, 4], ["a", "b"], [True], [2.5]], ids=str)
-def test_measuring_a_list_that_was_doubled_costs_little_more_than_going_through_it(items: list[Any]) -> None:
+def test_measuring_a_doubled_list_costs_little_more_than_reading_it(items: list[Any]) -> None:
     """No time-out is heard meanwhile: two million numbers took two seconds."""
     long = items * (300_000 // len(items))
 
@@ -583,7 +583,7 @@ def test_measuring_a_list_that_was_doubled_costs_little_more_than_going_through_
     assert measured < 8 * walked
 
 
-def test_measuring_many_values_at_once_gives_what_measuring_each_gives() -> None:
+def test_measuring_many_values_at_once_equals_measuring_each() -> None:
     for items in ([1, 2**61], ["ab", ""], [1.5], [1, "ab", None, True, 2.5], [1, [2, "ab"]], [2**100]):
         size, depth = measure(items)
         assert measure(items * 101) == ((size - 1) * 101 + 1, depth)

@@ -138,14 +138,14 @@ def is_plain(text: str) -> bool:
 
 
 @given(texts.filter(is_plain))
-def test_whatever_a_prompt_says_stays_as_it_is_to_the_character(text: str) -> None:
+def test_the_text_of_a_prompt_is_kept_exactly(text: str) -> None:
     found = block(f"/prompt/ {text} -> x")
     assert (found.text, found.target.name, found.target.append) == (text, "x", False)
     assert found.text_at == len("/prompt/ ")
 
 
 @given(texts.filter(is_plain))
-def test_a_prompt_between_statements_takes_nothing_of_them(text: str) -> None:
+def test_a_prompt_between_statements_does_not_swallow_them(text: str) -> None:
     program = parse_program(f"1 -> a\n/if/ $a:\n/judge/(tools=[a]) {text}\n>> x\n/end/\n@t() -> b")
     first, middle, last = program.statements
     assert isinstance(first, Assignment)
@@ -157,7 +157,7 @@ def test_a_prompt_between_statements_takes_nothing_of_them(text: str) -> None:
 
 
 @given(soup | texts | st.binary(max_size=60).map(lambda data: data.decode("latin-1")))
-def test_nothing_that_is_read_raises_anything_but_an_invalid_program(text: str) -> None:
+def test_parsing_raises_nothing_but_invalid_program(text: str) -> None:
     lines = Source(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")).text.split("\n")
     try:
         problems = check_program(parse_program(text), Toolbox())
@@ -173,7 +173,7 @@ def test_nothing_that_is_read_raises_anything_but_an_invalid_program(text: str) 
 
 
 @given(st.binary(max_size=40))
-def test_no_file_is_too_broken_for_a_clear_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_every_broken_file_gets_a_clear_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "broken.dph"
     path.write_bytes(data)
     told = "broken.dph"
@@ -188,7 +188,7 @@ WIDTHS = {"a": 1, "中": 2, "，": 2, "Ｆ": 2, "é": 1, "\u0301": 0, "\u200d": 
 
 
 @given(st.text(alphabet=list(WIDTHS), max_size=60))
-def test_the_caret_stands_below_its_place_however_wide_the_characters_are(before: str) -> None:
+def test_the_caret_is_below_its_column_however_wide_the_characters_are(before: str) -> None:
     problem = problem_of(f'1 -> a\n"{before}" + nope -> x')
     assert (problem.place.line, problem.place.column) == (2, len(before) + 6)
     line, caret = problem.place.drawn().split("\n")
@@ -196,11 +196,11 @@ def test_the_caret_stands_below_its_place_however_wide_the_characters_are(before
     assert caret == "     | " + " " * (sum(WIDTHS[each] for each in before) + 5) + "^"
 
 
-def test_the_caret_follows_tabs_as_the_line_has_them() -> None:
+def test_the_caret_follows_tabs() -> None:
     assert problem_of("\t1\t+\tnope -> x").place.drawn() == "   1 | \t1\t+\tnope -> x\n     | \t \t \t^"
 
 
-def test_a_long_line_is_shown_around_the_place_and_signs_for_the_terminal_are_not_passed_on() -> None:
+def test_a_long_line_is_shown_around_the_position_without_control_characters() -> None:
     problem = problem_of("[" + "1, " * 1000 + "nope, \x1b[31m 2] -> x")
     line, caret = problem.place.drawn().split("\n")
     assert len(line) < 200
@@ -233,7 +233,7 @@ conditions = st.recursive(
 
 
 @given(arithmetic | conditions)
-def test_expressions_come_to_what_they_come_to_in_python(expression: str) -> None:
+def test_expressions_evaluate_as_in_python(expression: str) -> None:
     try:
         wanted = eval(expression, {"__builtins__": {}})
     except ZeroDivisionError:
@@ -264,7 +264,7 @@ anything = st.recursive(
 
 
 @given(anything)
-def test_values_of_any_kind_meet_in_a_value_or_in_one_error_with_its_place(expression: str) -> None:
+def test_any_values_give_a_value_or_one_error_with_its_position(expression: str) -> None:
     try:
         found, at = value_of(expression, s="text $s", l=[1, "2", [3]], o={"k": {"deep": True}}), 0
     except CannotEvaluate as error:
@@ -274,7 +274,7 @@ def test_values_of_any_kind_meet_in_a_value_or_in_one_error_with_its_place(expre
 
 
 @given(st.text(), st.text(max_size=5))
-def test_a_text_without_variables_is_filled_with_nothing(text: str, value: str) -> None:
+def test_a_text_without_variables_is_not_changed(text: str, value: str) -> None:
     plain = text.replace("$", "")
     assert fill(plain, {"x": value}) == plain
     assert fill(f"{plain}$x", {"x": value}) == plain + value
@@ -311,18 +311,18 @@ def test_variables_in_a_text(text: str, wanted: str) -> None:
     assert fill(text, {**variables, "r": Answer(answer="Yes.", think="hm")}) == wanted
 
 
-def test_what_is_filled_in_is_not_filled_again() -> None:
+def test_inserted_values_are_not_filled_again() -> None:
     assert fill("$a", {"a": "$b", "b": "secret"}) == "$b"
 
 
-def test_and_and_or_look_no_further_than_they_need() -> None:
+def test_and_and_or_evaluate_no_more_than_they_need() -> None:
     assert value_of("false and $nope") is False
     assert value_of("1 or $nope") == 1
     with pytest.raises(CannotEvaluate, match=r"`\$nope` is not set"):
         value_of("true and $nope")
 
 
-def test_true_is_no_number() -> None:
+def test_true_is_not_a_number() -> None:
     assert value_of("1 == true") is False
     assert value_of("1 in [true]") is False
     with pytest.raises(CannotEvaluate, match="a boolean"):
@@ -333,13 +333,13 @@ def test_true_is_no_number() -> None:
     "expression",
     ["$x.__class__", "$x['__class__']", "$l.append", "$o.items", "$o.__init__.__globals__"],
 )
-def test_nothing_of_python_can_be_reached_through_a_value(expression: str) -> None:
+def test_python_cannot_be_reached_through_a_value(expression: str) -> None:
     with pytest.raises(CannotEvaluate, match=r"has no|there is no"):
         value_of(expression, x="text", l=[1], o={"a": 1})
 
 
 @pytest.mark.parametrize("name", ["eval", "open", "getattr", "__import__", "print"])
-def test_no_function_is_there_that_the_language_does_not_list(name: str) -> None:
+def test_there_are_no_functions_besides_the_documented_ones(name: str) -> None:
     assert f"there is no function `{name}`" in problem_of(f'{name}("x") -> y').message
 
 
@@ -356,7 +356,7 @@ def test_no_function_is_there_that_the_language_does_not_list(name: str) -> None
         ("'$x$x'", {"x": "a" * 9_000_000}),
     ],
 )
-def test_a_value_beyond_all_measure_is_refused_before_it_is_made(expression: str, variables: dict[str, Any]) -> None:
+def test_a_huge_value_is_refused_before_it_is_built(expression: str, variables: dict[str, Any]) -> None:
     with pytest.raises(CannotEvaluate):
         value_of(expression, **variables)
 
@@ -371,13 +371,13 @@ def test_bare_words_are_names_only_in_the_list_of_an_argument() -> None:
     assert not isinstance(call.arguments[1].value, Word)
 
 
-def test_a_parenthesis_behind_a_space_holds_arguments_only_if_it_looks_like_it() -> None:
+def test_a_parenthesis_after_a_space_contains_arguments_only_if_it_looks_like_them() -> None:
     assert block("/prompt/ (briefly) why? -> x").text == "(briefly) why?"
     spaced = block('/prompt/ (output="json") why? -> x')
     assert (spaced.text, spaced.arguments[0].name) == ("why?", "output")
 
 
-def test_an_else_inside_a_text_belongs_to_the_text_and_the_one_after_its_arrow_to_the_if() -> None:
+def test_an_else_inside_a_text_is_text_and_the_one_after_its_arrow_belongs_to_the_if() -> None:
     program = parse_program("/if/ true:\n/prompt/ a\nelse:\nb -> c\nd\n-> x\nelse:\n1 -> x\n/end/")
     (statement,) = program.statements
     assert isinstance(statement, If)
@@ -387,23 +387,23 @@ def test_an_else_inside_a_text_belongs_to_the_text_and_the_one_after_its_arrow_t
     assert second.condition is None
 
 
-def test_line_ends_and_marks_of_other_systems_do_not_change_a_program() -> None:
+def test_line_ends_and_byte_order_marks_of_other_systems_do_not_change_a_program() -> None:
     text = '/prompt/ a\n  b\n-> x\n"c" -> y\n'
     same = [text, text.replace("\n", "\r\n"), text.replace("\n", "\r"), f"\ufeff{text}", text.rstrip("\n")]
     assert len({repr([*parse_program(each).statements]) for each in same}) == 1
 
 
-def test_places_of_a_file_with_carriage_returns_are_those_that_an_editor_shows() -> None:
+def test_positions_in_a_file_with_carriage_returns_match_an_editor() -> None:
     place = problem_of('\ufeff1 -> a\r\n\r\n"中" + nope -> x\r\n').place
     assert (place.line, place.column, place.text) == (3, 7, '"中" + nope -> x')
 
 
-def test_a_mistake_after_the_last_line_has_a_place_in_the_text() -> None:
+def test_a_mistake_after_the_last_line_has_a_position_in_the_text() -> None:
     place = problem_of("1 -> a\n$a +").place
     assert (place.line, place.column) == (2, 5)
 
 
-def test_brackets_and_blocks_may_stand_in_each_other_only_so_deep_and_that_much_always_works() -> None:
+def test_brackets_and_blocks_may_be_nested_up_to_a_limit_which_always_works() -> None:
     deep = "/if/ true:\n" * 30 + "len([" * 12 + ")])"[1:] * 12 + " -> x\n" + "/end/\n" * 30
     deep = deep.replace("len([" * 12, "[" * 24).replace("])" * 12, "]" * 24)
     assert parse_program(deep).statements
@@ -413,7 +413,7 @@ def test_brackets_and_blocks_may_stand_in_each_other_only_so_deep_and_that_much_
     assert "at most" in problem_of("1" + " + 1" * 1000 + " -> x").message
 
 
-def test_a_long_sum_is_no_deep_one() -> None:
+def test_a_long_sum_does_not_count_as_deep() -> None:
     assert value_of("1" + " + 1" * 400) == 401
 
 
@@ -436,7 +436,7 @@ def test_forks_see_what_was_set_before_and_nothing_of_each_other() -> None:
     assert dict(scope) == {"a": 2, "list": [0, 1, 2]}
 
 
-def test_the_flag_is_on_until_somebody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flag_is_on_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = flags.ENABLE_PARALLEL_TOOL_CALLS
     for prefix in flags.PREFIXES:
         monkeypatch.delenv(f"{prefix}ENABLE_PARALLEL_TOOL_CALLS", raising=False)
@@ -456,7 +456,7 @@ def test_the_flag_is_on_until_somebody_says_otherwise(monkeypatch: pytest.Monkey
         flags.is_enabled(flag)
 
 
-def test_a_flag_that_is_not_there_is_said_to_be_none() -> None:
+def test_an_unknown_flag_is_refused() -> None:
     with pytest.raises(UserError, match="there is no flag `turbo`; the flags are: enable_parallel_tool_calls"):
         flags.enable("turbo")
 
@@ -475,7 +475,7 @@ def test_a_program_that_cannot_be_read_is_named(tmp_path: Path, path: str, words
         read_source(tmp_path / path)
 
 
-def test_the_checker_says_all_that_is_wrong_in_its_order_and_each_thing_once() -> None:
+def test_the_checker_reports_every_problem_once_in_order() -> None:
     program = parse_program("@a(x=$u) -> p\n/prompt/(nope=1) $v $v $v -> q\n$w + $w -> r\n")
     found = check_program(program, Toolbox())
     assert [(problem.kind, problem.place.line, problem.place.column) for problem in found] == [
@@ -488,6 +488,6 @@ def test_the_checker_says_all_that_is_wrong_in_its_order_and_each_thing_once() -
     assert found[0].to_json()["text"] == "@a(x=$u) -> p"
 
 
-def test_without_tools_the_checker_says_nothing_of_tools() -> None:
+def test_without_tools_the_checker_does_not_check_tools() -> None:
     program = parse_program('@anything(x=1) -> y\n/explore/(tools=[nope], output="obj/Any") Go. -> z')
     assert check_program(program) == []

@@ -112,7 +112,7 @@ def _choice(request: Request) -> str:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_good_program_comes_to_its_outcome(name: str) -> None:
+def test_a_good_program_has_the_expected_outcome(name: str) -> None:
     played = Played(name)
     assert played.error is None, played.error
     played.agrees()
@@ -145,6 +145,6 @@ def test_a_bad_program_has_one_clear_error(name: str) -> None:
         )  # a mistake that can be seen costs nothing
 
 
-def test_the_corpus_is_no_smaller_than_it_was_meant_to_be() -> None:
+def test_the_corpus_is_not_smaller_than_intended() -> None:
     assert len(GOOD) >= 55
     assert len(BAD) >= 55

@@ -121,7 +121,7 @@ LOOP = """\
 """
 
 
-def test_every_event_carries_its_block_and_each_time_through_a_loop_is_a_block_of_its_own() -> None:
+def test_every_event_carries_its_block_and_each_iteration_of_a_loop_is_a_separate_block() -> None:
     events, _ = play_aloud(LOOP, [Say("Hm."), Call("draw")], "An ace.", tools=[web_search, draw])
     blocks = [event.block for event in only(BlockStarted, events)]
     assert [(block.number, block.kind, block.name, block.line, block.called) for block in blocks] == [
@@ -139,7 +139,7 @@ def test_every_event_carries_its_block_and_each_time_through_a_loop_is_a_block_o
     assert [event.block.number for event in inside if isinstance(event.event, CallStarted)] == [1, 2, 3]
 
 
-def test_events_between_the_start_and_the_end_of_a_block_can_be_written_as_json() -> None:
+def test_events_of_a_block_can_be_written_as_json() -> None:
     events, _ = play_aloud(LOOP, [Call("draw")], "An ace.", tools=[web_search, draw])
     written = [json.loads(json.dumps(program_event_to_json(event))) for event in events]
     assert [line["type"] for line in written[:5]] == ["BlockStarted", "InBlock", "InBlock", "InBlock", "BlockFinished"]
@@ -176,7 +176,7 @@ def test_children_that_ask_the_model_are_in_flight_at_the_same_time() -> None:
     ]
 
 
-def test_a_child_that_fails_leaves_the_others_and_all_that_was_set_is_in_the_error() -> None:
+def test_if_a_child_fails_the_others_finish_and_all_variables_are_in_the_error() -> None:
     @tool
     async def slow() -> str:
         """Take a second."""
@@ -192,12 +192,12 @@ def test_a_child_that_fails_leaves_the_others_and_all_that_was_set_is_in_the_err
     assert [event.error for event in only(BlockFinished, events)] == ["", ""]
 
 
-def test_of_two_children_that_fail_the_first_in_the_program_is_told() -> None:
+def test_if_two_children_fail_the_first_in_the_program_is_reported() -> None:
     error = failure("/parallel/\n1 / 0 -> a\n$x.y -> b\n/end/", variables={"x": 1})
     assert error.place.line == 2
 
 
-def test_a_tool_that_changes_its_argument_changes_no_variable() -> None:
+def test_a_tool_that_changes_its_argument_does_not_change_a_variable() -> None:
     @tool
     def grow(value: Any) -> Any:
         """Put one more into a list."""
@@ -212,7 +212,7 @@ def test_a_tool_that_changes_its_argument_changes_no_variable() -> None:
     assert given["l"] == variables["l"] == ["first"]
 
 
-def test_what_is_changed_inside_a_called_program_stays_there(tmp_path: Path) -> None:
+def test_changes_inside_a_called_program_stay_there(tmp_path: Path) -> None:
     (tmp_path / "main.dph").write_text('"mine" -> x\n@inner(x="given") -> back\n')
     (tmp_path / "inner.dph").write_text('$x + "!" -> x\n$x + "!" -> y\n')
 
@@ -222,7 +222,7 @@ def test_what_is_changed_inside_a_called_program_stays_there(tmp_path: Path) -> 
     assert run_virtual(run).variables == {"x": "mine", "back": "given!!"}
 
 
-def test_blocks_of_a_called_program_say_in_which_file_they_stand(tmp_path: Path) -> None:
+def test_blocks_of_a_called_program_name_their_file(tmp_path: Path) -> None:
     (tmp_path / "main.dph").write_text("@inner() -> back\n")
     (tmp_path / "inner.dph").write_text("\n/prompt/ Hi. -> a\n")
     events, _ = play_aloud(str(tmp_path / "main.dph"), "Ho.")
@@ -234,7 +234,7 @@ def test_blocks_of_a_called_program_say_in_which_file_they_stand(tmp_path: Path)
     assert [event.block.number for event in only(BlockFinished, events)] == [2, 1]
 
 
-def test_a_failing_tool_stops_the_program_with_its_place_and_what_was_set() -> None:
+def test_a_failing_tool_stops_the_program_with_its_position_and_the_variables() -> None:
     @tool
     def fetch(url: str) -> str:
         """Fetch a page."""
@@ -270,7 +270,7 @@ def test_a_model_that_fails_stops_the_program_and_the_error_keeps_its_cause() ->
     assert isinstance(broken.__cause__, ChainBroken)
 
 
-def test_a_program_with_a_mistake_asks_and_calls_nothing() -> None:
+def test_a_program_with_a_mistake_sends_no_request_and_calls_nothing() -> None:
     model, called = ScriptedModel("never"), list[str]()
 
     @tool
@@ -286,7 +286,7 @@ def test_a_program_with_a_mistake_asks_and_calls_nothing() -> None:
     assert (model.requests, called) == ([], [])
 
 
-def test_whoever_stops_reading_ends_the_program() -> None:
+def test_if_you_stop_reading_the_program_ends() -> None:
     """The tool that runs is cancelled, and what stands behind it never begins."""
     ended: list[str] = []
 
@@ -357,7 +357,7 @@ SEND = '@send(to="Ada") -> a'
     ("approval", "value"),
     [(Allow(), "sent to Ada"), (Edit({"to": "Bob"}), "sent to Bob")],
 )
-def test_whoever_approves_is_asked_for_the_programs_own_calls(approval: Approval, value: str) -> None:
+def test_the_approver_is_asked_for_the_programs_own_calls(approval: Approval, value: str) -> None:
     asked: list[ToolCall] = []
 
     def answer(call: ToolCall) -> Approval:
@@ -404,7 +404,7 @@ def test_a_judges_choice_is_approved_once() -> None:
     assert (result.variables["a"], asked) == ("sent to Ada", ["send"])
 
 
-def test_an_explore_asks_for_approvals_and_goes_on_with_a_denial() -> None:
+def test_an_explore_asks_for_approvals_and_continues_with_a_denial() -> None:
     result = play(
         "/explore/ Send it. -> r",
         [Call("send", to="Ada"), Call("draw")],
@@ -415,7 +415,7 @@ def test_an_explore_asks_for_approvals_and_goes_on_with_a_denial() -> None:
     assert [call["error"] for call in result.variables["r"]["calls"]] == [True, False]
 
 
-def test_a_tool_of_a_client_cannot_be_called_by_a_program() -> None:
+def test_a_client_tool_cannot_be_called_by_a_program() -> None:
     ask = client_tool("ask_user", "Ask.", {"type": "object", "properties": {}})
     assert "runs in a client" in failure("@ask_user() -> a", tools=[ask]).message
     assert "a program cannot wait" in failure("/explore/ Go. -> a", Call("ask_user"), tools=[ask]).message
@@ -444,7 +444,7 @@ def test_tools_get_the_deps_of_the_program_wherever_they_are_called() -> None:
     assert progress == [1, 2, 3]
 
 
-def test_a_recorded_program_has_a_recording_for_each_block_that_asked(tmp_path: Path) -> None:
+def test_a_recorded_program_has_a_recording_for_each_block_that_asked_a_model(tmp_path: Path) -> None:
     play(
         '"x" -> a\n/prompt/ Hi. -> b\n/explore/ Draw. -> c', "Ho.", Call("draw"), "Ace.", tools=[draw], record=tmp_path
     )
@@ -464,7 +464,7 @@ def test_tools_of_an_mcp_server_are_called_and_explored() -> None:
     assert variables["b"]["calls"][0]["result"] == variables["a"]  # one process for the whole program
 
 
-def test_blocks_with_history_hear_each_other_and_the_others_do_not() -> None:
+def test_blocks_with_history_know_each_other_and_the_others_do_not() -> None:
     model = ScriptedModel("One.", "Alone.", Call("draw"), "Two.", "Given.")
     program = """\
 /prompt/(history=true) First. -> a
@@ -500,7 +500,7 @@ def test_a_block_may_name_its_model() -> None:
     assert (late.place.line, late.variables) == (2, {"which": "huge"})
 
 
-def test_a_type_may_be_given_or_stand_beside_the_tools() -> None:
+def test_a_type_may_be_given_or_defined_next_to_the_tools() -> None:
     given = play('/prompt/(output="obj/Ages") Ages? -> a', '{"Ada": 36}', types={"Ages": dict[str, int]})
     assert given.variables["a"] == {"Ada": 36}
     beside = play('/prompt/(output="obj/Desk") A desk. -> d', '{"name": "oak"}', tools=[web_search])
@@ -510,7 +510,7 @@ def test_a_type_may_be_given_or_stand_beside_the_tools() -> None:
 FIVE = [Call("draw", again=number) for number in range(5)]
 
 
-def test_the_flag_off_takes_the_first_call_of_a_message_only() -> None:
+def test_with_the_flag_off_only_the_first_call_of_a_message_is_used() -> None:
     flags.disable(flags.ENABLE_PARALLEL_TOOL_CALLS)
     events, _ = play_aloud("/explore/ Draw. -> r", FIVE, "Done.", tools=[draw])
     started = [event.event.arguments for event in only(InBlock, events) if isinstance(event.event, CallStarted)]
@@ -519,14 +519,14 @@ def test_the_flag_off_takes_the_first_call_of_a_message_only() -> None:
     assert ignored == [["draw"] * 4]
 
 
-def test_what_a_block_says_of_several_calls_counts_before_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_of_a_block_overrides_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOLPHIN_ENABLE_PARALLEL_TOOL_CALLS", "false")
     for argument, count in (("", 1), ("(multi_tool_calls=true)", 5), ("(multi_tool_calls=false)", 1)):
         result = play(f"/explore/{argument} Draw. -> r", FIVE, "Done.", tools=[draw])
         assert len([call for call in result.variables["r"]["calls"] if not call["error"]]) == count
 
 
-def test_detected_calls_are_told_in_one_debug_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_detected_calls_are_logged_in_one_debug_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="unbroken.dph"):
         answers = [[Call("draw"), Call("web_search", query="x")], [Call("draw", again=1)], "Done."]
         play("/explore/ Go. -> result\n/judge/ Go. -> j", *answers, Call("draw"), tools=[draw, web_search])
@@ -540,7 +540,7 @@ TALK = 'Let me see: a =># b.\n  =>#web_search: {"query": "x } y \\" {"}\nfound n
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 5, 8, 13, 40, len(TALK)])
-def test_a_call_in_words_is_found_however_the_text_is_cut(chunks: int) -> None:
+def test_a_text_call_is_found_however_the_text_is_split(chunks: int) -> None:
     model = ScriptedModel([Say(TALK, chunks=chunks)], [Say("Well: =># is a mark.\n=>", chunks=chunks)])
 
     async def run() -> ProgramResult:
@@ -566,7 +566,7 @@ def test_a_call_in_words_is_found_however_the_text_is_cut(chunks: int) -> None:
         "=>#web_search: {}",
     ],
 )
-def test_a_call_in_words_that_cannot_run_never_runs_and_the_model_is_told(written: str) -> None:
+def test_a_text_call_that_cannot_run_never_runs_and_the_model_gets_an_error(written: str) -> None:
     model = ScriptedModel(f"I try.\n{written}", "I give up.")
 
     async def run() -> ProgramResult:
@@ -582,7 +582,7 @@ def test_a_call_in_words_that_cannot_run_never_runs_and_the_model_is_told(writte
     assert call["result"] in last
 
 
-def test_a_program_runs_over_http_as_it_does_on_a_script() -> None:
+def test_a_program_runs_over_http_as_with_a_script() -> None:
     answers = ('["a", "b"]', [Say("Drawing."), Call("draw"), Call("draw", again=1)], "Two aces.")
     program = '/prompt/(output="list_str") Terms. -> t\n/explore/ Draw for $t. -> r'
     with serve(*answers, api_key="secret") as server:
@@ -599,7 +599,7 @@ def test_a_program_runs_over_http_as_it_does_on_a_script() -> None:
     assert result.usage.total_tokens > 0
 
 
-def test_programs_that_cannot_await_run_too() -> None:
+def test_programs_can_run_synchronously() -> None:
     result = run_program_sync("/prompt/ Hi. -> a\n$a.answer -> b", ScriptedModel("Ho."))
     assert (result.value, result.requests) == ("Ho.", 1)
     with pytest.raises(ProgramFailed):

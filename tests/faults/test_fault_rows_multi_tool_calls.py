@@ -23,7 +23,7 @@ STREAMED = [pytest.param(True, id="streamed"), pytest.param(False, id="whole")]
 
 @pytest.mark.parametrize("stream", STREAMED)
 @pytest.mark.parametrize("wire", WIRES)
-def test_several_calls_of_one_response_all_run(wire: str, stream: bool) -> None:
+def test_several_calls_in_one_response_all_run(wire: str, stream: bool) -> None:
     """Row 1, over real HTTP."""
 
     async def main() -> None:
@@ -150,7 +150,7 @@ def test_calls_without_ids_get_ids_that_are_unique_in_the_run(wire: str) -> None
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_ids_that_start_again_each_turn_are_made_unique(wire: str) -> None:
+def test_ids_that_restart_each_turn_are_made_unique(wire: str) -> None:
     """Row 6: ids that restart each turn."""
     desk = Desk()
     answers: list[Line] = [[Call("a", n=n, id="call_0"), Call("b", n=n, id="call_1")] for n in range(3)]
@@ -164,7 +164,7 @@ def test_ids_that_start_again_each_turn_are_made_unique(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_one_id_for_several_calls_is_made_several(wire: str) -> None:
+def test_one_id_for_several_calls_is_replaced_by_several(wire: str) -> None:
     """Row 6: one id for several calls."""
     desk = Desk()
     model = ScriptedModel([Call("a", n=1, id="x"), Call("b", n=2, id="x"), Call("a", n=3, id="x")], "Done.", wire=wire)
@@ -207,7 +207,7 @@ TWICE = json.dumps(json.dumps({"n": 1}))
         on("gemini", gemini_call(args={}), "an empty object"),
     ],
 )
-def test_no_arguments_are_an_empty_object(wire: str, body: bytes, size: int) -> None:
+def test_missing_arguments_mean_an_empty_object(wire: str, body: bytes, size: int) -> None:
     """Row 7: `null`, nothing, an empty text."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", size=size)
@@ -229,7 +229,7 @@ def test_no_arguments_are_an_empty_object(wire: str, body: bytes, size: int) -> 
         on("gemini", gemini_call(args='{"n": 1}'), "text in place of an object"),
     ],
 )
-def test_arguments_in_another_shape_are_read(wire: str, body: bytes, size: int) -> None:
+def test_arguments_in_another_form_are_read(wire: str, body: bytes, size: int) -> None:
     """Row 7: as an object, as a text in a text."""
     desk = Desk()
     run_bytes(wire, body, desk, "a", size=size)
@@ -275,7 +275,7 @@ PROVIDER_RUN = [
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("wire", "body"), PROVIDER_RUN)
-def test_what_the_provider_ran_itself_is_not_run_again(wire: str, body: bytes, size: int) -> None:
+def test_a_tool_that_the_provider_ran_is_not_run_again(wire: str, body: bytes, size: int) -> None:
     """Row 17: though a tool of ours has its name."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", "web_search", "search", size=size)
@@ -305,7 +305,7 @@ def test_an_emoji_in_two_halves_is_joined(wire: str, body: bytes, size: int) -> 
 
 @pytest.mark.parametrize("stream", STREAMED)
 @pytest.mark.parametrize("wire", WIRES)
-def test_half_a_character_in_a_result_does_not_kill_the_request(wire: str, stream: bool) -> None:
+def test_half_a_surrogate_pair_in_a_result_does_not_break_the_request(wire: str, stream: bool) -> None:
     """Row 36: over real HTTP, in a result and in the text of the user."""
 
     async def main() -> None:

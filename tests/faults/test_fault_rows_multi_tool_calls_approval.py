@@ -78,7 +78,7 @@ def test_an_allowed_call_runs(wire: str, schedule: Schedule) -> None:
 
 @under_every_schedule
 @on_every_wire
-def test_a_denied_call_is_told_and_the_others_run(wire: str, schedule: Schedule) -> None:
+def test_a_denied_call_is_reported_to_the_model_and_the_others_run(wire: str, schedule: Schedule) -> None:
     desk = Desk()
     model = ScriptedModel(LOOK_AND_SEND, "Done.", wire=wire)
     result = play(Agent(model, office(desk), on_approval=lambda call: Deny("not today"), schedule=schedule))
@@ -88,14 +88,14 @@ def test_a_denied_call_is_told_and_the_others_run(wire: str, schedule: Schedule)
     accepted(model, result)
 
 
-def test_where_nobody_can_be_asked_it_is_denied_and_told() -> None:
+def test_without_an_approver_a_call_is_denied_and_reported() -> None:
     desk = Desk()
     result = play(Agent(ScriptedModel(LOOK_AND_SEND, "Done."), office(desk)))
     assert desk.names == ["look", "look"]
     assert "needs an approval" in texts(result)[1]
 
 
-def test_a_handler_that_fails_does_not_allow() -> None:
+def test_a_failing_approver_does_not_allow() -> None:
     desk = Desk()
 
     def on_approval(call: ToolCall) -> Approval:
@@ -108,7 +108,7 @@ def test_a_handler_that_fails_does_not_allow() -> None:
 
 @under_every_schedule
 @on_every_wire
-def test_an_edited_call_runs_with_other_arguments_and_the_model_is_told(wire: str, schedule: Schedule) -> None:
+def test_an_edited_call_runs_with_the_new_arguments_and_the_model_is_told(wire: str, schedule: Schedule) -> None:
     desk = Desk()
     model = ScriptedModel(LOOK_AND_SEND, "Done.", wire=wire)
     result = play(Agent(model, office(desk), on_approval=lambda call: Edit({"to": "Bob"}), schedule=schedule))
@@ -161,7 +161,7 @@ DECISIONS: list[Any] = [
 @pytest.mark.parametrize(("decision", "told"), DECISIONS)
 @under_every_schedule
 @on_every_wire
-def test_a_run_that_waits_goes_on_with_the_answer(
+def test_a_waiting_run_continues_with_the_answer(
     wire: str, schedule: Schedule, decision: Any, told: str, saved: bool
 ) -> None:
     """Every call runs once, over both parts, and the results stand in call order."""
@@ -184,7 +184,7 @@ def test_a_run_that_waits_goes_on_with_the_answer(
 @pytest.mark.parametrize("saved", [False, True], ids=["from the result", "from JSON"])
 @pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])
 @on_every_wire
-def test_a_call_that_did_not_have_to_wait_is_not_run_again(wire: str, schedule: Schedule, saved: bool) -> None:
+def test_a_call_that_did_not_have_to_wait_does_not_run_again(wire: str, schedule: Schedule, saved: bool) -> None:
     """The third has another key, so it ends before the second is allowed; the results stand in call order anyway."""
     desk = Desk()
     save = desk.tool("save", saved_to, key=itemgetter("path"), approve=is_a)
@@ -199,7 +199,7 @@ def test_a_call_that_did_not_have_to_wait_is_not_run_again(wire: str, schedule: 
     accepted(model, ended)
 
 
-def test_who_waits_may_wait_again_and_wrong_ids_are_refused() -> None:
+def test_a_run_may_wait_again_and_wrong_ids_are_refused() -> None:
     desk = Desk()
     _, agent, result = waiting("openai-chat", Schedule.EAGER, desk)
     again = run_virtual(agent.resume(result, {"2": Wait()}))
@@ -210,7 +210,7 @@ def test_who_waits_may_wait_again_and_wrong_ids_are_refused() -> None:
     assert desk.names.count("send") == 1
 
 
-def test_a_conversation_waits_saves_and_goes_on(tmp_path: Any) -> None:
+def test_a_waiting_conversation_can_be_saved_and_continued(tmp_path: Any) -> None:
     desk = Desk()
     model = ScriptedModel(LOOK_AND_SEND, "Done.", "You are welcome.")
     agent = Agent(model, office(desk), on_approval=lambda call: Wait())
@@ -231,7 +231,7 @@ def test_a_conversation_waits_saves_and_goes_on(tmp_path: Any) -> None:
     accepted(model)
 
 
-def test_who_speaks_instead_of_answering_leaves_no_call_open() -> None:
+def test_a_new_prompt_instead_of_an_answer_leaves_no_call_open() -> None:
     desk = Desk()
     model = ScriptedModel(LOOK_AND_SEND, "As you like.")
     chat = Conversation(Agent(model, office(desk), on_approval=lambda call: Wait()))
@@ -249,7 +249,7 @@ def test_who_speaks_instead_of_answering_leaves_no_call_open() -> None:
 @pytest.mark.parametrize("saved", [False, True], ids=["from the result", "from JSON"])
 @under_every_schedule
 @on_every_wire
-def test_a_call_that_runs_at_the_client_waits_for_its_result(wire: str, schedule: Schedule, saved: bool) -> None:
+def test_a_call_that_runs_in_the_client_waits_for_its_result(wire: str, schedule: Schedule, saved: bool) -> None:
     desk = Desk()
     locate = client_tool("locate", "Where the user is.", PLACE)
     tools = [desk.tool("look", "seen", effect="read"), locate]
@@ -272,9 +272,7 @@ def test_a_call_that_runs_at_the_client_waits_for_its_result(wire: str, schedule
 
 @pytest.mark.parametrize("decisions", [[Allow(), Wait()], [Wait(), Wait()], [Allow(), Allow()]], ids=repr)
 @under_every_schedule
-def test_identical_calls_have_keys_of_their_own_also_after_a_break(
-    schedule: Schedule, decisions: list[Approval]
-) -> None:
+def test_identical_calls_have_separate_keys_even_after_a_break(schedule: Schedule, decisions: list[Approval]) -> None:
     """A service that is given the idempotency key must not take the second payment for the first."""
     keys: dict[str, str] = {}
 
@@ -321,7 +319,7 @@ def test_a_run_resumes_exactly_from_what_was_saved(wire: str, as_text: bool) -> 
 
 
 @under_every_schedule
-def test_whoever_is_waited_for_hears_of_all_that_waits_at_once(schedule: Schedule) -> None:
+def test_all_waiting_calls_are_reported_at_once(schedule: Schedule) -> None:
     """Two approvals and a call at the client, each behind the other: one trip, not three. A part may be answered."""
     desk = Desk()
     tools = [desk.tool("delete", approve=True), client_tool("locate", "Where?", {"type": "object"})]

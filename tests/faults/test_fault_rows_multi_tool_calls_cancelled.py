@@ -63,7 +63,7 @@ def a_long_turn(wire: str) -> ScriptedModel:
 @pytest.mark.parametrize(("at", "ran"), CANCELLED_AT)
 @under_every_schedule
 @on_every_wire
-def test_a_cancelled_turn_leaves_a_conversation_that_goes_on(
+def test_a_cancelled_turn_leaves_a_conversation_that_can_be_continued(
     wire: str, schedule: Schedule, at: float, ran: list[str]
 ) -> None:
     """Row 27: every call has its answer at whatever moment it was cancelled."""
@@ -101,7 +101,7 @@ def test_a_cancelled_turn_leaves_a_conversation_that_goes_on(
 
 @under_every_schedule
 @on_every_wire
-def test_who_stops_reading_a_stream_ends_the_run_and_every_call_is_answered(wire: str, schedule: Schedule) -> None:
+def test_if_you_stop_reading_a_stream_the_run_ends_with_every_call_answered(wire: str, schedule: Schedule) -> None:
     """Row 27: the client is gone while tools run."""
     desk = Desk()
     model = ScriptedModel([Call("quick"), Call("slow"), Call("slow", n=2)], wire=wire)
@@ -141,7 +141,7 @@ def test_a_finished_result_is_kept_when_its_siblings_are_cancelled() -> None:
 
 
 @on_every_wire
-def test_a_turn_that_is_cancelled_over_http_leaves_a_conversation_that_goes_on(wire: str) -> None:
+def test_a_turn_that_is_cancelled_over_http_leaves_a_conversation_that_can_be_continued(wire: str) -> None:
     """Row 27: a real connection is dropped in the middle of a response, with one read running."""
 
     async def main() -> None:
@@ -204,7 +204,7 @@ def test_a_cancelled_turn_does_not_wait_for_the_thread_of_a_synchronous_tool() -
 
 @under_every_schedule
 @on_every_wire
-def test_results_stand_in_call_order_whatever_ends_first(wire: str, schedule: Schedule) -> None:
+def test_results_are_in_call_order_whatever_ends_first(wire: str, schedule: Schedule) -> None:
     """Row 28: the first call ends last."""
     desk = Desk()
     tools = [desk.tool(f"t{n}", f"r{n}", seconds=(5 - n) / 10, effect="read") for n in range(5)]

@@ -49,7 +49,7 @@ def file_tools(files: dict[str, str], keyed: bool) -> list[Tool]:
 
 @under_every_schedule
 @on_every_wire
-def test_what_was_written_is_read_where_both_have_the_same_key(wire: str, schedule: Schedule) -> None:
+def test_a_read_sees_the_write_before_it_if_both_have_the_same_key(wire: str, schedule: Schedule) -> None:
     model = ScriptedModel(
         [Call("write_file", path="a", text="new"), Call("read_file", path="a", after=0.5)], "Done.", wire=wire
     )
@@ -59,7 +59,7 @@ def test_what_was_written_is_read_where_both_have_the_same_key(wire: str, schedu
 
 
 @under_every_schedule
-def test_a_read_before_a_write_of_the_same_key_sees_the_old(schedule: Schedule) -> None:
+def test_a_read_before_a_write_of_the_same_key_sees_the_old_value(schedule: Schedule) -> None:
     calls = [Call("read_file", path="a"), Call("write_file", path="a", text="new"), Call("read_file", path="a")]
     result = play(Agent(ScriptedModel(calls, "Done."), file_tools({"a": "old"}, keyed=True), schedule=schedule))
     assert [text for _, text in results_in(result.messages)] == ["old", "written", "new"]
@@ -79,7 +79,7 @@ def test_without_keys_a_read_does_not_start_before_the_write_before_it(wire: str
 
 
 @under_every_schedule
-def test_a_read_waits_with_the_write_before_it_for_an_approval(schedule: Schedule) -> None:
+def test_a_read_waits_with_the_write_before_it_for_approval(schedule: Schedule) -> None:
     """Without keys: the write cannot start yet, so neither can what was called after it."""
     desk = Desk()
 
@@ -103,7 +103,7 @@ def test_a_read_without_a_key_does_not_overtake_a_write_that_has_one() -> None:
 
 
 @pytest.mark.parametrize("schedule", [Schedule.PARALLEL, Schedule.EAGER])
-def test_different_keys_run_together_and_equal_ones_in_call_order(schedule: Schedule) -> None:
+def test_different_keys_run_in_parallel_and_equal_ones_in_call_order(schedule: Schedule) -> None:
     desk = Desk()
     save = desk.tool("save", seconds=1.0, key=itemgetter("to"))
     calls = [Call("save", to=to, n=n) for n, to in enumerate("abab")]
@@ -133,7 +133,7 @@ def test_an_exclusive_call_is_a_barrier(schedule: Schedule, promise: dict[str, A
     ]
 
 
-def test_reads_start_while_the_response_is_written_and_writes_wait_for_its_end() -> None:
+def test_reads_start_while_the_response_is_being_written_and_writes_wait_for_its_end() -> None:
     desk = Desk()
     tools = [desk.tool("look", seconds=1.0, effect="read"), desk.tool("send", seconds=1.0)]
     calls = [Call("look", n=1), Call("look", n=2, after=1.0), Call("send", after=1.0), Call("look", n=3, after=1.0)]
@@ -189,7 +189,7 @@ KEPT: list[Any] = [
 
 @under_every_schedule
 @pytest.mark.parametrize(("wire", "answer"), KEPT)
-def test_an_ignored_call_is_not_in_what_the_wire_gives_back(wire: str, answer: Any, schedule: Schedule) -> None:
+def test_an_ignored_call_is_not_in_the_native_message(wire: str, answer: Any, schedule: Schedule) -> None:
     """Only the first call enters the history, also where the wire keeps its own message verbatim."""
     desk = Desk()
     model = ScriptedModel(answer, "Done.", wire=wire)

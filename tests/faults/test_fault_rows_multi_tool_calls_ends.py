@@ -25,7 +25,9 @@ def gemini_call(**fields: Any) -> bytes:
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("raw", ["", '{"path": "/et', '{"path": "/", "deep": {"x": [1, 2'])
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "gemini"])
-def test_a_call_that_the_token_limit_cut_is_told_and_never_runs(wire: str, raw: str, schedule: Schedule) -> None:
+def test_a_call_that_the_token_limit_cut_off_is_reported_and_never_runs(
+    wire: str, raw: str, schedule: Schedule
+) -> None:
     """Row 8, what needs no restart: it goes back to the model as `{}` and its text only in the result."""
     desk = Desk()
     model = ScriptedModel([Call("look", id="1"), Cut("delete", raw, id="2")], "Done.", wire=wire)
@@ -39,7 +41,7 @@ def test_a_call_that_the_token_limit_cut_is_told_and_never_runs(wire: str, raw: 
     accepted(model, result)
 
 
-def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_says_so() -> None:
+def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_explains_it() -> None:
     """Row 8 on gemini, whose wire has no half calls: the provider itself says that there was one."""
     desk = Desk()
     model = ScriptedModel(Call("look"), Cut("delete", '{"path": "/et'), wire="gemini")
@@ -53,7 +55,9 @@ def test_a_call_that_gemini_could_not_write_never_runs_and_the_error_says_so() -
 
 @pytest.mark.parametrize("schedule", Schedule)
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_call_that_a_lost_connection_cut_never_runs_and_the_error_says_so(wire: str, schedule: Schedule) -> None:
+def test_a_call_that_a_lost_connection_cut_off_never_runs_and_the_error_explains_it(
+    wire: str, schedule: Schedule
+) -> None:
     """Row 8, what needs no restart: one typed error, with a history that can be gone on with."""
     desk = Desk()
     model = ScriptedModel([Say("Let me see."), Cut("delete", '{"path": "/et'), Break()], wire=wire)
@@ -65,7 +69,7 @@ def test_a_call_that_a_lost_connection_cut_never_runs_and_the_error_says_so(wire
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_read_that_runs_when_the_stream_breaks_is_told_as_ended(wire: str) -> None:
+def test_a_read_that_is_running_when_the_stream_breaks_is_reported_as_ended(wire: str) -> None:
     """Row 8: who listens hears the end of whatever started, before the run is over."""
     desk = Desk()
     events: list[Event] = []
@@ -91,7 +95,7 @@ def test_a_read_that_runs_when_the_stream_breaks_is_told_as_ended(wire: str) -> 
         on("gemini", gemini_call(args={"n": 12})),
     ],
 )
-def test_a_number_may_still_grow(wire: str, body: bytes, size: int) -> None:
+def test_a_number_may_still_continue(wire: str, body: bytes, size: int) -> None:
     """Row 9: what can be read is not yet complete."""
     desk = Desk()
     run_bytes(wire, body, desk, "a", size=size)
@@ -108,7 +112,7 @@ SPOILED = [
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("wire", "body"), SPOILED)
-def test_text_after_the_closed_object_spoils_a_write_before_it_ran(wire: str, body: bytes, size: int) -> None:
+def test_text_after_the_closed_object_stops_a_write_before_it_ran(wire: str, body: bytes, size: int) -> None:
     """Row 9: closed, and then more came."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", size=size)
@@ -116,7 +120,7 @@ def test_text_after_the_closed_object_spoils_a_write_before_it_ran(wire: str, bo
     assert [call.error for call in result.calls] == [True]
 
 
-def test_a_read_that_started_and_is_spoiled_is_cancelled_and_answered_with_an_error() -> None:
+def test_a_read_that_started_and_becomes_invalid_is_cancelled_and_gets_an_error() -> None:
     """Row 9, where the wire has no end of its own and the read was under way already."""
     desk = Desk()
     first, rest = chat(piece(0, "1", "a", AFTER[0]), done=False, finish=None), chat(piece(0, arguments=AFTER[1]))
@@ -155,7 +159,7 @@ def test_a_read_that_started_and_is_spoiled_is_cancelled_and_answered_with_an_er
         on("openai-responses", wire_bytes.responses(*function_call(0, "1", "a", A), output=[]), "no output at the end"),
     ],
 )
-def test_a_whole_call_runs_whatever_the_finish_reason_says(wire: str, body: bytes, size: int) -> None:
+def test_a_complete_call_runs_whatever_the_finish_reason_is(wire: str, body: bytes, size: int) -> None:
     """Row 10: the reason is one witness among three."""
     desk = Desk()
     run_bytes(wire, body, desk, "a", size=size)
@@ -171,7 +175,7 @@ def test_a_whole_call_runs_whatever_the_finish_reason_says(wire: str, body: byte
         on("anthropic-messages", wire_bytes.messages(*tool_use(0, "1", "a", '{"n": '))),
     ],
 )
-def test_a_cut_call_never_runs_whatever_the_finish_reason_says(wire: str, body: bytes, size: int) -> None:
+def test_an_incomplete_call_never_runs_whatever_the_finish_reason_is(wire: str, body: bytes, size: int) -> None:
     """Row 10: `tool_calls` on cut JSON."""
     desk = Desk()
     result = run_bytes(wire, body, desk, "a", size=size)
@@ -180,7 +184,7 @@ def test_a_cut_call_never_runs_whatever_the_finish_reason_says(wire: str, body: 
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_white_space_before_a_call_is_no_answer(wire: str) -> None:
+def test_white_space_before_a_call_is_not_an_answer(wire: str) -> None:
     """Row 14: the call runs, and the white space does not make the next request one that is refused."""
     desk = Desk()
     model = ScriptedModel([Say("\n\n  "), Call("a", n=1)], "Done.", wire=wire)
@@ -192,7 +196,7 @@ def test_white_space_before_a_call_is_no_answer(wire: str) -> None:
 
 @pytest.mark.parametrize("said", [[], [Say("\n")], [Think("Hm.")]], ids=["nothing", "white space", "only reasoning"])
 @pytest.mark.parametrize("wire", WIRES)
-def test_an_empty_answer_is_asked_for_once_more(wire: str, said: list[Any]) -> None:
+def test_an_empty_answer_is_requested_once_more(wire: str, said: list[Any]) -> None:
     """Row 14, what needs no restart. The history does not keep the empty answer, nor the question for another."""
     desk = Desk()
     model = ScriptedModel(Call("a"), said, "Done.", wire=wire)

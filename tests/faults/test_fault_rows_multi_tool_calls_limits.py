@@ -43,7 +43,7 @@ LIMITS = [
 
 @pytest.mark.parametrize(("limits", "stop_reason", "rounds"), LIMITS)
 @on_every_wire
-def test_a_limit_ends_in_a_real_answer(wire: str, limits: Limits, stop_reason: str, rounds: int) -> None:
+def test_a_limit_still_leads_to_a_real_answer(wire: str, limits: Limits, stop_reason: str, rounds: int) -> None:
     """Rows 24 and 25: each round uses 100 tokens, 2 calls and 1 second."""
     desk = Desk()
     say = never_ends(lambda n: [Call("look", at=n), Call("look", at=-n - 1), Uses(60, 40)])
@@ -59,7 +59,7 @@ def test_a_limit_ends_in_a_real_answer(wire: str, limits: Limits, stop_reason: s
 
 
 @on_every_wire
-def test_calls_beyond_the_budget_are_answered_and_the_first_ones_run(wire: str) -> None:
+def test_calls_beyond_the_budget_get_a_result_and_the_first_ones_run(wire: str) -> None:
     """Row 24: three calls are allowed and five are made."""
     desk = Desk()
     model = ScriptedModel([Call("look", at=n) for n in range(5)], "Done.", wire=wire)
@@ -72,9 +72,7 @@ def test_calls_beyond_the_budget_are_answered_and_the_first_ones_run(wire: str) 
 
 @under_every_schedule
 @on_every_wire
-def test_when_the_time_is_up_running_tools_end_and_the_answer_has_time_of_its_own(
-    wire: str, schedule: Schedule
-) -> None:
+def test_when_the_time_is_up_running_tools_end_and_the_answer_has_its_own_time(wire: str, schedule: Schedule) -> None:
     """Row 24: the limit falls into a round; the final answer takes 20 s of its own 60."""
     desk = Desk()
     tools = [desk.tool("quick", "quick", seconds=1.0), desk.tool("slow", seconds=9.0), desk.tool("never", seconds=9.0)]
@@ -88,7 +86,7 @@ def test_when_the_time_is_up_running_tools_end_and_the_answer_has_time_of_its_ow
     accepted(model, result)
 
 
-def test_a_final_answer_that_never_comes_is_given_up() -> None:
+def test_a_final_answer_that_never_arrives_is_abandoned() -> None:
     """Row 24: `final_seconds`, and still a text and a valid history."""
     model = ScriptedModel(Call("look"), [Say("I was about to"), Pause(1e6)])
     result = play(Agent(model, Desk().tools("look"), limits=Limits(rounds=1, final_seconds=5.0)))
@@ -101,7 +99,7 @@ def test_a_final_answer_that_never_comes_is_given_up() -> None:
 
 
 @on_every_wire
-def test_a_response_that_outlasts_the_time_limit_is_the_answer_as_far_as_it_came(wire: str) -> None:
+def test_a_response_that_exceeds_the_time_limit_is_used_as_far_as_it_arrived(wire: str) -> None:
     """Row 24: it may take as long as a final one beyond the limit, and not longer."""
     desk = Desk()
     model = ScriptedModel([Say("Let me see."), Call("look"), Pause(200.0)], wire=wire)
@@ -113,7 +111,7 @@ def test_a_response_that_outlasts_the_time_limit_is_the_answer_as_far_as_it_came
     can_go_on(result.messages)
 
 
-def test_tokens_that_nobody_reports_are_estimated_and_marked() -> None:
+def test_missing_token_counts_are_estimated_and_marked() -> None:
     """Row 24: a provider without usage."""
     say = never_ends(lambda n: [Call("look", text="x" * 400, n=n)])
     result = play(Agent(ScriptedModel(say), Desk().tools("look"), limits=Limits(tokens=500)))
@@ -125,7 +123,7 @@ def test_tokens_that_nobody_reports_are_estimated_and_marked() -> None:
 
 
 @on_every_wire
-def test_a_call_in_the_final_turn_is_refused_and_the_text_asked_for_once_more(wire: str) -> None:
+def test_a_call_in_the_final_turn_is_refused_and_text_is_requested_once_more(wire: str) -> None:
     """Row 26."""
     desk = Desk()
     model = ScriptedModel(Call("look"), Call("look", at=2), "Well then.", wire=wire)
@@ -138,7 +136,7 @@ def test_a_call_in_the_final_turn_is_refused_and_the_text_asked_for_once_more(wi
 
 
 @on_every_wire
-def test_a_model_that_only_calls_in_its_final_turns_still_ends_with_a_text(wire: str) -> None:
+def test_a_model_that_only_calls_in_its_final_turns_still_ends_with_text(wire: str) -> None:
     """Row 26: what it said beside its calls is the answer; if that is nothing, we say why there is none."""
     for said, text in (("Half an answer.", "Half an answer."), ("", "The run ended (round_limit)")):
         desk = Desk()
@@ -150,7 +148,7 @@ def test_a_model_that_only_calls_in_its_final_turns_still_ends_with_a_text(wire:
         accepted(model, result)
 
 
-def test_no_rounds_at_all_is_a_plain_question() -> None:
+def test_zero_rounds_mean_a_plain_question() -> None:
     """Row 26: nothing may be called from the start."""
     desk = Desk()
     model = ScriptedModel("Hello.")

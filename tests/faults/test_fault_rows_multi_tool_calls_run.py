@@ -63,7 +63,7 @@ def test_one_of_many_tools_raises_and_the_others_finish(wire: str, schedule: Sch
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-def test_whatever_a_tool_raises_is_told_to_the_model(error: BaseException, told: str, is_async: bool) -> None:
+def test_whatever_a_tool_raises_is_reported_to_the_model(error: BaseException, told: str, is_async: bool) -> None:
     """Row 20."""
     if is_async:
 
@@ -85,7 +85,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(error: BaseException, told:
     accepted(model, result)
 
 
-def test_a_tool_whose_inner_task_was_cancelled_has_failed_and_the_run_goes_on() -> None:
+def test_if_a_tools_inner_task_was_cancelled_the_tool_failed_and_the_run_continues() -> None:
     """Row 20: a cancellation that is the tool's own is not the run's."""
 
     @tool
@@ -118,7 +118,7 @@ def test_a_tool_that_hangs_ends_at_its_time_out(wire: str, schedule: Schedule) -
     accepted(model, result)
 
 
-def test_synchronous_tools_run_beside_each_other_and_do_not_hold_up_the_loop() -> None:
+def test_synchronous_tools_run_in_parallel_and_do_not_block_the_loop() -> None:
     """Row 21: both are in flight at once, while the loop still turns. Real threads."""
     together = threading.Barrier(3, timeout=5)
 
@@ -144,7 +144,7 @@ def test_synchronous_tools_run_beside_each_other_and_do_not_hold_up_the_loop() -
 
 @under_every_schedule
 @on_every_wire
-def test_an_unknown_tool_is_told_with_the_names_that_there_are(wire: str, schedule: Schedule) -> None:
+def test_an_unknown_tool_is_reported_with_the_known_names(wire: str, schedule: Schedule) -> None:
     """Row 22."""
     desk = Desk()
     model = ScriptedModel([Call("serach", q="x"), Call("search", q="x")], "Done.", wire=wire)
@@ -171,7 +171,7 @@ def forecast(city: str, days: int = 1) -> str:
 
 @under_every_schedule
 @on_every_wire
-def test_arguments_that_do_not_fit_are_told_with_the_first_errors(wire: str, schedule: Schedule) -> None:
+def test_arguments_that_do_not_match_are_reported_with_the_first_errors(wire: str, schedule: Schedule) -> None:
     """Row 22: what is missing, what is of another type, what there is not; a number in a text is taken."""
     calls = [
         Call("forecast", days=2),
@@ -229,7 +229,7 @@ def test_identical_reads_run_once_and_each_has_a_result(wire: str, schedule: Sch
 
 @pytest.mark.parametrize("effect", ["read", "write"])
 @on_every_wire
-def test_the_same_call_for_ever_is_reminded_of_and_then_refused(wire: str, effect: str) -> None:
+def test_a_call_that_is_repeated_for_ever_gets_a_reminder_and_is_then_refused(wire: str, effect: str) -> None:
     """Row 23: a reminder at the 3rd, the 5th is not executed, and the final answer follows."""
     desk = Desk()
     model = ScriptedModel(*[Call("look", at=1)] * 5, "It does not change.", wire=wire)
@@ -244,7 +244,7 @@ def test_the_same_call_for_ever_is_reminded_of_and_then_refused(wire: str, effec
     accepted(model, result)
 
 
-def test_the_same_failing_call_is_reminded_of_too() -> None:
+def test_a_repeated_failing_call_gets_a_reminder_too() -> None:
     """Row 23: the 3rd in a row has a reminder appended to its result, also where that is an error."""
     desk = Desk()
     model = ScriptedModel(*[Call("look")] * 5, "It is down.")
@@ -253,7 +253,7 @@ def test_the_same_failing_call_is_reminded_of_too() -> None:
     assert (len(desk.ran), result.stop_reason) == (4, "loop")
 
 
-def test_a_tool_that_is_meant_to_be_called_again_and_again_is_left_alone() -> None:
+def test_a_tool_that_is_meant_to_be_repeated_gets_no_reminder() -> None:
     """Row 23: `repeat=True`, polling."""
     desk = Desk()
     model = ScriptedModel(*[Call("poll")] * 7, "Ready.")

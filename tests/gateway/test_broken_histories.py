@@ -146,7 +146,7 @@ def raw_body(client: Client, messages: list[Object]) -> Object:
 
 @pytest.mark.parametrize("fault", BROKEN)
 @pytest.mark.parametrize("wire", WIRES)
-def test_row_30_is_repaired_counted_and_named(wire: str, fault: str) -> None:
+def test_fault_30_is_repaired_counted_and_named(wire: str, fault: str) -> None:
     make, name, mended = BROKEN[fault]
 
     async def story() -> None:
@@ -187,7 +187,7 @@ def _given(value: Any, ids: tuple[str, ...], change: Callable[[Object, str], Obj
 
 @pytest.mark.parametrize("how", ["empty", "absent"])
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_row_30_calls_and_results_without_ids_belong_together_in_their_order(
+def test_fault_30_calls_and_results_without_ids_belong_together_in_order(
     client_wire: str, upstream_wire: str, how: str
 ) -> None:
     ids = ("a1", "b2", "c3")
@@ -208,7 +208,7 @@ def test_row_30_calls_and_results_without_ids_belong_together_in_their_order(
     run(story)
 
 
-def test_row_30_text_and_calls_of_the_model_in_two_contents_are_one_to_gemini() -> None:
+def test_fault_30_text_and_calls_of_the_model_in_two_contents_are_one_for_gemini() -> None:
     said = [{"role": "model", "parts": [{"text": "I look."}]}]
     history = asks("gemini", Q.text) + said + calls("gemini", "a1") + results("gemini", "a1")
 
@@ -225,7 +225,7 @@ def test_row_30_text_and_calls_of_the_model_in_two_contents_are_one_to_gemini() 
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_row_30_is_refused_by_a_strict_gateway_that_says_what_is_wrong(wire: str) -> None:
+def test_fault_30_is_refused_by_a_strict_gateway_with_the_reason(wire: str) -> None:
     words = {
         "insert-missing": "a call has no result",
         "drop-orphan": "a result answers no call",
@@ -254,7 +254,7 @@ def test_row_30_is_refused_by_a_strict_gateway_that_says_what_is_wrong(wire: str
 
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_a_strict_gateway_has_nothing_against_calls_that_it_held_itself(client_wire: str, upstream_wire: str) -> None:
+def test_a_strict_gateway_accepts_calls_that_it_held_itself(client_wire: str, upstream_wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "Done.") as upstream:
             alias = upstream_settings(upstream, upstream_wire, serial=True)
@@ -273,7 +273,7 @@ SERIAL = pytest.mark.parametrize("wire", WIRES)
 
 
 @SERIAL
-def test_row_32_a_user_who_speaks_instead_of_returning_the_result_is_answered(wire: str) -> None:
+def test_fault_32_a_user_message_instead_of_a_result_is_answered(wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "As you like.") as upstream:
             async with serving(settings_for(upstream_settings(upstream, "anthropic-messages", serial=True))) as url:
@@ -294,7 +294,7 @@ def test_row_32_a_user_who_speaks_instead_of_returning_the_result_is_answered(wi
 
 @SERIAL
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_row_32_a_retry_gets_the_same_answer(wire: str, stream: bool) -> None:
+def test_fault_32_a_retry_gets_the_same_answer(wire: str, stream: bool) -> None:
     async def story() -> None:
         async with (
             ScriptedServer(THREE_CALLS, "Done.") as upstream,
@@ -316,7 +316,7 @@ def test_row_32_a_retry_gets_the_same_answer(wire: str, stream: bool) -> None:
 
 
 @SERIAL
-def test_row_32_edited_compacted_undone_and_branched_histories_are_taken_as_they_are(wire: str) -> None:
+def test_fault_32_edited_compacted_undone_and_branched_histories_are_accepted(wire: str) -> None:
     async def story() -> None:
         script = [THREE_CALLS, *["Answered."] * 9]
         async with (
@@ -369,7 +369,9 @@ def says_one_call(wire: str, body: Object) -> bool:
 
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_row_33_one_call_at_a_time_is_said_in_the_upstreams_own_words(client_wire: str, upstream_wire: str) -> None:
+def test_fault_33_one_call_at_a_time_is_requested_in_the_upstreams_own_format(
+    client_wire: str, upstream_wire: str
+) -> None:
     """By the client (Gemini's wire has no words for it), by its profile, by the alias. Never where there is no tool: it
     would be refused."""
 
@@ -398,7 +400,7 @@ def test_row_33_one_call_at_a_time_is_said_in_the_upstreams_own_words(client_wir
     run(story)
 
 
-def test_row_33_the_choice_of_a_tool_is_kept_beside_it() -> None:
+def test_fault_33_the_tool_choice_is_kept() -> None:
     async def story() -> None:
         async with (
             ScriptedServer("Fine.", loop_last=True) as upstream,
@@ -430,7 +432,7 @@ def own_ids(wire: str) -> list[str]:
 
 @pytest.mark.parametrize("serial", [False, True], ids=["at-once", "one-by-one"])
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_row_34_a_client_gets_ids_that_its_wire_allows_and_the_model_its_own_back(
+def test_fault_34_a_client_gets_ids_that_its_wire_allows_and_the_model_its_own(
     client_wire: str, upstream_wire: str, serial: bool
 ) -> None:
     ids = own_ids(upstream_wire)
@@ -454,7 +456,7 @@ def test_row_34_a_client_gets_ids_that_its_wire_allows_and_the_model_its_own_bac
 
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_row_34_ids_of_elsewhere_are_fitted_to_the_upstream_in_call_and_result_alike(
+def test_fault_34_foreign_ids_are_adapted_to_the_upstream_in_call_and_result(
     client_wire: str, upstream_wire: str
 ) -> None:
     """A history that began with another provider: its ids are none of this one's."""
@@ -479,7 +481,7 @@ def test_row_34_ids_of_elsewhere_are_fitted_to_the_upstream_in_call_and_result_a
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_row_34_mistral_gets_its_nine_letters(wire: str) -> None:
+def test_fault_34_mistral_gets_ids_of_nine_characters(wire: str) -> None:
     def check(request: Request) -> str:
         ids = [call.id for message in request.messages if isinstance(message, Assistant) for call in message.calls]
         answers = [result.call_id for m in request.messages if isinstance(m, ToolMessage) for result in m.results]
@@ -500,7 +502,7 @@ def test_row_34_mistral_gets_its_nine_letters(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_row_34_mistrals_own_ids_come_back_to_it(wire: str) -> None:
+def test_fault_34_mistrals_own_ids_are_sent_back_to_it(wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer([Call("get_weather", city="Oslo", id="D681PevKs")], "Bien.") as upstream:
             alias = UpstreamSettings("m", "mistral:large", base_url=upstream.base_url(), options={"attempts": 1})

@@ -91,7 +91,7 @@ async def behind(rows: Mapping[str, tuple[ScriptedServer, str, Object]], **setti
 
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_an_answer_that_broke_off_is_told_once_and_whole(client_wire: str, upstream_wire: str) -> None:
+def test_an_answer_that_broke_off_is_sent_once_and_complete(client_wire: str, upstream_wire: str) -> None:
     async def one(gateway: Behind, alias: str, serial: bool, stream: bool) -> None:
         client = gateway.client(alias, client_wire, stream)
         replies = [await client.ask(User.of("Oslo and Lima?"))]
@@ -131,7 +131,7 @@ OTHERWISE: list[str | Step] = [Say("I look it up. "), OSLO]
 
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_other_words_follow_after_a_paragraph_or_are_an_error(client_wire: str, upstream_wire: str) -> None:
+def test_different_text_follows_after_a_paragraph_or_is_an_error(client_wire: str, upstream_wire: str) -> None:
     broken: list[str | Step] = [Say("Let me "), LATER, Break()]
 
     def rows(*more: str) -> dict[str, tuple[ScriptedServer, str, Object]]:
@@ -200,7 +200,7 @@ def told_in_stream(wire: str, reply: Reply) -> str:
 
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_an_answer_that_cannot_be_had_is_an_error_in_the_clients_words(client_wire: str, upstream_wire: str) -> None:
+def test_a_failing_answer_is_an_error_in_the_clients_format(client_wire: str, upstream_wire: str) -> None:
     """After some text it stands in the stream, before any it is a status; half a call is never seen."""
     cut = [Say("Let me look. "), LATER, Cut("get_weather", '{"city": "Os', id=OSLO.id), LATER, Break()]
 
@@ -237,7 +237,7 @@ def test_an_answer_that_cannot_be_had_is_an_error_in_the_clients_words(client_wi
     run(story)
 
 
-def test_a_fallback_of_another_wire_goes_on_in_the_middle_of_a_stream() -> None:
+def test_a_fallback_with_another_wire_continues_in_the_middle_of_a_stream() -> None:
     broken: list[str | Step] = [Say("Let me "), LATER, Break()]
     wires = list(WIRES)
     stories = {
@@ -282,9 +282,7 @@ REFUSALS = {
 
 @STREAMED
 @pytest.mark.parametrize("client_wire", WIRES)
-def test_what_an_upstream_refuses_is_refused_with_its_status_in_the_clients_shape(
-    client_wire: str, stream: bool
-) -> None:
+def test_a_refusal_of_the_upstream_keeps_its_status_in_the_clients_format(client_wire: str, stream: bool) -> None:
     async def one(gateway: Behind, alias: str, status: int) -> None:
         reply = await gateway.client(alias, client_wire, stream).ask(User.of("Hello."))
         inside = assert_error(client_wire, reply, status, "no, says the provider")
@@ -317,7 +315,7 @@ TOO_LONG = {
 
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_a_history_that_is_too_long_is_told_so_that_the_client_compacts_it(
+def test_a_history_that_is_too_long_is_reported_so_that_the_client_compacts_it(
     client_wire: str, upstream_wire: str
 ) -> None:
     said = {
@@ -366,7 +364,7 @@ def test_an_upstream_that_never_answers_is_a_timeout(wire: str, stream: bool) ->
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_stream_that_falls_silent_after_some_text_is_told_once_and_whole(wire: str) -> None:
+def test_a_stream_that_falls_silent_after_some_text_is_sent_once_and_complete(wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer([Say("Let me "), Pause(30)], WHOLE) as upstream:
             alias = upstream_settings(upstream, wire, options={"idle": 0.05})
@@ -387,7 +385,7 @@ LEFT_AS_THEY_CAME = {
 @STREAMED
 @pytest.mark.parametrize("across", [False, True], ids=["same wire", "other wire"])
 @pytest.mark.parametrize("wire", WIRES)
-def test_every_fault_of_an_upstream_is_read_well_by_a_plain_client(wire: str, across: bool, stream: bool) -> None:
+def test_a_plain_client_can_read_every_fault_of_an_upstream(wire: str, across: bool, stream: bool) -> None:
     """One response is broken or bent; the client is as strict as the official ones."""
     client_wire = list(WIRES)[list(WIRES).index(wire) - 1] if across else wire
     faults = [

@@ -88,7 +88,7 @@ ALL_SUNNY = sunny(*CITIES)
 
 
 @every_client
-def test_a_handed_out_call_that_is_asked_for_again_is_the_same_call(wire: str) -> None:
+def test_a_released_call_that_is_requested_again_is_the_same_call(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -107,7 +107,7 @@ def test_a_handed_out_call_that_is_asked_for_again_is_the_same_call(wire: str) -
 
 @streamed_and_whole
 @every_client
-def test_the_first_request_again_gets_the_same_answer_and_the_model_is_asked_once(wire: str, stream: bool) -> None:
+def test_a_repeated_first_request_gets_the_same_answer_and_the_model_is_asked_once(wire: str, stream: bool) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire, stream)
@@ -126,7 +126,7 @@ def test_the_first_request_again_gets_the_same_answer_and_the_model_is_asked_onc
 
 
 @every_client
-def test_the_first_request_again_after_a_while_is_a_new_question(wire: str) -> None:
+def test_a_repeated_first_request_after_a_while_is_a_new_question(wire: str) -> None:
     async def story() -> None:
         other = calls("Oslo", "Rome", mark="B", text="")
         async with stage(UPSTREAM[wire], THREE_CALLS, other, "Done.", retry_window=5.0, **HELD) as on:
@@ -139,7 +139,7 @@ def test_the_first_request_again_after_a_while_is_a_new_question(wire: str) -> N
     run(story)
 
 
-def test_a_call_that_is_asked_for_again_is_waited_for_anew() -> None:
+def test_a_call_that_is_requested_again_is_waited_for_again() -> None:
     async def story() -> None:
         async with stage(CHAT, THREE_CALLS, "Done.", hold_timeout=50.0) as on:
             client = on.client(CHAT)
@@ -153,7 +153,7 @@ def test_a_call_that_is_asked_for_again_is_waited_for_anew() -> None:
 
 
 @every_client
-def test_a_question_that_ends_a_held_turn_is_asked_again_when_it_is_asked_again(wire: str) -> None:
+def test_a_question_that_ends_a_held_turn_is_retried_as_the_same_question(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", "Done again.", **HELD) as on:
             client = on.client(wire)
@@ -207,7 +207,7 @@ def test_a_strict_gateway_refuses_a_result_of_an_unknown_id(wire: str) -> None:
 
 
 @every_client
-def test_several_results_at_once_and_out_of_order_are_taken_in_call_order(wire: str) -> None:
+def test_several_results_out_of_order_are_used_in_call_order(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -228,7 +228,7 @@ def test_several_results_at_once_and_out_of_order_are_taken_in_call_order(wire: 
 
 
 @every_client
-def test_a_result_that_the_client_lost_is_told_as_lost(wire: str) -> None:
+def test_a_result_that_the_client_lost_is_reported_as_lost(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -248,7 +248,7 @@ def test_a_result_that_the_client_lost_is_told_as_lost(wire: str) -> None:
 
 
 @every_client
-def test_the_user_who_speaks_instead_of_returning_a_result_is_heard(wire: str) -> None:
+def test_a_user_message_instead_of_a_result_is_passed_on(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Sorry.", "Bye.", **HELD) as on:
             client = on.client(wire)
@@ -266,7 +266,7 @@ def test_the_user_who_speaks_instead_of_returning_a_result_is_heard(wire: str) -
 
 
 @pytest.mark.parametrize("wire", [CHAT, RESPONSES])
-def test_the_user_who_speaks_after_a_result_is_heard(wire: str) -> None:
+def test_a_user_message_after_a_result_is_passed_on(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Sorry.", **HELD) as on:
             client = on.client(wire)
@@ -293,7 +293,7 @@ def in_one_message(body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wire", [ANTHROPIC, GEMINI])
 @every_upstream
-def test_words_in_the_message_of_a_result_come_after_all_results(wire: str, upstream: str) -> None:
+def test_text_next_to_a_result_comes_after_all_results(wire: str, upstream: str) -> None:
     async def story() -> None:
         async with stage(upstream, THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -315,7 +315,7 @@ def test_words_in_the_message_of_a_result_come_after_all_results(wire: str, upst
 
 
 @every_client
-def test_an_edited_call_is_the_clients_own(wire: str) -> None:
+def test_an_edited_call_belongs_to_the_client(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -330,7 +330,7 @@ def test_an_edited_call_is_the_clients_own(wire: str) -> None:
 
 
 @every_client
-def test_edited_words_reach_the_model_with_the_complete_turn(wire: str) -> None:
+def test_edited_text_reaches_the_model_with_the_complete_turn(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -347,7 +347,7 @@ def test_edited_words_reach_the_model_with_the_complete_turn(wire: str) -> None:
 
 
 @every_client
-def test_an_edited_question_changes_nothing_where_ids_tell(wire: str) -> None:
+def test_an_edited_question_changes_nothing_if_ids_identify_the_turn(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -362,7 +362,7 @@ def test_an_edited_question_changes_nothing_where_ids_tell(wire: str) -> None:
 
 
 @every_client
-def test_a_summary_in_place_of_old_messages_is_all_that_the_model_gets(wire: str) -> None:
+def test_a_summary_instead_of_old_messages_is_all_that_the_model_gets(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", "Also sunny.", **HELD) as on:
             client = on.client(wire)
@@ -393,7 +393,7 @@ def test_a_summary_in_the_middle_of_a_held_turn_repeats_no_call(wire: str) -> No
 
 
 @every_client
-def test_a_summary_after_which_the_next_call_stands_alone_goes_to_the_model(wire: str) -> None:
+def test_a_summary_after_which_the_next_call_is_alone_goes_to_the_model(wire: str) -> None:
     """The call that was handed out is compacted away with all before it; its result is still sent."""
 
     async def story() -> None:
@@ -462,7 +462,7 @@ def test_a_branch_that_was_not_interrupted_still_gets_its_calls(wire: str) -> No
 
 
 @every_client
-def test_two_answers_that_begin_alike_do_not_mix(wire: str) -> None:
+def test_two_answers_with_the_same_beginning_do_not_mix(wire: str) -> None:
     """The same question, asked twice: one client regenerates, or two ask the same."""
 
     async def story() -> None:
@@ -481,7 +481,7 @@ def test_two_answers_that_begin_alike_do_not_mix(wire: str) -> None:
 
 
 @every_client
-def test_a_single_call_that_begins_as_a_held_turn_did_is_no_part_of_it(wire: str) -> None:
+def test_a_single_call_that_begins_like_a_held_turn_is_not_part_of_it(wire: str) -> None:
     async def story() -> None:
         answers = [calls("Oslo", "Rome"), calls("Oslo", mark="B"), "Done."]
         async with stage(UPSTREAM[wire], *answers, retry_window=0.0, **HELD) as on:
@@ -493,7 +493,7 @@ def test_a_single_call_that_begins_as_a_held_turn_did_is_no_part_of_it(wire: str
     run(story)
 
 
-def test_a_client_that_takes_several_calls_is_handed_none_of_anothers_turn() -> None:
+def test_a_client_that_takes_several_calls_gets_no_call_of_anothers_turn() -> None:
     async def story() -> None:
         async with stage(CHAT, calls("Oslo", "Rome"), calls("Oslo", mark="B"), "Done.") as on:
             await on.client(CHAT).ask(User.of(QUESTION))
@@ -540,7 +540,7 @@ def test_a_complete_turn_is_not_lost_when_the_model_fails(wire: str) -> None:
     ids=["goes on", "other words"],
 )
 @every_client
-def test_calls_are_held_of_an_answer_that_broke_off_and_came_again(wire: str, heard: str, told: str) -> None:
+def test_calls_of_an_answer_that_broke_off_and_was_retried_are_held(wire: str, heard: str, told: str) -> None:
     async def story() -> None:
         upstream = UPSTREAM[wire]
         async with ScriptedServer([Say(heard), Break()], THREE_CALLS, "Done.") as server:
@@ -562,7 +562,7 @@ def test_calls_are_held_of_an_answer_that_broke_off_and_came_again(wire: str, he
 
 @pytest.mark.parametrize("store", ["sqlite", "valkey"])
 @every_client
-def test_two_replicas_that_share_a_store_hand_out_one_turn(wire: str, store: str, tmp_path: Path) -> None:
+def test_two_replicas_that_share_a_store_release_one_turn(wire: str, store: str, tmp_path: Path) -> None:
     address = f"sqlite:{tmp_path / 'kept.db'}" if store == "sqlite" else valkey_server.empty_url()
 
     async def story() -> None:
@@ -599,7 +599,7 @@ def test_a_retry_of_the_first_request_at_another_replica_gets_the_same_answer(st
 
 
 @every_client
-def test_a_gateway_that_is_started_anew_goes_on_where_it_stopped(wire: str, tmp_path: Path) -> None:
+def test_a_gateway_that_is_restarted_continues_where_it_stopped(wire: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "Done.") as upstream:
             row = upstream_settings(upstream, UPSTREAM[wire], serial=True)
@@ -619,7 +619,7 @@ def test_a_gateway_that_is_started_anew_goes_on_where_it_stopped(wire: str, tmp_
 
 @every_upstream
 @every_client
-def test_a_result_that_comes_too_late_is_plain_history(wire: str, upstream: str) -> None:
+def test_a_late_result_is_ordinary_history(wire: str, upstream: str) -> None:
     async def story() -> None:
         answers = [[Think("Three cities."), *THREE_CALLS], "Late.", "Bye."]
         async with stage(upstream, *answers, hold_timeout=60.0, **HELD) as on:
@@ -639,7 +639,7 @@ def test_a_result_that_comes_too_late_is_plain_history(wire: str, upstream: str)
 
 @every_upstream
 @every_client
-def test_without_its_state_a_turn_is_plain_history(wire: str, upstream: str) -> None:
+def test_without_its_state_a_turn_is_ordinary_history(wire: str, upstream: str) -> None:
     async def story() -> None:
         answers = [[Think("Three cities."), *THREE_CALLS], "Late."]
         async with stage(upstream, *answers, ttl=1000.0, hold_timeout=5000.0, **HELD) as on:
@@ -663,7 +663,7 @@ def failed(call: ToolCall) -> ToolMessage:
 
 
 @every_client
-def test_after_a_failed_result_the_next_call_is_handed_out(wire: str) -> None:
+def test_after_a_failed_result_the_next_call_is_released(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Done.", **HELD) as on:
             client = on.client(wire)
@@ -680,7 +680,7 @@ def test_after_a_failed_result_the_next_call_is_handed_out(wire: str) -> None:
 
 
 @every_client
-def test_a_failed_result_may_end_the_handing_out(wire: str) -> None:
+def test_a_failed_result_can_stop_the_release(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Oh.", "Bye.", on_tool_error="stop", **HELD) as on:
             client = on.client(wire)
@@ -693,7 +693,7 @@ def test_a_failed_result_may_end_the_handing_out(wire: str) -> None:
 
 
 @every_client
-def test_what_a_failed_result_has_ended_stays_ended(wire: str) -> None:
+def test_a_release_that_a_failed_result_stopped_stays_stopped(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Oh.", "Bye.", on_tool_error="stop", **HELD) as on:
             client = on.client(wire)
@@ -706,7 +706,7 @@ def test_what_a_failed_result_has_ended_stays_ended(wire: str) -> None:
 
 
 @every_client
-def test_a_later_failed_result_ends_the_handing_out_too(wire: str) -> None:
+def test_a_later_failed_result_stops_the_release_too(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], THREE_CALLS, "Oh.", on_tool_error="stop", **HELD) as on:
             client = on.client(wire)
@@ -776,7 +776,7 @@ def without_ids(contents: list[dict[str, Any]]) -> None:
 
 
 @every_upstream
-def test_a_client_of_gemini_that_knows_no_ids_gets_all_calls_of_both_turns(upstream: str) -> None:
+def test_a_gemini_client_without_ids_gets_all_calls_of_both_turns(upstream: str) -> None:
     async def story() -> None:
         async with stage(upstream, *TWO_TURNS, **HELD) as on:
             client = on.client(GEMINI)
@@ -797,7 +797,7 @@ def test_a_client_of_gemini_that_knows_no_ids_gets_all_calls_of_both_turns(upstr
 
 @pytest.mark.parametrize("spelled", ["call_{}", "functions.get_weather:{}", "{}", "call_q7Zp2mX91aKd{}"])
 @every_client
-def test_ids_that_come_again_in_another_conversation_never_mix(wire: str, spelled: str) -> None:
+def test_repeated_ids_in_another_conversation_never_mix(wire: str, spelled: str) -> None:
     def counted(*cities: str) -> list[Step]:
         return [Call("get_weather", city=city, id=spelled.format(at)) for at, city in enumerate(cities)]
 
@@ -847,7 +847,9 @@ SPELLED: dict[str, dict[str, Any]] = {
 
 @every_upstream
 @pytest.mark.parametrize("wire", [CHAT, ANTHROPIC, RESPONSES])
-def test_a_client_that_says_so_gets_one_call_and_the_model_is_told_in_its_own_words(wire: str, upstream: str) -> None:
+def test_a_client_that_asks_for_it_gets_one_call_and_the_model_is_asked_in_its_own_format(
+    wire: str, upstream: str
+) -> None:
     async def story() -> None:
         async with stage(upstream, THREE_CALLS) as on:
             client = on.client(wire, parallel=None)
@@ -862,7 +864,7 @@ def test_a_client_that_says_so_gets_one_call_and_the_model_is_told_in_its_own_wo
     run(story)
 
 
-def test_a_forced_choice_keeps_its_word_beside_the_flag() -> None:
+def test_a_forced_tool_choice_is_kept() -> None:
     async def story() -> None:
         async with stage(ANTHROPIC, THREE_CALLS) as on:
             client = on.client(CHAT)
@@ -880,7 +882,7 @@ def test_a_forced_choice_keeps_its_word_beside_the_flag() -> None:
 
 @every_upstream
 @every_client
-def test_an_alias_may_say_so(wire: str, upstream: str) -> None:
+def test_an_alias_can_require_one_call_at_a_time(wire: str, upstream: str) -> None:
     async def story() -> None:
         async with stage(upstream, THREE_CALLS, serial=True) as on:
             reply = await on.client(wire, parallel=None).ask(User.of(QUESTION))
@@ -891,7 +893,7 @@ def test_an_alias_may_say_so(wire: str, upstream: str) -> None:
     run(story)
 
 
-def test_a_client_may_be_known_by_its_header_or_its_user_agent() -> None:
+def test_a_client_can_be_recognised_by_its_header_or_user_agent() -> None:
     profiles = (
         ClientProfile("marked", header="X-Client: simple"),
         ClientProfile("old", user_agent="OldTool/"),
@@ -917,7 +919,7 @@ def test_a_client_may_be_known_by_its_header_or_its_user_agent() -> None:
 
 
 @every_client
-def test_a_client_may_be_known_by_its_key(wire: str, tmp_path: Path) -> None:
+def test_a_client_can_be_recognised_by_its_key(wire: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     secrets = {name: create_key(keys, GatewayKey(name)) for name in ("simple", "clever")}
     profiles = (ClientProfile("one at a time", key="simple"),)
@@ -935,7 +937,7 @@ def test_a_client_may_be_known_by_its_key(wire: str, tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_profile_may_take_back_what_the_alias_says() -> None:
+def test_a_profile_can_override_the_alias() -> None:
     async def story() -> None:
         profiles = (ClientProfile("clever", user_agent="clever", serial=False),)
         async with stage(CHAT, THREE_CALLS, clients=profiles, serial=True) as on:
@@ -945,7 +947,7 @@ def test_a_profile_may_take_back_what_the_alias_says() -> None:
     run(story)
 
 
-def test_what_is_held_for_one_key_is_not_found_by_another(tmp_path: Path) -> None:
+def test_calls_held_for_one_key_are_not_found_by_another(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     secrets = [create_key(keys, GatewayKey(name)) for name in ("one", "two")]
 
@@ -978,7 +980,7 @@ def test_a_single_call_is_simply_passed_on(wire: str, stream: bool) -> None:
 
 @streamed_and_whole
 @every_client
-def test_a_second_turn_with_several_calls_is_handed_out_too(wire: str, stream: bool) -> None:
+def test_a_second_turn_with_several_calls_is_released_too(wire: str, stream: bool) -> None:
     async def story() -> None:
         answers = [THREE_CALLS, calls("Oslo", "Rome", mark="B", text="Two more."), calls("Lima", mark="C"), "Done."]
         async with stage(UPSTREAM[wire], *answers, **HELD) as on:
@@ -996,7 +998,7 @@ def test_a_second_turn_with_several_calls_is_handed_out_too(wire: str, stream: b
 
 
 @every_client
-def test_a_turn_of_twenty_calls_is_handed_out_to_its_end(wire: str) -> None:
+def test_a_turn_of_twenty_calls_is_released_to_its_end(wire: str) -> None:
     async def story() -> None:
         many = [f"City {at}" for at in range(20)]
         async with stage(UPSTREAM[wire], calls(*many), "Done.", **HELD) as on:
@@ -1012,7 +1014,7 @@ def test_a_turn_of_twenty_calls_is_handed_out_to_its_end(wire: str) -> None:
 
 @pytest.mark.parametrize("habit", [None, rewrite_ids])
 @every_client
-def test_identical_calls_of_one_turn_are_each_handed_out(wire: str, habit: Any) -> None:
+def test_identical_calls_of_one_turn_are_released_separately(wire: str, habit: Any) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], calls("Oslo", "Oslo", "Oslo"), "Done.", **HELD) as on:
             client = on.client(wire, habit=habit)
@@ -1029,7 +1031,7 @@ def test_identical_calls_of_one_turn_are_each_handed_out(wire: str, habit: Any) 
 
 
 @every_client
-def test_calls_without_words_are_handed_out(wire: str) -> None:
+def test_calls_without_text_are_released(wire: str) -> None:
     async def story() -> None:
         async with stage(UPSTREAM[wire], calls("Oslo", "Rome", text=""), "Done.", **HELD) as on:
             replies = await on.client(wire).converse()
@@ -1044,7 +1046,7 @@ FINISHES = {CHAT: b'"finish_reason":"tool_calls"', ANTHROPIC: b'"stop_reason":"t
 
 @streamed_and_whole
 @pytest.mark.parametrize("wire", list(FINISHES))
-def test_each_handed_out_call_ends_its_answer_as_a_call_does(wire: str, stream: bool) -> None:
+def test_each_released_call_ends_its_response_like_a_call(wire: str, stream: bool) -> None:
     async def story() -> None:
         async with stage(wire, THREE_CALLS, "Done.") as on:
             replies = await on.client(wire, stream).converse()
@@ -1053,7 +1055,7 @@ def test_each_handed_out_call_ends_its_answer_as_a_call_does(wire: str, stream: 
     run(story)
 
 
-def test_a_client_that_moves_to_another_model_in_the_middle_takes_its_turn_along() -> None:
+def test_a_client_that_changes_the_model_in_the_middle_keeps_its_turn() -> None:
     async def story() -> None:
         signed = [Think("Three cities."), *THREE_CALLS]
         async with ScriptedServer(signed, "Done.") as upstream:
@@ -1095,7 +1097,7 @@ def test_twenty_conversations_at_once_each_get_their_own_calls() -> None:
 
 
 @streamed_and_whole
-def test_a_held_turn_goes_on_by_the_id_of_the_response_before(stream: bool) -> None:
+def test_a_held_turn_is_continued_by_the_previous_response_id(stream: bool) -> None:
     async def story() -> None:
         async with stage(CHAT, THREE_CALLS, "Done.") as on:
             client = on.client(RESPONSES, stream)
@@ -1113,7 +1115,7 @@ def test_a_held_turn_goes_on_by_the_id_of_the_response_before(stream: bool) -> N
     run(story)
 
 
-def test_two_requests_that_go_on_from_one_response_each_get_their_calls() -> None:
+def test_two_requests_that_continue_from_one_response_each_get_their_calls() -> None:
     async def story() -> None:
         async with stage(CHAT, THREE_CALLS, "Done.", "Done too.") as on:
             client = on.client(RESPONSES)
@@ -1139,7 +1141,7 @@ def response_id(reply: Reply) -> str:
 
 
 @streamed_and_whole
-def test_calls_of_free_text_tools_are_handed_out_on_responses(stream: bool) -> None:
+def test_calls_of_custom_tools_are_released_on_responses(stream: bool) -> None:
     patches = ["*** Begin Patch\n+one", "*** Begin Patch\n+two"]
     items = [
         {
@@ -1177,7 +1179,7 @@ def test_calls_of_free_text_tools_are_handed_out_on_responses(stream: bool) -> N
     run(story)
 
 
-def test_the_image_of_a_result_in_a_message_of_its_own_is_no_interruption() -> None:
+def test_the_image_of_a_result_in_a_separate_message_is_not_an_interruption() -> None:
     """openai-chat has no place for images in results: they follow in a message of the user."""
 
     async def story() -> None:

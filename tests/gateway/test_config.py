@@ -117,7 +117,7 @@ def wrong_options(**options: Any) -> list[str]:
 MODELS = '[[models]]\nmodel = "openai:gpt-5"\n'
 
 
-def test_everything_that_can_be_said_arrives(tmp_path: Path) -> None:
+def test_every_setting_is_read(tmp_path: Path) -> None:
     assert config(tmp_path, WHOLE) == GatewaySettings(
         upstreams=(
             UpstreamSettings(
@@ -171,7 +171,7 @@ def test_everything_that_can_be_said_arrives(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
+def test_missing_settings_have_their_defaults(tmp_path: Path) -> None:
     assert config(tmp_path, MODELS) == GatewaySettings((UpstreamSettings("gpt-5", "openai:gpt-5"),))
 
 
@@ -183,7 +183,7 @@ def test_every_setting_has_a_key_and_every_option_of_connect_too() -> None:
     assert set(ConnectOptions.__annotations__) == (taken | {field.name for field in fields(Settings)})
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     told = mistakes(
         tmp_path,
         """\
@@ -231,7 +231,7 @@ on_tool_error = "contine"
         ('open_to_all = "yes"', "`open_to_all` has to be true or false"),
     ],
 )
-def test_a_value_that_cannot_be_says_what_can(tmp_path: Path, line: str, told: str) -> None:
+def test_an_invalid_value_is_reported_with_the_valid_ones(tmp_path: Path, line: str, told: str) -> None:
     assert one_mistake(tmp_path, f"{MODELS}[server]\n{line}\n").startswith(f"unbroken.toml:4: [server]: {told}")
 
 
@@ -261,12 +261,12 @@ def test_a_value_that_cannot_be_says_what_can(tmp_path: Path, line: str, told: s
         ('model = "demo"\n[[clients]]\nheader = "a b"\nname = "a"', "5: [[clients]] 1: `header` has to be the name of"),
     ],
 )
-def test_a_model_or_client_that_cannot_be_is_named(tmp_path: Path, lines: str, told: str) -> None:
+def test_an_invalid_model_or_client_is_named(tmp_path: Path, lines: str, told: str) -> None:
     mistake = one_mistake(tmp_path, f"# models\n[[models]]\n{lines}\n")
     assert mistake.startswith(f"unbroken.toml:{told}")
 
 
-def test_every_path_that_cannot_be_passed_is_told_in_its_line(tmp_path: Path) -> None:
+def test_every_invalid_path_is_reported_in_its_line(tmp_path: Path) -> None:
     told = mistakes(
         tmp_path, f'{MODELS}[passing]\npaths = [\n  "FETCH /v1/a",\n  "GET /v1/files/*",\n  "GET /v2/b",\n]\n'
     )
@@ -311,7 +311,7 @@ fallback = ["a"]
         'query = {{ key = "{}" }}',
     ],
 )
-def test_a_key_in_the_file_is_refused_with_the_way_out_and_never_quoted(tmp_path: Path, line: str) -> None:
+def test_a_key_in_the_file_is_refused_with_a_hint_and_never_quoted(tmp_path: Path, line: str) -> None:
     secret = "sk-live-0123456789abcdef"
     mistake = one_mistake(tmp_path, MODELS + line.format(secret))
     assert mistake.startswith("unbroken.toml:3: [[models]] 1: ")
@@ -320,12 +320,12 @@ def test_a_key_in_the_file_is_refused_with_the_way_out_and_never_quoted(tmp_path
     assert "0123456789" not in mistake
 
 
-def test_a_key_for_the_name_of_its_variable_is_not_quoted_either(tmp_path: Path) -> None:
+def test_a_key_instead_of_a_variable_name_is_not_quoted_either(tmp_path: Path) -> None:
     told = one_mistake(tmp_path, MODELS + 'api_key_env = "AIzaSyA0123456789abcdefghijk"')
     assert told.endswith("`api_key_env` has to name an environment variable, like OPENAI_API_KEY, which holds the key")
 
 
-def test_a_misspelled_key_that_sounds_like_a_secret_is_still_guessed(tmp_path: Path) -> None:
+def test_a_misspelled_key_that_sounds_like_a_secret_still_gets_a_suggestion(tmp_path: Path) -> None:
     assert one_mistake(tmp_path, MODELS + 'api_key_evn = "X"').endswith(
         "unknown key `api_key_evn`, did you mean `api_key_env`?"
     )
@@ -349,11 +349,11 @@ def test_a_misspelled_key_that_sounds_like_a_secret_is_still_guessed(tmp_path: P
         ('a = "', "unbroken.toml:1: this is not TOML: "),
     ],
 )
-def test_what_is_no_such_file_at_all_is_told_in_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_of_another_kind_is_reported_in_one_line(tmp_path: Path, text: str, told: str) -> None:
     assert mistakes(tmp_path, text)[0].startswith(told)
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.toml: there is no such file; without one, name a model"):
         read_config(tmp_path / "none.toml")
     with pytest.raises(UserError, match="is a folder: name the file in it"):
@@ -363,14 +363,14 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         read_config(tmp_path / "latin.toml")
 
 
-def test_an_editor_of_windows_may_have_written_it(tmp_path: Path) -> None:
+def test_a_byte_order_mark_of_a_windows_editor_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "unbroken.toml"
     path.write_bytes(b"\xef\xbb\xbf" + MODELS.replace("\n", "\r\n").encode() + b"seriel = 1\r\n")
     with pytest.raises(UserError, match=r":3: \[\[models\]\] 1: unknown key `seriel`"):
         read_config(path)
 
 
-def test_paths_are_meant_from_where_the_file_is(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     settings = config(
         tmp_path,
         MODELS + 'api_key_file = "key"\nraw_log = "raw.jsonl"\n[keys]\nfile = "keys.json"\n[store]\nurl = "kept.db"',
@@ -395,11 +395,11 @@ def test_paths_are_meant_from_where_the_file_is(tmp_path: Path) -> None:
         ("env:STORE_URL", "env:STORE_URL"),
     ],
 )
-def test_a_store_is_a_path_an_address_or_the_variable_that_holds_one(tmp_path: Path, given: str, store: str) -> None:
+def test_a_store_is_a_path_or_an_address_or_the_variable_that_holds_one(tmp_path: Path, given: str, store: str) -> None:
     assert config(tmp_path, f'{MODELS}[store]\nurl = "{given}"').store == store
 
 
-def test_a_store_s_password_stands_in_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_password_of_a_store_is_in_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = one_mistake(tmp_path, f'{MODELS}[store]\nurl = "redis://:hunter2@cache:6379/0"')
     assert told.endswith("`url` has a password in it: put the complete address into a variable, and write env:VARIABLE")
     with pytest.raises(UserError, match="variable STORE_URL is not set; export it, or name another store"):
@@ -410,11 +410,11 @@ def test_a_store_s_password_stands_in_a_variable(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("url", ["postgres://x/y", "sqlite:", "sqlite::memory:", "redis:", "redis://", "env:a-b", ""])
-def test_a_store_of_no_kind_is_refused(tmp_path: Path, url: str) -> None:
+def test_an_unknown_kind_of_store_is_refused(tmp_path: Path, url: str) -> None:
     assert one_mistake(tmp_path, f'{MODELS}[store]\nurl = "{url}"').startswith("unbroken.toml:4: [store]: `url` has ")
 
 
-def test_without_anything_there_is_the_demo_model_in_memory() -> None:
+def test_without_configuration_there_is_the_demo_model_in_memory() -> None:
     assert settings_from_options() == GatewaySettings((UpstreamSettings("demo", "demo"),), store="memory:")
     assert settings_from_options(ServeOptions(workers=2)).store == GatewaySettings(()).store
 
@@ -443,7 +443,7 @@ def test_options_need_no_file() -> None:
     )
 
 
-def test_options_count_before_the_file(tmp_path: Path) -> None:
+def test_options_override_the_file(tmp_path: Path) -> None:
     two = f'[server]\nport = 1\nhost = "::1"\n{MODELS}[[models]]\nmodel = "xai:grok"\n'
     settings = config(tmp_path, two, port=2, serial=True)
     assert (settings.host, settings.port) == ("::1", 2)
@@ -451,7 +451,7 @@ def test_options_count_before_the_file(tmp_path: Path) -> None:
     assert [upstream.alias for upstream in config(tmp_path, two, upstream="demo").upstreams] == ["demo"]
 
 
-def test_a_wrong_option_is_told_by_its_own_name(tmp_path: Path) -> None:
+def test_a_wrong_option_is_reported_by_its_own_name(tmp_path: Path) -> None:
     assert wrong_options(upstream="gpt-5") == [
         "--upstream has to be PROVIDER:MODEL like openai:gpt-5, python:module:function, or demo"
     ]
@@ -473,7 +473,7 @@ def test_a_wrong_option_is_told_by_its_own_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "gateway.example"])
-def test_another_address_without_keys_has_to_be_said_twice(tmp_path: Path, host: str) -> None:
+def test_another_address_without_keys_has_to_be_confirmed(tmp_path: Path, host: str) -> None:
     told = wrong_options(host=host)
     assert told[0].startswith("--host lets everybody who reaches this machine use your providers' keys: turn")
     assert "--keys on" in told[0]
@@ -488,7 +488,7 @@ def test_another_address_without_keys_has_to_be_said_twice(tmp_path: Path, host:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "[::1]", "localhost"])
-def test_this_machine_s_own_addresses_need_no_keys(host: str) -> None:
+def test_local_addresses_need_no_keys(host: str) -> None:
     assert settings_from_options(ServeOptions(host=host)).host == host.strip("[]")
 
 
@@ -533,7 +533,7 @@ q = 'a#b'
 '''.replace("QQQ", "'''")
 
 
-def test_every_key_of_an_odd_text_is_found_in_its_line() -> None:
+def test_every_key_in_an_unusual_file_is_found_in_its_line() -> None:
     found = lines_of(ODD)
     assert [path for path in leaves(tomllib.loads(ODD)) if path not in found] == []
     assert found["a", "b", "c d"] == 2
@@ -547,7 +547,7 @@ def test_every_key_of_an_odd_text_is_found_in_its_line() -> None:
     assert found["one", "list", 1, "more", 0, "q"] == 21
 
 
-def test_where_the_scan_is_lost_what_was_found_counts() -> None:
+def test_if_the_scan_fails_what_was_found_is_used() -> None:
     assert lines_of('a = 1\nb 3\nc = "') == {("a",): 1, ("b",): 2}
     assert lines_of("a = 1\nb = " + "[" * 5000)["a",] == 1
 
@@ -572,7 +572,7 @@ TABLE = st.tuples(
 
 
 @given(st.lists(TABLE, max_size=5))
-def test_the_scan_follows_any_text_that_is_toml(tables: list[tuple[str, list[str], dict[str, str]]]) -> None:
+def test_the_scan_follows_any_valid_toml(tables: list[tuple[str, list[str], dict[str, str]]]) -> None:
     text = "\n# = [\n\n".join(
         "\n".join([head.format(".".join(path)), *(f"{key}={value} #'" for key, value in pairs.items())])
         for head, path, pairs in tables

@@ -131,7 +131,7 @@ class open_bank:
 
 @every_id
 @every_client
-def test_each_user_pays_from_the_own_account(wire: str, spell: Callable[[int, int], str]) -> None:
+def test_each_user_is_charged_separately(wire: str, spell: Callable[[int, int], str]) -> None:
     async def story() -> None:
         bank = Bank(spell)
         for account, replies in zip(("111", "222"), await two_users(bank, wire), strict=True):
@@ -149,7 +149,7 @@ def test_each_user_pays_from_the_own_account(wire: str, spell: Callable[[int, in
     run(story)
 
 
-def test_users_of_gemini_who_drop_ids_pay_from_their_own_accounts() -> None:
+def test_gemini_users_without_ids_are_charged_separately() -> None:
     async def story() -> None:
         replies = await two_users(Bank(none), "gemini", habit=drop_ids)
         assert [got[1].calls for got in replies] == [
@@ -161,7 +161,7 @@ def test_users_of_gemini_who_drop_ids_pay_from_their_own_accounts() -> None:
 
 
 @every_client
-def test_reasoning_is_not_mixed_where_all_calls_are_given_at_once(wire: str) -> None:
+def test_reasoning_is_not_mixed_if_all_calls_are_given_at_once(wire: str) -> None:
     async def story() -> None:
         bank = Bank(counted)
         async with open_bank(bank) as gateway:
@@ -200,7 +200,7 @@ def last_call(client: Client) -> ToolCall:
     return message.calls[-1]
 
 
-def test_two_answers_to_the_same_question_are_told_apart_by_ids_that_the_gateway_made() -> None:
+def test_two_answers_to_the_same_question_are_distinguished_by_ids_of_the_gateway() -> None:
     async def story() -> None:
         dice = Dice()
         gateway = Inside({"m": dice.model}, open_store("memory:"), clients=SERIAL)
@@ -221,7 +221,7 @@ def test_two_answers_to_the_same_question_are_told_apart_by_ids_that_the_gateway
     run(story)
 
 
-def test_two_answers_that_nothing_tells_apart_are_handed_to_nobody_and_a_header_says_so(
+def test_ambiguous_answers_are_given_to_nobody_and_a_header_reports_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
@@ -242,7 +242,7 @@ def test_two_answers_that_nothing_tells_apart_are_handed_to_nobody_and_a_header_
     assert "serial_lost session=- calls=0 reason=ambiguous" in caplog.text
 
 
-def test_a_player_who_is_under_way_is_known_by_what_was_played_since() -> None:
+def test_an_active_player_is_identified_by_the_game_so_far() -> None:
     async def story() -> None:
         def speak(request: Request) -> list[str | Step]:
             if len(request.messages) > 1:
@@ -262,7 +262,7 @@ def test_a_player_who_is_under_way_is_known_by_what_was_played_since() -> None:
     run(story)
 
 
-def test_the_same_calls_with_other_thoughts_are_handed_out_and_nobody_gets_the_thoughts() -> None:
+def test_the_same_calls_with_other_reasoning_are_released_without_the_reasoning() -> None:
     async def story() -> None:
         thoughts = iter(range(10))
         said = [Call("roll", {"die": die}) for die in ("first", "second")]
@@ -292,7 +292,7 @@ class Flushed(MemoryStore):
         MemoryStore.__init__(self)
 
 
-def test_after_the_store_was_emptied_an_answer_that_only_looks_alike_is_handed_to_nobody() -> None:
+def test_after_the_store_was_emptied_an_answer_that_only_looks_the_same_is_given_to_nobody() -> None:
     """The answer that the early player was given is gone; that of the late one is not taken for it."""
 
     async def story() -> None:
@@ -311,7 +311,7 @@ def test_after_the_store_was_emptied_an_answer_that_only_looks_alike_is_handed_t
     run(story)
 
 
-def test_a_player_who_keeps_ids_goes_on_after_others_lost_theirs_with_the_store() -> None:
+def test_a_player_who_keeps_ids_continues_after_others_lost_theirs_with_the_store() -> None:
     async def story() -> None:
         store = Flushed()
         gateway = Inside({"m": Dice().model}, store, clients=SERIAL)
@@ -325,7 +325,7 @@ def test_a_player_who_keeps_ids_goes_on_after_others_lost_theirs_with_the_store(
     run(story)
 
 
-def test_a_player_who_speaks_instead_of_answering_learns_that_the_rest_was_lost_with_the_store() -> None:
+def test_a_player_who_sends_a_message_instead_of_a_result_learns_that_the_rest_was_lost_with_the_store() -> None:
     async def story() -> None:
         store = Flushed()
         gateway = Inside({"m": Dice().model}, store, clients=SERIAL)
@@ -338,7 +338,7 @@ def test_a_player_who_speaks_instead_of_answering_learns_that_the_rest_was_lost_
     run(story)
 
 
-def test_an_hour_after_the_store_was_emptied_words_alone_are_enough_again() -> None:
+def test_an_hour_after_the_store_was_emptied_text_alone_is_enough_again() -> None:
     async def story() -> None:
         store, clock = Flushed(), Clock()
         gateway = Inside({"m": Dice().model}, store, clock, clients=SERIAL, hold_timeout=3600.0)
@@ -357,7 +357,7 @@ def test_an_hour_after_the_store_was_emptied_words_alone_are_enough_again() -> N
     run(story)
 
 
-def test_a_history_with_ids_of_another_answer_is_not_given_this_one() -> None:
+def test_a_history_with_ids_of_another_answer_does_not_get_this_one() -> None:
     """The client's own answer was never seen here; one that begins alike was."""
 
     async def story() -> None:
@@ -376,7 +376,7 @@ def test_a_history_with_ids_of_another_answer_is_not_given_this_one() -> None:
 
 
 @every_client
-def test_a_client_that_changes_its_system_text_still_gets_its_calls_by_their_ids(wire: str) -> None:
+def test_a_client_that_changes_its_system_prompt_still_gets_its_calls_by_id(wire: str) -> None:
     async def story() -> None:
         async with open_bank(Bank(counted)) as gateway:
             user = at_the_bank(gateway, wire, "111")
@@ -387,7 +387,7 @@ def test_a_client_that_changes_its_system_text_still_gets_its_calls_by_their_ids
     run(story)
 
 
-def test_without_ids_a_changed_system_text_is_another_conversation() -> None:
+def test_without_ids_a_changed_system_prompt_is_another_conversation() -> None:
     async def story() -> None:
         async with open_bank(Bank(none)) as gateway:
             user = at_the_bank(gateway, "gemini", "111", habit=drop_ids)
@@ -435,7 +435,7 @@ def _new(id: str, order: dict[str, str], which: str, spelled: str) -> str:
 @pytest.mark.parametrize("which", ["", "0", "1", "2", "01", "02", "12", "012", "|0", "|1", "|2", "0|1", "1|2"])
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
 @pytest.mark.parametrize("ids", ["random", "counted"])
-def test_a_client_that_rewrites_ids_gets_all_its_calls_or_a_header_that_says_why_not(
+def test_a_client_that_rewrites_ids_gets_all_its_calls_or_a_header_with_the_reason(
     ids: str, wire: str, which: str
 ) -> None:
     async def story() -> None:
@@ -456,7 +456,7 @@ def test_a_client_that_rewrites_ids_gets_all_its_calls_or_a_header_that_says_why
 
 @pytest.mark.parametrize("which", ["0", "1", "2", "01", "02", "12", "012"])
 @pytest.mark.parametrize("then", ["answer", "interrupt"])
-def test_rewritten_ids_that_look_unique_double_no_call(which: str, then: str) -> None:
+def test_rewritten_ids_that_look_unique_repeat_no_call(which: str, then: str) -> None:
     async def story() -> None:
         async with stage("openai-chat", THREE_CALLS, "Done.", "Done.", "Done.", serial=True) as on:
             client = on.client("openai-chat", habit=rewriting(which, "own_cc1663bd7"))
@@ -490,7 +490,7 @@ def give_all_the_same_id(messages: list[Message]) -> list[Message]:
 
 @pytest.mark.parametrize("upstream_wire", ["openai-chat", "anthropic-messages"])
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
-def test_a_client_that_gives_all_calls_the_same_id_loses_no_result_that_it_returned(
+def test_a_client_that_uses_one_id_for_all_calls_loses_no_result_that_it_returned(
     wire: str, upstream_wire: str
 ) -> None:
     async def story() -> None:
@@ -588,7 +588,7 @@ DIFFERENCES: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
-def test_reasoning_goes_to_nobody_whose_question_differs_in_anything(difference: str) -> None:
+def test_reasoning_is_never_given_to_a_different_question(difference: str) -> None:
     """The second user's answer has no reasoning, so nothing is kept for it."""
     wire, ask = DIFFERENCES[difference]
 
@@ -609,7 +609,7 @@ def test_reasoning_goes_to_nobody_whose_question_differs_in_anything(difference:
 
 
 @pytest.mark.parametrize("shown", ["call_7", "toolu_01AbCdEfGh7", "call_Q7wErTyUiOpAsDfGhJkLzXc9", "fc_7"])
-def test_an_id_that_a_provider_may_have_made_is_not_taken_for_a_rewritten_one(shown: str) -> None:
+def test_an_id_that_a_provider_may_have_made_is_not_mistaken_for_a_rewritten_one(shown: str) -> None:
     """The second user got this call elsewhere, and asks for one call at a time only now."""
 
     async def story() -> None:
@@ -625,7 +625,7 @@ def test_an_id_that_a_provider_may_have_made_is_not_taken_for_a_rewritten_one(sh
     run(story)
 
 
-def test_ids_that_are_a_digest_give_a_held_call_to_nobody_who_takes_several_at_once() -> None:
+def test_digest_ids_release_no_held_call_to_a_client_that_takes_several_at_once() -> None:
     async def story() -> None:
         id = "dGhlIGRpZ2VzdA0"
         private = [Call("look", id=id), Call("pay", {"from_account": "111"}, id="dGhlIG90aGVyMQ0")]
@@ -638,7 +638,7 @@ def test_ids_that_are_a_digest_give_a_held_call_to_nobody_who_takes_several_at_o
     run(story)
 
 
-def test_twins_whose_thoughts_differ_hear_that_nothing_was_put_back() -> None:
+def test_identical_turns_with_different_reasoning_learn_that_nothing_was_restored() -> None:
     async def story() -> None:
         answers = [[Think(f"The secret of {who}."), Call("look", id="call_0")] for who in ("ann", "bob")]
         async with stage("anthropic-messages", *answers, "Done.") as on:
@@ -657,7 +657,7 @@ def test_twins_whose_thoughts_differ_hear_that_nothing_was_put_back() -> None:
 
 @pytest.mark.parametrize("answered", [1, 2])
 @pytest.mark.parametrize("users", [1, 2])
-def test_a_client_without_ids_that_stops_asking_for_one_call_at_a_time_hears_that_calls_are_lost(
+def test_a_client_without_ids_that_stops_asking_for_one_call_at_a_time_learns_that_calls_are_lost(
     users: int, answered: int
 ) -> None:
     async def story() -> None:
@@ -677,7 +677,7 @@ def test_a_client_without_ids_that_stops_asking_for_one_call_at_a_time_hears_tha
     run(story)
 
 
-def test_an_id_made_by_chance_proves_only_the_turn_that_has_it() -> None:
+def test_a_random_id_proves_only_the_turn_that_has_it() -> None:
     """The first call's id is a digest of its arguments, which another user's call has too; the second is rewritten."""
 
     def rewrite_second(messages: list[Message]) -> list[Message]:
@@ -723,7 +723,7 @@ def test_calls_that_waited_too_long_are_reported_in_a_header_a_log_line_and_a_me
     assert "calls=2 reason=expired" in caplog.text
 
 
-def test_that_calls_are_lost_is_said_also_beside_a_new_turn_that_is_held() -> None:
+def test_lost_calls_are_also_reported_next_to_a_new_held_turn() -> None:
     async def story() -> None:
         async with stage("openai-chat", THREE_CALLS, THREE_CALLS, serial=True, hold_timeout=50.0) as on:
             client = on.client("openai-chat")
@@ -735,7 +735,7 @@ def test_that_calls_are_lost_is_said_also_beside_a_new_turn_that_is_held() -> No
     run(story)
 
 
-def test_a_strict_gateway_refuses_a_history_whose_calls_it_cannot_hand_out() -> None:
+def test_a_strict_gateway_refuses_a_history_whose_calls_it_cannot_release() -> None:
     async def story() -> None:
         async with stage("openai-chat", THREE_CALLS, serial=True, strict=True, hold_timeout=50.0) as on:
             client = on.client("openai-chat")
@@ -776,7 +776,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", ["turn:", "hold:", "call:", "said:"])
-def test_what_a_store_lost_or_damaged_is_reported_and_never_an_error_of_the_gateway(kind: str, damage: str) -> None:
+def test_lost_or_damaged_data_in_a_store_is_reported_and_never_an_error_of_the_gateway(kind: str, damage: str) -> None:
     async def story() -> None:
         store = Forgetful(kind, DAMAGES[damage])
         clock = Clock()
@@ -801,7 +801,7 @@ async def _read(url: str) -> str:
         return await answer.text()
 
 
-def test_a_response_id_that_a_provider_gave_twice_names_no_conversation() -> None:
+def test_a_response_id_that_a_provider_used_twice_identifies_no_conversation() -> None:
     async def story() -> None:
         answer = ResponseWriter("openai-responses", "big", "resp_1")
         answer.feed(TextDelta("Noted."))
@@ -820,7 +820,7 @@ def test_a_response_id_that_a_provider_gave_twice_names_no_conversation() -> Non
     run(story)
 
 
-def test_a_result_stays_with_its_call_though_an_earlier_turn_has_the_same_ids() -> None:
+def test_a_result_stays_with_its_call_even_if_an_earlier_turn_has_the_same_ids() -> None:
     def rename(messages: list[Message]) -> list[Message]:
         return [
             replace(message, calls=tuple(replace(call, id=f"own_{call.id}") for call in message.calls))

@@ -26,7 +26,7 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 @in_a_loop
-async def test_a_server_that_says_it_at_once_needs_no_task_that_asks() -> None:
+async def test_a_server_that_reports_disconnects_needs_no_polling_task() -> None:
     leaving = DisconnectSignal()
     asyncio.get_running_loop().call_later(0.01, lambda: leaving.then and leaving.then())
     with pytest.raises(ClientGone), CancelOnDisconnect({"extensions": {DisconnectSignal.NAME: leaving}}, _nobody_asks):
@@ -35,7 +35,7 @@ async def test_a_server_that_says_it_at_once_needs_no_task_that_asks() -> None:
 
 
 @in_a_loop
-async def test_any_other_server_is_asked() -> None:
+async def test_any_other_server_is_polled() -> None:
     async def receive() -> dict[str, Any]:
         await asyncio.sleep(0.01)
         return {"type": "http.disconnect"}
@@ -45,7 +45,7 @@ async def test_any_other_server_is_asked() -> None:
 
 
 @in_a_loop
-async def test_who_stays_is_not_disturbed() -> None:
+async def test_a_connected_client_is_not_disturbed() -> None:
     leaving = DisconnectSignal()
     with CancelOnDisconnect({"extensions": {DisconnectSignal.NAME: leaving}}, _nobody_asks):
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def _nobody_asks() -> dict[str, Any]:
 
 
 @in_a_loop
-async def test_a_request_that_was_sent_and_is_not_needed_is_hung_up_on(scripted_upstream: Any) -> None:
+async def test_a_request_that_is_no_longer_needed_is_closed(scripted_upstream: Any) -> None:
     server = scripted_upstream("Hello.")
     model = connect("openai:m", base_url=f"{server.url}/v1", api_key="k").model
     sent = model.send({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}, {})
@@ -67,7 +67,7 @@ async def test_a_request_that_was_sent_and_is_not_needed_is_hung_up_on(scripted_
 
 
 @in_a_loop
-async def test_a_failure_of_one_that_nobody_waits_for_is_not_complained_about(
+async def test_a_failure_that_nobody_waits_for_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = connect("openai:m", base_url="http://127.0.0.1:9/v1", api_key="k").model
@@ -81,7 +81,7 @@ async def test_a_failure_of_one_that_nobody_waits_for_is_not_complained_about(
 
 
 @in_a_loop
-async def test_an_answer_that_was_begun_is_read_to_its_end(scripted_upstream: Any) -> None:
+async def test_an_answer_that_has_begun_is_read_to_its_end(scripted_upstream: Any) -> None:
     server = scripted_upstream("Hello.")
     model: HTTPModel = connect("openai:m", base_url=f"{server.url}/v1", api_key="k").model
     sent: Sent = model.send({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}, {})

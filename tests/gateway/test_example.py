@@ -31,7 +31,7 @@ SERIAL_TURN = [
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_three_calls_are_handed_out_one_at_a_time_and_come_back_as_one_turn(
+def test_three_calls_are_released_one_at_a_time_and_sent_back_as_one_turn(
     client_wire: str, upstream_wire: str, stream: bool
 ) -> None:
     async def story() -> None:

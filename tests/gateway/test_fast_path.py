@@ -53,15 +53,15 @@ def ask(*answers: tuple[bytes, bool]) -> tuple[str, int]:
     return run(story)
 
 
-def test_a_body_that_is_all_there_on_a_connection_that_is_never_closed_is_the_answer() -> None:
+def test_a_complete_body_on_a_connection_that_is_never_closed_is_the_answer() -> None:
     assert ask((BODY, False)) == ("All is well.", 1)
 
 
-def test_a_body_that_breaks_off_is_asked_for_again() -> None:
+def test_a_body_that_breaks_off_is_requested_again() -> None:
     assert ask((BODY[:40], True), (BODY, True)) == ("All is well.", 2)
 
 
-def test_an_answer_that_is_not_plain_is_read_the_long_way_and_not_asked_for_again() -> None:
+def test_an_unusual_answer_is_read_by_the_decoder_and_not_requested_again() -> None:
     said = {**MESSAGE, "reasoning_content": "Hm."}
     body = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
     assert ask((body, True)) == ("All is well.", 1)

@@ -62,7 +62,7 @@ NO_JSON = {
 
 
 @WIRE
-def test_a_body_that_is_no_json_object_is_refused(wire: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer() as upstream, serving(settings_for(upstream_settings(upstream, wire))) as url:
             for what, data in NO_JSON.items():
@@ -83,7 +83,7 @@ NO_LIST: list[Any] = [5, {}, True]
 
 
 @WIRE
-def test_a_request_without_model_or_messages_says_what_is_missing(wire: str) -> None:
+def test_a_request_without_model_or_messages_names_what_is_missing(wire: str) -> None:
     field = FIELDS[wire]
 
     async def story() -> None:
@@ -106,7 +106,7 @@ def test_a_request_without_model_or_messages_says_what_is_missing(wire: str) -> 
 
 
 @WIRE
-def test_an_unknown_model_is_not_found_and_those_that_there_are_are_named(wire: str) -> None:
+def test_an_unknown_model_is_not_found_and_the_known_ones_are_named(wire: str) -> None:
     async def story() -> None:
         async with ScriptedServer() as upstream:
             aliases = [upstream_settings(upstream, wire, alias=alias) for alias in ("fast", "smart")]
@@ -196,7 +196,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 @WIRE
-def test_fields_of_a_wrong_type_are_refused_by_their_name(wire: str) -> None:
+def test_fields_of_a_wrong_type_are_named(wire: str) -> None:
     def wrong(client: Client) -> Iterator[tuple[Object, str]]:
         for field in TYPED[wire]:
             for value in WRONG:
@@ -252,7 +252,7 @@ LOST: dict[str, list[tuple[str, Object | str]]] = {
 
 
 @WIRE
-def test_a_message_that_would_be_lost_for_a_wrong_type_is_refused_by_its_place(wire: str) -> None:
+def test_a_message_that_would_be_lost_because_of_a_wrong_type_is_named(wire: str) -> None:
     def lost(client: Client) -> Iterator[tuple[Object, str]]:
         for place, message in LOST[wire]:
             yield {**client.body([User.of("Hello.")]), place.partition("[")[0]: [message]}, place
@@ -300,7 +300,7 @@ def with_something_else(body: Object, chance: random.Random) -> Object:
 
 
 @WIRE
-def test_bodies_that_are_wrong_somewhere_inside_are_never_a_failure_of_the_gateway(wire: str) -> None:
+def test_invalid_bodies_never_cause_a_failure_of_the_gateway(wire: str) -> None:
     chance = random.Random(wire)
     call = ToolCall("call_Zq8wLk3vTb", "get_weather", {"city": "Oslo"})
     history = [
@@ -326,7 +326,7 @@ def test_bodies_that_are_wrong_somewhere_inside_are_never_a_failure_of_the_gatew
 
 
 @WIRE
-def test_an_id_of_thousands_of_characters_is_taken_and_one_beyond_all_measure_is_not(wire: str) -> None:
+def test_an_id_of_thousands_of_characters_is_accepted_and_a_huge_one_is_not(wire: str) -> None:
     call = ToolCall("MARK", "get_weather", {"city": "Oslo"})
 
     async def story() -> None:
@@ -357,7 +357,7 @@ def test_a_number_that_is_too_long_is_named_as_such() -> None:
     run(story)
 
 
-def test_a_character_that_json_cannot_carry_does_not_reach_the_model() -> None:
+def test_a_character_that_json_cannot_represent_does_not_reach_the_model() -> None:
     async def story() -> None:
         async with ScriptedServer("Fine.", loop_last=True) as upstream:
             aliases = [upstream_settings(upstream, wire, alias=wire) for wire in WIRES]
@@ -412,7 +412,7 @@ async def ask(url: str, wire: str, key: str, header: str = "Authorization", **mo
 
 
 @KEYS
-def test_a_key_is_taken_from_wherever_clients_put_it(header: str, tmp_path: Path) -> None:
+def test_a_key_is_found_wherever_clients_put_it(header: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     secret = create_key(file, GatewayKey("ann"))
 
@@ -468,7 +468,7 @@ def test_no_key_or_a_wrong_one_is_unauthorized(
 
 
 @WIRE
-def test_a_model_that_a_key_may_not_ask_for_is_not_there_for_it(wire: str, tmp_path: Path) -> None:
+def test_a_model_that_a_key_may_not_use_does_not_exist_for_it(wire: str, tmp_path: Path) -> None:
     """Not "forbidden": as with OpenAI, who has no access is not told what there is."""
     file = tmp_path / "keys.json"
     secret = create_key(file, GatewayKey("ann", aliases=("fast",)))
@@ -493,7 +493,7 @@ def test_a_model_that_a_key_may_not_ask_for_is_not_there_for_it(wire: str, tmp_p
 
 
 @WIRE
-def test_who_asks_too_often_is_told_when_to_come_back(wire: str, tmp_path: Path) -> None:
+def test_a_client_that_asks_too_often_learns_when_to_come_back(wire: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     often = create_key(file, GatewayKey("often", requests_per_minute=2))
     other = create_key(file, GatewayKey("other"))
@@ -518,7 +518,7 @@ def test_who_asks_too_often_is_told_when_to_come_back(wire: str, tmp_path: Path)
 
 
 @WIRE
-def test_who_has_too_many_requests_in_flight_waits_for_one_to_end(wire: str, tmp_path: Path) -> None:
+def test_a_client_with_too_many_requests_in_flight_waits_for_one_to_end(wire: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     secret = create_key(file, GatewayKey("ann", in_flight=1))
 
@@ -553,7 +553,7 @@ async def over_the_line(url: str, data: bytes, wait: float = 5.0) -> bytes:
         writer.close()
 
 
-def test_a_wrong_method_or_path_says_what_would_be_right() -> None:
+def test_a_wrong_method_or_path_names_the_right_one() -> None:
     async def story() -> None:
         async with (
             ScriptedServer() as upstream,
@@ -602,7 +602,7 @@ def test_a_wrong_method_names_the_right_one_in_its_header() -> None:
     run(story)
 
 
-def test_heads_are_given_without_a_body() -> None:
+def test_head_requests_get_no_body() -> None:
     async def story() -> None:
         async with (
             ScriptedServer() as upstream,
@@ -642,7 +642,7 @@ def test_half_a_request_leaves_nothing_behind(wire: str) -> None:
 
 
 @WIRE
-def test_a_body_that_comes_too_slowly_is_given_up(wire: str) -> None:
+def test_a_body_that_arrives_too_slowly_is_abandoned(wire: str) -> None:
     path = PATHS[wire].format(model="m", method="generateContent")
 
     async def story() -> None:
@@ -657,7 +657,7 @@ def test_a_body_that_comes_too_slowly_is_given_up(wire: str) -> None:
     run(story)
 
 
-def test_a_client_that_never_reads_is_let_go_and_the_model_with_it() -> None:
+def test_a_client_that_never_reads_is_disconnected_and_the_model_with_it() -> None:
     async def story() -> None:
         over = asyncio.Event()
         endless = [Say("word " * 20_000, chunks=10)] * 400  # 40 MB, more than all buffers in between hold
@@ -679,7 +679,7 @@ def test_a_client_that_never_reads_is_let_go_and_the_model_with_it() -> None:
 
 
 @WIRE
-def test_a_client_that_goes_away_ends_the_question_to_the_model(wire: str) -> None:
+def test_a_client_that_disconnects_ends_the_request_to_the_model(wire: str) -> None:
     async def story() -> None:
         over = asyncio.Event()
         slow = [Say("One. "), Pause(30), Say("Two.")]
@@ -725,7 +725,7 @@ def test_a_bomb_of_headers_is_refused() -> None:
     run(story)
 
 
-def test_tools_that_no_wire_could_carry_are_refused_or_carried() -> None:
+def test_tools_that_no_wire_could_send_are_refused_or_sent() -> None:
     """Names and schemas of any kind: never a failure of ours, and the model is asked with what was meant."""
     odd: list[Object] = [
         {"type": "function"},

@@ -45,7 +45,7 @@ def names(calls: list[ToolCall]) -> list[str]:
     return [call.name for call in calls]
 
 
-def test_without_tools_it_says_what_it_is_word_by_word() -> None:
+def test_without_tools_it_introduces_itself_word_by_word() -> None:
     pieces, calls = ask(User.of("Hello there"))
     assert "".join(pieces) == (
         'You said "Hello there". I am the demo model of the Unbroken gateway: a script, and no language model. '
@@ -55,7 +55,7 @@ def test_without_tools_it_says_what_it_is_word_by_word() -> None:
     assert calls == []
 
 
-def test_offered_tools_it_calls_three_times_in_one_answer() -> None:
+def test_with_tools_it_makes_three_calls_in_one_answer() -> None:
     _, calls = ask(tools=(WEATHER, NOW))
     assert names(calls) == ["get_weather", "now", "get_weather"]
     assert [call.arguments for call in calls] == [{"city": "Beijing", "days": 3}, {}, {"city": "Shanghai", "days": 3}]
@@ -69,12 +69,12 @@ def test_offered_tools_it_calls_three_times_in_one_answer() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_it_calls_three_times_also_when_asked_for_one_call(stream: bool) -> None:
+def test_it_makes_three_calls_even_if_one_call_is_requested(stream: bool) -> None:
     _, calls = ask(tools=(WEATHER,), parallel=False, stream=stream)
     assert len(calls) == 3
 
 
-def test_the_same_question_has_the_same_ids_and_another_has_others() -> None:
+def test_the_same_question_has_the_same_ids_and_another_has_different_ones() -> None:
     _, calls = ask(tools=(WEATHER,))
     _, again = ask(tools=(WEATHER,))
     _, others = ask(User.of("And tomorrow?"), tools=(WEATHER,))
@@ -83,7 +83,7 @@ def test_the_same_question_has_the_same_ids_and_another_has_others() -> None:
     assert all(len(call.id) <= 40 for call in calls)
 
 
-def test_with_the_results_it_names_what_it_got() -> None:
+def test_with_the_results_it_names_them() -> None:
     _, calls = ask(tools=(WEATHER, NOW))
     results = (
         ToolResult.of(calls[0], "Rain,\n  18 °C"),
@@ -108,7 +108,7 @@ def test_a_new_question_after_the_results_is_a_new_round() -> None:
     assert not {call.id for call in calls} & {call.id for call in more}
 
 
-def test_results_one_by_one_are_one_round() -> None:
+def test_results_one_by_one_belong_to_one_round() -> None:
     """As a client that takes one call at a time has it in its history."""
     _, calls = ask(tools=(WEATHER,))
     history: list[Message] = [ASKED]
@@ -119,7 +119,7 @@ def test_results_one_by_one_are_one_round() -> None:
     assert "".join(pieces).count('get_weather gave "fine"') == 3
 
 
-def test_choices_are_obeyed() -> None:
+def test_tool_choices_are_honoured() -> None:
     assert ask(tools=(WEATHER, NOW), choice="none")[1] == []
     assert ask(tools=(WEATHER, NOW), final=True)[1] == []
     assert names(ask(tools=(WEATHER, NOW), choice=OneTool("now"))[1]) == ["now"]
@@ -128,7 +128,7 @@ def test_choices_are_obeyed() -> None:
     assert ask(tools=(WEATHER,), choice=OneTool("nothing"))[1] == []
 
 
-def test_tools_that_do_something_are_left_alone_where_others_are_offered() -> None:
+def test_tools_with_effects_are_avoided_if_others_are_offered() -> None:
     offered = [
         tool(name) for name in ("Bash", "write_file", "Read", "deleteUser", "Grep", "apply_patch", "Glob", "now")
     ]
@@ -138,7 +138,7 @@ def test_tools_that_do_something_are_left_alone_where_others_are_offered() -> No
     assert [call.arguments for call in calls] == [{"command": ["pwd"]}]
 
 
-def test_a_picture_alone_and_no_user_at_all_are_answered() -> None:
+def test_a_picture_alone_and_a_request_without_a_user_are_answered() -> None:
     assert "".join(ask(Assistant("Hello"))[0]).startswith("I am the demo model")
     half = User.of("half \ud83d of a pair")
     assert len(ask(half, tools=(WEATHER,))[1]) == 3
@@ -215,7 +215,7 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_arguments_fit_the_schema(name: str) -> None:
+def test_arguments_match_the_schema(name: str) -> None:
     for variant in range(4):
         made = demo_arguments(SCHEMAS[name], variant)
         if name != "broken":
@@ -223,7 +223,7 @@ def test_arguments_fit_the_schema(name: str) -> None:
         assert isinstance(made, dict)
 
 
-def test_a_schema_that_holds_itself_ends() -> None:
+def test_a_recursive_schema_ends() -> None:
     schema = {
         "type": "object",
         "properties": {"child": {"$ref": "#"}, "loop": {"$ref": "#/properties/loop"}},
@@ -235,7 +235,7 @@ def test_a_schema_that_holds_itself_ends() -> None:
     assert 2 < depth < 20
 
 
-def test_where_nothing_is_said_to_be_required_something_is_given_all_the_same() -> None:
+def test_without_required_fields_something_is_filled_in_anyway() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "default": 3}}}
     assert demo_arguments(schema) == {"city": "Beijing"}
     assert demo_arguments({**schema, "required": []}) == {}

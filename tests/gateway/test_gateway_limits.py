@@ -23,7 +23,7 @@ def test_a_key_without_limits_is_never_refused() -> None:
     assert [ask(limits, GatewayKey("a")) for _ in range(1000)] == [None] * 1000
 
 
-def test_the_request_too_many_is_told_when_the_next_may_come() -> None:
+def test_a_refused_request_learns_when_the_next_one_is_possible() -> None:
     clock = VirtualClock()
     limits, key = KeyLimits(clock), GatewayKey("a", requests_per_minute=2)
     assert ask(limits, key) is None
@@ -43,7 +43,7 @@ def test_each_key_has_its_own_count() -> None:
     assert [ask(limits, key) is None for key in (a, b, a, b)] == [True, True, False, False]
 
 
-def test_a_limit_that_was_lowered_counts_at_once() -> None:
+def test_a_lowered_limit_applies_at_once() -> None:
     clock = VirtualClock()
     limits = KeyLimits(clock)
     for _ in range(5):
@@ -68,14 +68,14 @@ def test_requests_in_flight_are_counted_until_they_end() -> None:
     assert ask(limits, key) is None
 
 
-def test_one_that_fails_has_ended_too() -> None:
+def test_a_failed_request_has_ended_too() -> None:
     limits, key = KeyLimits(VirtualClock()), GatewayKey("a", in_flight=1)
     with pytest.raises(ZeroDivisionError), limits.admit(key):
         raise ZeroDivisionError
     assert ask(limits, key) is None
 
 
-def test_what_was_refused_for_one_limit_does_not_count_for_the_other() -> None:
+def test_a_request_refused_for_one_limit_does_not_count_for_the_other() -> None:
     limits, key = KeyLimits(VirtualClock()), GatewayKey("a", requests_per_minute=2, in_flight=1)
     with limits.admit(key):
         assert [ask(limits, key) is None for _ in range(5)] == [False] * 5
@@ -84,7 +84,7 @@ def test_what_was_refused_for_one_limit_does_not_count_for_the_other() -> None:
 
 
 @given(st.lists(st.floats(0, 40), max_size=60), st.integers(1, 5), st.integers(1, 3))
-def test_in_no_minute_begin_more_than_may_and_who_waits_as_told_is_let_in(
+def test_no_minute_has_more_requests_than_allowed_and_a_client_that_waits_as_told_is_served(
     gaps: list[float], per_minute: int, in_flight: int
 ) -> None:
     clock = VirtualClock()
@@ -107,7 +107,7 @@ def test_in_no_minute_begin_more_than_may_and_who_waits_as_told_is_let_in(
         assert later - earlier > 60 - 1e-6
 
 
-def test_a_new_key_under_the_name_of_a_revoked_one_has_begun_nothing() -> None:
+def test_a_new_key_with_the_name_of_a_revoked_one_starts_with_a_fresh_count() -> None:
     limits = KeyLimits(VirtualClock())
     old, new = (GatewayKey("ann", requests_per_minute=1, id=id) for id in ("first", "second"))
     assert ask(limits, old) is None

@@ -71,7 +71,7 @@ def test_every_event_is_counted_under_its_name() -> None:
     assert not any("_created" in name for name in found)
 
 
-def test_names_that_clients_choose_are_one_series() -> None:
+def test_names_chosen_by_clients_share_one_series() -> None:
     metrics = GatewayMetrics(["fast"])
     for number in range(1000):
         metrics.request(f"model-{number}", "openai-chat", "", 404, 0.001)
@@ -79,7 +79,7 @@ def test_names_that_clients_choose_are_one_series() -> None:
     assert found == {"unbroken_requests_total{alias=unknown,client=openai-chat,status=404,upstream=}": 1000}
 
 
-def test_no_metric_grows_without_end() -> None:
+def test_no_metric_grows_without_limit() -> None:
     metrics = GatewayMetrics()
     for number in range(module.MOST + 100):
         metrics.repaired(f"kind-{number}")
@@ -88,14 +88,14 @@ def test_no_metric_grows_without_end() -> None:
     assert found["unbroken_repairs_total{kind=unknown}"] == 100
 
 
-def test_two_gateways_of_one_process_count_for_themselves() -> None:
+def test_two_gateways_in_one_process_count_separately() -> None:
     one, other = GatewayMetrics(["a"]), GatewayMetrics(["a"])
     one.fallback("a")
     assert read(one)["unbroken_fallbacks_total{alias=a}"] == 1
     assert "unbroken_fallbacks_total{alias=a}" not in read(other)
 
 
-def test_the_process_tells_how_much_memory_it_takes() -> None:
+def test_the_process_reports_its_memory() -> None:
     assert read(GatewayMetrics())["process_resident_memory_bytes"] > 1_000_000
 
 
@@ -120,7 +120,7 @@ def test_workers_are_added_up(tmp_path: Path) -> None:
     assert "held_turns_open" not in texts[1]  # none of them could know
 
 
-def test_a_held_turn_that_nobody_waits_for_any_more_is_not_open() -> None:
+def test_a_held_turn_that_nobody_waits_for_is_not_open() -> None:
     clock = VirtualClock(1_000_000)
     book = Stats((), hold_timeout=60, now=clock.now)
     book.hold("one", 2)

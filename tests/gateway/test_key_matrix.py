@@ -192,7 +192,7 @@ async def call(gateway: Gateway, method: str, target: str, secret: str, body: An
     return sent[0]["status"]
 
 
-def test_what_is_not_listed_for_a_key_is_refused_and_reaches_no_provider(tmp_path: Path) -> None:
+def test_requests_that_are_not_listed_for_a_key_are_refused_and_reach_no_provider(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     who = callers(file)
 
@@ -224,7 +224,7 @@ def test_what_is_not_listed_for_a_key_is_refused_and_reaches_no_provider(tmp_pat
 
 
 @pytest.mark.parametrize("override", ["x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url"])
-def test_over_real_http_a_trick_in_path_or_header_reaches_no_provider(tmp_path: Path, override: str) -> None:
+def test_over_real_http_no_trick_in_path_or_header_reaches_a_provider(tmp_path: Path, override: str) -> None:
     file = tmp_path / "keys.json"
     secret = create_key(file, GatewayKey("acme", ("acme",)))
 

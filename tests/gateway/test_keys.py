@@ -21,7 +21,7 @@ from unbroken.gateway.keys import GatewayKey, KeyRing, create_key, list_keys, re
 ANN = GatewayKey("ann", aliases=("gpt-5", "fast"), requests_per_minute=60, in_flight=4)
 
 
-def test_a_key_is_found_by_what_was_shown_once(tmp_path: Path) -> None:
+def test_a_key_is_found_by_the_secret_that_was_shown_once(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     secret = create_key(path, ANN, now=lambda: 1000.0)
     other = create_key(path, GatewayKey("bob"), now=lambda: 2000.0)
@@ -40,7 +40,7 @@ def test_a_key_is_found_by_what_was_shown_once(tmp_path: Path) -> None:
         assert ring.find(wrong) is None
 
 
-def test_the_file_holds_hashes_and_is_the_owner_s_alone(tmp_path: Path) -> None:
+def test_the_file_contains_hashes_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     secret = create_key(path, ANN)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -54,7 +54,7 @@ def test_the_file_holds_hashes_and_is_the_owner_s_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["keys.json"]
 
 
-def test_a_key_that_names_models_opens_these_only() -> None:
+def test_a_key_with_models_allows_only_these() -> None:
     assert ANN.allows("fast")
     assert not ANN.allows("slow")
     assert GatewayKey("all").allows("slow")
@@ -74,7 +74,7 @@ def test_names_are_taken_once_and_revoked_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "-a", "a\n", "ä", "x" * 65, "../x"])
-def test_a_name_is_one_word(tmp_path: Path, name: str) -> None:
+def test_a_name_must_be_one_word(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="a key's name has letters, digits and"):
         create_key(tmp_path / "keys.json", GatewayKey(name))
 
@@ -100,7 +100,7 @@ def test_a_running_gateway_notices_a_new_key_and_a_revoked_one(tmp_path: Path) -
     assert ring.find(secret) is None
 
 
-def test_a_file_that_is_damaged_while_it_runs_changes_nothing_and_is_logged(
+def test_a_file_that_becomes_damaged_at_run_time_changes_nothing_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys.json"
@@ -143,7 +143,7 @@ def test_a_file_that_was_removed_has_no_keys_any_more(tmp_path: Path) -> None:
         ('{"version": 3, "keys": []}', r"were written by a newer Unbroken \(version 3\): update this one"),
     ],
 )
-def test_a_damaged_file_is_told_at_the_start_and_left_alone(tmp_path: Path, text: str, told: str) -> None:
+def test_a_damaged_file_is_reported_at_the_start_and_left_alone(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
     with pytest.raises(UserError, match=told):
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_told_at_the_start_and_left_alone(tmp_path: Path, text
     assert os.listdir(tmp_path) == ["keys.json"]
 
 
-def test_a_key_of_somebody_who_was_killed_in_the_middle_is_in_nobody_s_way_without_a_word(tmp_path: Path) -> None:
+def test_the_leftovers_of_a_killed_process_do_not_get_in_the_way(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     create_key(path, ANN)
     (tmp_path / "keys.json.new").write_text("half")
@@ -163,14 +163,14 @@ def test_a_key_of_somebody_who_was_killed_in_the_middle_is_in_nobody_s_way_witho
     assert [key.name for key in list_keys(path)] == ["ann"]
 
 
-def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be changed: No such file or directory"):
         create_key(tmp_path / "nowhere" / "keys.json", ANN)
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
         KeyRing(tmp_path)
 
 
-def test_behind_a_link_the_file_itself_is_changed(tmp_path: Path) -> None:
+def test_through_a_link_the_file_itself_is_changed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "keys.json"
     link.symlink_to(tmp_path / "real" / "keys.json")
@@ -180,7 +180,7 @@ def test_behind_a_link_the_file_itself_is_changed(tmp_path: Path) -> None:
     assert KeyRing(tmp_path / "real" / "keys.json").find(secret) is not None
 
 
-def test_many_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_many_at_once_lose_no_key(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     program = (
         "import sys; from unbroken.gateway.keys import *\n"

@@ -120,7 +120,7 @@ async def until_asked(upstream: ScriptedServer, times: int) -> None:
         ("gemini", "openai-responses"),
     ],
 )
-def test_a_gateway_that_is_killed_at_every_step_brings_the_turn_to_its_end(
+def test_a_gateway_that_is_killed_at_every_step_completes_the_turn(
     store: str, wire: str, upstream_wire: str, tmp_path: Path
 ) -> None:
     address = f"sqlite:{tmp_path / 'kept.db'}" if store == "sqlite" else valkey_server.empty_url()

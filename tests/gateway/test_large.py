@@ -65,7 +65,7 @@ class Named:
 
 
 @WIRE
-def test_a_large_request_is_answered_on_a_thread_of_its_own_and_a_small_one_is_not(wire: str) -> None:
+def test_a_large_request_is_handled_in_a_separate_thread_and_a_small_one_is_not(wire: str) -> None:
     async def story() -> list[str]:
         model = Named()
         gateway = Inside({"m": model}, MemoryStore())
@@ -167,7 +167,7 @@ def test_more_values_than_allowed_are_refused_unread() -> None:
     run(story)
 
 
-def test_large_bodies_that_do_not_fit_in_memory_together_are_sent_away_for_a_moment() -> None:
+def test_large_bodies_that_do_not_fit_in_memory_together_are_refused_for_a_moment() -> None:
     async def story() -> None:
         gateway = Inside({"m": Named()}, MemoryStore(), large_bodies=3 * LARGE)
         body = question("openai-chat", [said("openai-chat", "x" * (2 * LARGE))])
@@ -182,7 +182,7 @@ def test_large_bodies_that_do_not_fit_in_memory_together_are_sent_away_for_a_mom
     run(story)
 
 
-def test_what_a_request_took_of_the_room_is_given_back() -> None:
+def test_memory_of_a_request_is_released() -> None:
     room = MemoryBudget(10 * LARGE)
     for _ in range(100):
         with room.share() as share:
@@ -235,9 +235,7 @@ EVENTS: Mapping[str, Object] = {
 @pytest.mark.parametrize("shape", ["events", "one event", "one body"])
 @STREAMED
 @WIRE
-def test_a_provider_that_never_stops_is_hung_up_on_and_the_client_gets_an_error(
-    wire: str, stream: bool, shape: str
-) -> None:
+def test_an_endless_provider_is_disconnected_and_the_client_gets_an_error(wire: str, stream: bool, shape: str) -> None:
     event = b"data: " + json.dumps(EVENTS[wire]).encode() + b"\n\n" if shape == "events" else b"x" * 60_000
     event = b"data: x" * 9000 if shape == "one event" else event
 
@@ -258,7 +256,7 @@ def test_a_provider_that_never_stops_is_hung_up_on_and_the_client_gets_an_error(
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/messages/count_tokens"])
-def test_an_endless_answer_on_another_path_is_cut(path: str) -> None:
+def test_an_endless_response_on_another_path_is_cut_off(path: str) -> None:
     wire = "openai-chat" if path == "/v1/embeddings" else "anthropic-messages"
 
     async def story() -> None:
@@ -358,7 +356,7 @@ def new_ids(count: int) -> list[str]:
     return [new_call_id() for _ in range(count)]
 
 
-def test_text_alone_makes_no_small_body_large() -> None:
+def test_text_alone_does_not_make_a_small_body_large() -> None:
     assert not is_large(json.dumps({"text": "x" * 900_000}).encode())
     assert not is_large(json.dumps([{"a": "b"}] * 1000).encode())
     assert is_large(json.dumps([{"a": "b"}] * 10_000).encode())
@@ -368,11 +366,11 @@ def test_text_alone_makes_no_small_body_large() -> None:
     assert is_large(json.dumps([1] * 50_000).encode())
 
 
-def test_halves_of_surrogate_pairs_make_a_body_large() -> None:
+def test_surrogate_halves_make_a_body_large() -> None:
     assert is_large(json.dumps({"text": "\ud800" * 100_000}).encode())
 
 
-def test_work_that_is_cancelled_has_ended_when_its_cancellation_has() -> None:
+def test_cancelled_work_has_ended_when_its_cancellation_returns() -> None:
     ended: list[str] = []
     begun = threading.Event()
 

@@ -27,14 +27,14 @@ def found() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_every_client_gets_its_own_answer_though_streams_break(found: dict[str, Any]) -> None:
+def test_every_client_gets_its_own_answer_even_if_streams_break(found: dict[str, Any]) -> None:
     assert found["problems"] == []
     assert found["upstream"]["broken"] >= 5
     assert found["counts"].get("errors", 0) == 0
     assert found["counts"]["answered"] + found["counts"]["refused"] == found["requests"] >= 200
 
 
-def test_a_client_that_goes_away_takes_the_request_upstream_with_it(found: dict[str, Any]) -> None:
+def test_a_client_that_disconnects_ends_its_request_to_the_upstream(found: dict[str, Any]) -> None:
     assert found["gone"] >= 1
     assert found["gone_slowest_seconds"] < 1.0
 

@@ -24,7 +24,7 @@ from unbroken.gateway.settings import GatewaySettings, UpstreamSettings
         {"host": "127.0.0.1:8400", "origin": "http://127.0.0.1:8400", "sec-fetch-site": "same-origin"},
     ],
 )
-def test_clients_and_pages_of_this_machine_are_welcome(headers: dict[str, str]) -> None:
+def test_clients_and_pages_of_this_machine_are_accepted(headers: dict[str, str]) -> None:
     assert not is_foreign(headers, "box.lan")
 
 
@@ -39,7 +39,7 @@ def test_clients_and_pages_of_this_machine_are_welcome(headers: dict[str, str]) 
         {"host": "[broken"},
     ],
 )
-def test_pages_of_others_are_not(headers: dict[str, str]) -> None:
+def test_pages_of_other_sites_are_not(headers: dict[str, str]) -> None:
     assert is_foreign(headers, "127.0.0.1")
 
 
@@ -58,7 +58,7 @@ def ask(settings: GatewaySettings) -> list[int]:
     return run(story)
 
 
-def test_a_gateway_without_keys_refuses_the_pages_of_others() -> None:
+def test_a_gateway_without_keys_refuses_pages_of_other_sites() -> None:
     demo = UpstreamSettings("m", "demo")
     assert ask(settings_for(demo)) == [200, 200, 403, 403, 403, 403]
     assert ask(settings_for(demo, open_to_all=True)) == [200] * 6

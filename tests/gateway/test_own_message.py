@@ -252,7 +252,7 @@ STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "strea
 
 @STREAMED
 @pytest.mark.parametrize("own", ANSWERS)
-def test_what_the_model_said_comes_back_to_it_from_a_client_of_any_wire(own: Own, stream: bool) -> None:
+def test_the_models_message_comes_back_to_it_from_a_client_of_any_wire(own: Own, stream: bool) -> None:
     async def story() -> None:
         async with telling(plain_answer(own)) as upstream, serving(settings_for(upstream.settings(own.wire))) as url:
             for wire in WIRES:
@@ -271,7 +271,7 @@ def test_what_the_model_said_comes_back_to_it_from_a_client_of_any_wire(own: Own
 
 
 @pytest.mark.parametrize("own", ANSWERS)
-def test_a_turn_of_several_requests_comes_back_as_the_one_message_that_it_was(own: Own) -> None:
+def test_a_turn_of_several_requests_comes_back_as_one_message(own: Own) -> None:
     async def story() -> None:
         async with (
             telling(plain_answer(own)) as upstream,
@@ -384,7 +384,7 @@ def test_it_comes_back_after_an_answer_without_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["anthropic", "responses", "gemini", "reasoning_content", "extra_content"])
-def test_what_one_provider_signed_reaches_no_other(name: str) -> None:
+def test_signatures_of_one_provider_reach_no_other(name: str) -> None:
     own = OWN[name]
 
     async def story() -> None:
@@ -412,7 +412,7 @@ def test_what_one_provider_signed_reaches_no_other(name: str) -> None:
     run(story)
 
 
-def test_a_client_that_gives_the_signature_back_itself_gives_it_to_no_other_provider() -> None:
+def test_a_signature_that_a_client_sends_itself_reaches_no_other_provider() -> None:
     own = OWN["anthropic"]
     question = {"role": "user", "content": "Beijing and Oslo?"}
     results = [{"type": "tool_result", "tool_use_id": id, "content": "Sunny."} for id in IDS]
@@ -436,7 +436,7 @@ def test_a_client_that_gives_the_signature_back_itself_gives_it_to_no_other_prov
     run(story)
 
 
-def test_the_answer_of_a_fallback_comes_back_to_the_fallback_alone() -> None:
+def test_the_answer_of_a_fallback_comes_back_only_to_the_fallback() -> None:
     own, spare = OWN["anthropic"], OWN["responses"]
 
     async def story() -> None:
@@ -453,7 +453,7 @@ def test_the_answer_of_a_fallback_comes_back_to_the_fallback_alone() -> None:
     run(story)
 
 
-def test_what_the_model_said_is_not_put_back_where_the_client_changed_it() -> None:
+def test_the_models_message_is_not_restored_if_the_client_changed_it() -> None:
     own = OWN["anthropic"]
 
     async def story() -> None:
@@ -472,7 +472,7 @@ def test_what_the_model_said_is_not_put_back_where_the_client_changed_it() -> No
     run(story)
 
 
-def test_thinking_that_nobody_signed_is_not_sent_to_who_wants_a_signature() -> None:
+def test_unsigned_reasoning_is_not_sent_to_a_provider_that_requires_a_signature() -> None:
     """A client of Anthropic's wire is given the thinking of other wires too, and says it again to who comes next."""
     own = OWN["anthropic"]
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": ""}
@@ -530,7 +530,7 @@ def result_for(own: Own, answer: Object) -> Object:
 
 
 @pytest.mark.parametrize("own", ANSWERS)
-def test_one_call_at_a_time_on_one_wire_loses_nothing_of_what_was_signed(own: Own) -> None:
+def test_one_call_at_a_time_on_one_wire_loses_no_signature(own: Own) -> None:
     """The client gets the signatures with the first call; whatever it does with them, the model gets its own turn."""
     field = FIELDS[own.wire]
 
@@ -563,7 +563,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("model", LOST)
-def test_where_reasoning_that_is_demanded_is_gone_the_header_says_so(model: str) -> None:
+def test_a_header_reports_missing_reasoning_that_is_required(model: str) -> None:
     """A history that began elsewhere. Nothing is said where the gateway has what is needed."""
     wire = LOST[model]
     own = OWN["gemini" if wire == "gemini" else "reasoning_content"]

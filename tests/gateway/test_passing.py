@@ -213,7 +213,7 @@ def in_order(data: bytes) -> Any:
 
 @STREAMED
 @WIRE
-def test_the_body_of_a_client_arrives_as_it_was_spelled_but_for_the_model(wire: str, stream: bool) -> None:
+def test_the_body_of_a_client_is_forwarded_unchanged_except_for_the_model(wire: str, stream: bool) -> None:
     async def story() -> None:
         answer = Told(STREAMS[wire] if stream else json.dumps(WHOLE[wire]).encode())
         async with telling(answer) as upstream, serving(settings_for(upstream.settings(wire))) as url:
@@ -241,7 +241,7 @@ def test_the_body_of_a_client_arrives_as_it_was_spelled_but_for_the_model(wire: 
 
 @STREAMED
 @WIRE
-def test_the_answer_of_a_model_arrives_byte_for_byte(wire: str, stream: bool) -> None:
+def test_the_models_answer_arrives_byte_for_byte(wire: str, stream: bool) -> None:
     data = STREAMS[wire] if stream else json.dumps(WHOLE[wire], indent=1, ensure_ascii=False).encode()
 
     async def story() -> None:
@@ -258,7 +258,7 @@ def test_the_answer_of_a_model_arrives_byte_for_byte(wire: str, stream: bool) ->
 
 
 @WIRE
-def test_events_in_odd_frames_arrive_as_they_came(wire: str) -> None:
+def test_events_in_unusual_frames_arrive_unchanged(wire: str) -> None:
     odd = b": keep-alive\r\n\r\n" + STREAMS[wire].replace(b"\n", b"\r\n").replace(b"data: ", b"data:")
 
     async def story() -> None:
@@ -358,7 +358,7 @@ TIDY_CALLS: dict[str, bytes] = {
 
 
 @WIRE
-def test_calls_as_their_wire_has_them_arrive_byte_for_byte(wire: str) -> None:
+def test_well_formed_calls_arrive_byte_for_byte(wire: str) -> None:
     data = TIDY_CALLS[wire]
 
     async def story() -> None:
@@ -412,7 +412,7 @@ def _complete_at_first(event: Any) -> Any:
         ("openai-responses", _changed(TIDY_CALLS["openai-responses"], _complete_at_first)),
     ],
 )
-def test_a_call_that_is_handed_out_alone_is_said_once_however_its_events_look(wire: str, data: bytes) -> None:
+def test_a_call_that_is_released_alone_is_sent_once_in_any_event_format(wire: str, data: bytes) -> None:
     async def story() -> None:
         async with telling(Told(data)) as upstream, serving(settings_for(upstream.settings(wire, serial=True))) as url:
             for size in (len(data), 50):
@@ -424,7 +424,7 @@ def test_a_call_that_is_handed_out_alone_is_said_once_however_its_events_look(wi
     run(story)
 
 
-def test_whole_calls_of_gemini_arrive_byte_for_byte() -> None:
+def test_complete_calls_of_gemini_arrive_byte_for_byte() -> None:
     parts = [
         {"text": "Hm.", "thought": True},
         {"functionCall": {"name": "get_weather", "args": {"city": "Oslo"}}, "thoughtSignature": "b=="},
@@ -512,7 +512,7 @@ def as_the_official_client_reads(data: bytes) -> tuple[list[Object], list[str]]:
 
 
 @pytest.mark.parametrize("how", UNTIDY)
-def test_untidy_calls_come_out_tidy(how: str) -> None:
+def test_malformed_calls_are_normalised(how: str) -> None:
     data = UNTIDY[how]
 
     async def story() -> None:
@@ -536,7 +536,7 @@ def test_untidy_calls_come_out_tidy(how: str) -> None:
     "bend",
     ["no id", "one id for both", "arguments that are encoded twice", "arguments that are an object"],
 )
-def test_untidy_calls_of_a_whole_body_come_out_tidy(bend: str) -> None:
+def test_malformed_calls_of_a_non_streaming_body_are_normalised(bend: str) -> None:
     calls: list[Object] = [
         {"id": id, "type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
         for id, city in ((ONE, "Oslo"), (TWO, "Lima"))
@@ -571,7 +571,7 @@ def test_untidy_calls_of_a_whole_body_come_out_tidy(bend: str) -> None:
     run(story)
 
 
-def test_untidy_calls_are_answered_to_a_model_that_knows_them_again() -> None:
+def test_results_of_normalised_calls_reach_a_model_that_recognises_them() -> None:
     """A model that gave both calls one id gets them back told apart: its own words would be refused."""
 
     async def story() -> None:
@@ -592,7 +592,7 @@ def test_untidy_calls_are_answered_to_a_model_that_knows_them_again() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_turn_with_calls_is_passed_on_as_the_client_spelled_it(name: str) -> None:
+def test_a_turn_with_calls_is_forwarded_as_the_client_wrote_it(name: str) -> None:
     """A client that gives back all that it got leaves nothing to be put right: neither its request nor the answer."""
     own = OWN[name]
 
@@ -635,7 +635,7 @@ def test_a_turn_with_calls_is_passed_on_as_the_client_spelled_it(name: str) -> N
 # Where something has to be changed
 
 
-def test_an_alias_with_settings_of_its_own_is_asked_with_them() -> None:
+def test_an_alias_with_its_own_settings_uses_them() -> None:
     async def story() -> None:
         answer = Told(json.dumps(WHOLE["openai-chat"]).encode())
         async with telling(answer) as upstream:
@@ -654,7 +654,7 @@ def test_an_alias_with_settings_of_its_own_is_asked_with_them() -> None:
 
 @pytest.mark.parametrize("client_wire", WIRES)
 @STREAMED
-def test_a_call_that_leaked_into_the_text_is_a_call_for_an_alias_that_looks_for_them(
+def test_a_call_that_leaked_into_the_text_is_recovered_for_an_alias_with_recover(
     client_wire: str, stream: bool
 ) -> None:
     leak = 'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -730,7 +730,7 @@ def test_ids_that_only_this_provider_would_make_come_back_to_it() -> None:
 @STREAMED
 @pytest.mark.parametrize("serial", [False, True], ids=["at-once", "one-by-one"])
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
-def test_an_answer_is_written_by_the_letter_of_the_clients_wire(
+def test_an_answer_follows_the_clients_wire_strictly(
     client_wire: str, upstream_wire: str, serial: bool, stream: bool
 ) -> None:
     said: list[str | Step] = [Think("Hm, two. "), Say("I look. "), *TWO_CALLS, Uses(7, 5)]

@@ -30,7 +30,7 @@ def options(habits: Habits) -> dict[str, Any]:
 
 @costly
 @given(habits(), PLANS, ACTIONS_DRAWN)
-def test_whatever_a_client_does_no_call_is_doubled_and_no_result_is_lost(
+def test_whatever_a_client_does_no_call_is_repeated_and_no_result_is_lost(
     habits: Habits, plans: Sequence[Plan], actions: Sequence[Action]
 ) -> None:
     async def story() -> None:

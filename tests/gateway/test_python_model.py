@@ -56,7 +56,7 @@ AT_THE_END = (Ended(WHOLE, Assistant("I look. ", CALLS)),)
 
 
 @pytest.mark.parametrize("said", [BY_DELTAS, AT_THE_END], ids=["by deltas", "at the end"])
-def test_both_ways_to_say_it_come_out_alike(said: tuple[Delta, ...]) -> None:
+def test_both_ways_to_return_an_answer_are_equal(said: tuple[Delta, ...]) -> None:
     deltas = run(lambda: heard(PythonModel(Told(*said))))
     assert deltas[:-1] == [TextDelta("I look. "), *map(CallReady, CALLS)]
     ended = deltas[-1]
@@ -64,14 +64,14 @@ def test_both_ways_to_say_it_come_out_alike(said: tuple[Delta, ...]) -> None:
     assert ended.message == Assistant("I look. ", CALLS)
 
 
-def test_what_was_said_by_deltas_is_not_said_again_at_the_end() -> None:
+def test_text_sent_by_deltas_is_not_repeated_at_the_end() -> None:
     said = (TextDelta("I look. "), CallReady(CALLS[0]), Ended(WHOLE, Assistant("I look. ", CALLS)))
     deltas = run(lambda: heard(PythonModel(Told(*said))))
     assert deltas[:-1] == [TextDelta("I look. "), CallReady(CALLS[0]), CallReady(CALLS[1])]
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), UserError("the model's own mistake"), SystemError("worse")])
-def test_whatever_it_raises_is_a_failed_try_of_the_model(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_exception_is_a_failed_attempt_of_the_model(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(Unavailable, match=f"model `raising` failed: {type(error).__name__}"):
         run(lambda: heard(PythonModel(Raising(error))))
     assert str(error) in caplog.text
@@ -155,7 +155,7 @@ def test_no_call_of_such_a_model_is_lost(
     run(story)
 
 
-def test_a_model_that_raises_is_followed_by_its_fallback(models: Callable[[str], UpstreamSettings]) -> None:
+def test_after_a_model_raises_its_fallback_is_used(models: Callable[[str], UpstreamSettings]) -> None:
     async def story() -> None:
         alias = UpstreamSettings("m", models("raising").model, fallback=("spare",))
         async with serving(settings_for(alias, models("spare"))) as url:
@@ -177,7 +177,7 @@ def test_a_model_that_raises_is_a_bad_gateway_and_counted(models: Callable[[str]
     run(story)
 
 
-def test_calls_made_by_hand_are_numbered_and_named() -> None:
+def test_calls_made_by_hand_get_numbers_and_names() -> None:
     by_hand = [ToolCall("", "get_weather", {"city": city}, "", 0) for city in ("Oslo", "Lima", "Rome")]
     deltas = run(lambda: heard(PythonModel(Told(*map(CallReady, by_hand), Ended(WHOLE)))))
     ended = deltas[-1]
@@ -191,7 +191,7 @@ def test_calls_made_by_hand_are_numbered_and_named() -> None:
     assert [delta.call for delta in deltas[:-1] if isinstance(delta, CallReady)] == list(ended.message.calls)
 
 
-def test_two_calls_that_share_an_id_get_one_each() -> None:
+def test_two_calls_with_one_id_get_separate_ids() -> None:
     twins = (ToolCall("a", "f", {"n": 1}), ToolCall("a", "f", {"n": 2}))
     deltas = run(lambda: heard(PythonModel(Told(Ended(WHOLE, Assistant("", twins))))))
     assert [delta.call.id for delta in deltas if isinstance(delta, CallReady)] == ["a", "call_0_1"]

@@ -83,7 +83,7 @@ def only(kind: type[Any], recording: Recording) -> Any:
 
 @pytest.mark.parametrize(("client_wire", "upstream_wire"), PAIRS)
 @STREAMED
-def test_a_conversation_is_recorded_request_by_request_as_the_model_was_asked(
+def test_a_conversation_is_recorded_request_by_request(
     client_wire: str, upstream_wire: str, stream: bool, tmp_path: Path
 ) -> None:
     async def story(**record: Any) -> tuple[list[Reply], ScriptedServer]:
@@ -130,7 +130,7 @@ def test_a_conversation_is_recorded_request_by_request_as_the_model_was_asked(
 
 
 @STREAMED
-def test_an_answer_that_broke_off_is_recorded_with_both_of_its_tries(stream: bool, tmp_path: Path) -> None:
+def test_an_answer_that_broke_off_is_recorded_with_both_attempts(stream: bool, tmp_path: Path) -> None:
     broken: list[str | Step] = [Say("It is "), Pause(0.02), Break()]
 
     async def story() -> Reply:
@@ -151,7 +151,7 @@ def test_an_answer_that_broke_off_is_recorded_with_both_of_its_tries(stream: boo
     assert kinds.index("attempt_failed") < kinds.index("ended")
 
 
-def test_what_the_provider_refuses_ends_its_recording_in_that_error(tmp_path: Path) -> None:
+def test_a_refusal_of_the_provider_ends_its_recording_with_that_error(tmp_path: Path) -> None:
     async def story() -> Reply:
         refusal = ProviderError("no such thing", status=403)
         async with stage("openai-chat", [Fail(refusal)], record=str(tmp_path)) as there:
@@ -166,7 +166,7 @@ def test_what_the_provider_refuses_ends_its_recording_in_that_error(tmp_path: Pa
     assert [line["error"] for line in recording.of("failed")] == [failed.error]
 
 
-def test_an_answer_that_fails_after_it_had_begun_ends_in_the_error_too(tmp_path: Path) -> None:
+def test_an_answer_that_fails_later_ends_its_recording_with_the_error_too(tmp_path: Path) -> None:
     async def story() -> Reply:
         broken: list[str | Step] = [Say("It is "), Pause(0.02), Break()]
         async with stage("openai-chat", broken, record=str(tmp_path)) as there:
@@ -179,7 +179,7 @@ def test_an_answer_that_fails_after_it_had_begun_ends_in_the_error_too(tmp_path:
     assert [verdict["kind"] for verdict in recording.ending.verdicts] == ["lost"]
 
 
-def test_a_client_that_goes_away_is_in_the_recording(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_is_in_the_recording(tmp_path: Path) -> None:
     async def story() -> None:
         answer: list[str | Step] = [Say("It "), Pause(30), Say("is sunny.")]
         async with stage("openai-chat", answer, record=str(tmp_path)) as there:
@@ -200,7 +200,7 @@ def test_a_client_that_goes_away_is_in_the_recording(tmp_path: Path) -> None:
     assert [line["text"] for line in recording.of("delta")] == ["It "]
 
 
-def test_a_held_turn_is_one_recording_and_calls_that_are_handed_out_are_none(tmp_path: Path) -> None:
+def test_a_held_turn_is_one_recording_and_released_calls_are_not_recorded(tmp_path: Path) -> None:
     async def story() -> list[Reply]:
         async with stage("openai-chat", THREE_CALLS, "It is sunny.", serial=True, record=str(tmp_path)) as there:
             return await there.client("anthropic-messages", stream=True).converse()
@@ -237,7 +237,7 @@ def test_a_share_of_the_requests_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "recorded"), [(0, 0), (0.25, 25), (0.5, 50), (1, 100)])
-def test_the_share_is_kept_to(share: float, recorded: int, tmp_path: Path) -> None:
+def test_the_share_is_exact(share: float, recorded: int, tmp_path: Path) -> None:
     numbers = iter(number / 100 for number in range(100))
     recordings = Recordings(settings_for(record=str(tmp_path), record_share=share), chance=lambda: next(numbers))
     assert sum(recordings.sample() is not None for _ in range(100)) == recorded
@@ -302,7 +302,7 @@ def test_no_key_is_in_any_byte_of_a_recording(tmp_path: Path, monkeypatch: pytes
     assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
 
 
-def test_what_only_one_wire_knows_and_no_json_library_likes_is_recorded_and_passes(tmp_path: Path) -> None:
+def test_data_that_only_one_wire_knows_is_recorded_and_forwarded(tmp_path: Path) -> None:
     async def story() -> tuple[int, Any]:
         async with stage("openai-chat", "Hello.", record=str(tmp_path)) as there:
             client = there.client("openai-chat", parallel=None)
@@ -324,7 +324,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_folder_that_vanished_is_told_once_and_requests_go_on(
+def test_a_missing_folder_is_reported_once_and_requests_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "recordings"
@@ -343,9 +343,7 @@ def test_a_folder_that_vanished_is_told_once_and_requests_go_on(
     assert words.startswith(f"requests are not recorded any more: {folder} is a file and no folder")
 
 
-def test_a_folder_that_is_full_is_told_once_and_requests_go_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_reported_once_and_requests_continue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert ask_many(3, record=str(tmp_path), record_bytes=1024) == [200] * 3
     before = len(recordings_in(tmp_path))
     assert before >= 1
@@ -358,7 +356,7 @@ def test_a_folder_that_is_full_is_told_once_and_requests_go_on(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files of a process are bounded elsewhere only")
-def test_a_file_that_cannot_be_written_to_its_end_is_told_and_no_other_is_begun(
+def test_a_file_that_cannot_be_completed_is_reported_and_no_other_is_started(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     resource = importlib.import_module("resource")
@@ -383,7 +381,7 @@ def test_a_file_that_cannot_be_written_to_its_end_is_told_and_no_other_is_begun(
     assert len(warnings(caplog)) == 2  # the other one is the file's own
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_at_the_start(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "a file"
     file.write_text("")
     settings = settings_for(UpstreamSettings("demo", "demo"), record=str(file / "recordings"))
@@ -395,7 +393,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_at_the_start(tmp_path: Path) -
 # How it is said
 
 
-def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
+def test_a_configuration_file_can_enable_recording(tmp_path: Path) -> None:
     file = tmp_path / "unbroken.toml"
     file.write_text(
         '[record]\nfolder = "seen"\nshare = 0.1\nmax_bytes = "5 GB"\n[[models]]\nmodel = "demo"\n', encoding="utf-8"
@@ -413,7 +411,7 @@ def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_says_where_it_records_or_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_where_it_records_or_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown = invoke("serve", "--check", "--record", "seen")
     assert (shown.exit_code, "recordings         seen\n" in shown.stdout) == (0, True)
@@ -427,7 +425,7 @@ def test_the_command_says_where_it_records_or_that_it_cannot(tmp_path: Path, mon
     assert "recordings         seen, 0.1 of all requests\n" in invoke("serve", "--check", "--record", "seen").stdout
 
 
-def test_a_gateway_that_records_nothing_loads_nothing_for_it() -> None:
+def test_a_gateway_without_recording_loads_nothing_for_it() -> None:
     program = (
         "import sys\n"
         "from unbroken.gateway import Gateway, GatewaySettings, UpstreamSettings\n"

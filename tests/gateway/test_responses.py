@@ -80,7 +80,7 @@ RESULTS = ToolMessage(tuple(ToolResult("", (Text(f"Sunny in {city}."),)) for cit
 @STREAMED
 @pytest.mark.parametrize("serial", [False, True], ids=["at-once", "one-by-one"])
 @UPSTREAM
-def test_a_conversation_goes_on_from_the_response_before(upstream_wire: str, serial: bool, stream: bool) -> None:
+def test_a_conversation_continues_from_the_previous_response(upstream_wire: str, serial: bool, stream: bool) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, "Sunny everywhere.", "You are welcome.", "Yes?") as upstream:
             async with serving(settings_for(upstream_settings(upstream, upstream_wire, serial=serial))) as url:
@@ -107,7 +107,7 @@ def test_a_conversation_goes_on_from_the_response_before(upstream_wire: str, ser
 
 @STREAMED
 @UPSTREAM
-def test_a_response_that_was_not_to_be_stored_is_not_found(upstream_wire: str, stream: bool) -> None:
+def test_a_response_that_was_not_stored_is_not_found(upstream_wire: str, stream: bool) -> None:
     async def story() -> None:
         async with ScriptedServer("One.", "Two.", "Three.") as upstream:
             async with serving(settings_for(upstream_settings(upstream, upstream_wire))) as url:
@@ -144,7 +144,7 @@ def test_the_responses_of_one_key_are_not_found_by_another(tmp_path: Any) -> Non
     run(story)
 
 
-def test_input_may_be_one_text() -> None:
+def test_input_may_be_a_string() -> None:
     async def story() -> None:
         async with ScriptedServer("One.", "Two.") as upstream:
             async with serving(settings_for(upstream_settings(upstream, "gemini"))) as url:
@@ -159,7 +159,7 @@ def test_input_may_be_one_text() -> None:
 
 
 @STREAMED
-def test_what_a_provider_signed_comes_back_along_the_chain(stream: bool) -> None:
+def test_signatures_of_a_provider_are_sent_back_along_the_chain(stream: bool) -> None:
     """The client never sees the signature, and says only what is new."""
     blocks = [
         {"type": "thinking", "thinking": "Hm.", "signature": "EqQBCgIYAhIM1gbcDa9GJw=="},
@@ -186,7 +186,7 @@ ELSEWHERE: dict[str, Object] = {
 
 
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_what_only_openai_holds_is_refused_before_another_wire(what: str) -> None:
+def test_ids_that_only_openai_knows_are_refused_for_another_wire(what: str) -> None:
     """To go on without it would be to answer another question."""
 
     async def story() -> None:
@@ -207,7 +207,7 @@ def test_what_only_openai_holds_is_refused_before_another_wire(what: str) -> Non
 # Counting
 
 
-def test_tokens_are_counted_by_a_provider_that_can_and_else_estimated() -> None:
+def test_tokens_are_counted_by_a_provider_that_can_and_otherwise_estimated() -> None:
     async def story() -> None:
         async with telling(Told(b'{"input_tokens": 14, "x_more": 1}')) as upstream:
             aliases = [upstream.settings(wire, wire) for wire in WIRES]
@@ -250,7 +250,7 @@ def test_tokens_are_counted_by_a_provider_that_can_and_else_estimated() -> None:
     run(story)
 
 
-def test_a_count_that_the_provider_refuses_is_refused_as_it_says() -> None:
+def test_a_count_that_the_provider_refuses_is_refused_with_its_message() -> None:
     async def story() -> None:
         told = Told(b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}', 400)
         async with (
@@ -272,7 +272,7 @@ def test_a_count_that_the_provider_refuses_is_refused_as_it_says() -> None:
 # Gemini
 
 
-def test_a_stream_of_gemini_is_one_array_where_no_events_were_asked_for() -> None:
+def test_a_gemini_stream_is_one_array_unless_events_were_requested() -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS, THREE_CALLS, THREE_CALLS, THREE_CALLS) as upstream:
             aliases = [upstream_settings(upstream, wire, alias=wire) for wire in WIRES]
@@ -292,7 +292,7 @@ def test_a_stream_of_gemini_is_one_array_where_no_events_were_asked_for() -> Non
     run(story)
 
 
-def test_an_error_in_such_a_stream_leaves_json_that_can_be_read() -> None:
+def test_an_error_in_such_a_stream_leaves_valid_json() -> None:
     event = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}, "index": 0}]}
     data = f"data: {json.dumps(event)}\n\n".encode()
 
@@ -360,7 +360,7 @@ def key_file(tmp_path: Any) -> str:
     return str(file)
 
 
-def test_what_is_passed_through_is_counted_and_so_are_its_failures(caplog: pytest.LogCaptureFixture) -> None:
+def test_forwarded_requests_and_their_failures_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with telling(embeddings, Told(b"{}", 503), Told(b"{}", 404)) as upstream:
             gone = UpstreamSettings("gone", "openai-chat:x", base_url="http://127.0.0.1:1/v1")
@@ -392,7 +392,7 @@ def test_what_is_passed_through_is_counted_and_so_are_its_failures(caplog: pytes
 
 
 @STREAMED
-def test_a_response_is_found_by_its_own_id_though_another_stands_before_it(stream: bool) -> None:
+def test_a_response_is_found_by_its_own_id_even_if_another_comes_first(stream: bool) -> None:
     item = {"id": "msg_0001", "type": "message", "role": "assistant", "status": "completed"}
     said_so: Object = {**item, "content": [{"type": "output_text", "text": "Fine.", "annotations": []}]}
     whole: Object = {"output": [said_so], "prompt": {"id": "pmpt_1"}, "id": "resp_0001", "object": "response"}
@@ -479,7 +479,7 @@ def test_other_paths_go_to_the_provider_with_its_key_and_not_the_clients(key_fil
         "http://evil.example/v1/files",
     ],
 )
-def test_a_path_that_leads_elsewhere_is_not_passed_on(path: str) -> None:
+def test_a_path_that_leads_elsewhere_is_not_forwarded(path: str) -> None:
     async def story() -> None:
         async with (
             telling(embeddings) as upstream,
@@ -519,7 +519,7 @@ def test_a_redirect_of_the_provider_is_not_followed() -> None:
     run(story)
 
 
-def test_a_path_that_nobody_behind_speaks_is_not_found() -> None:
+def test_a_path_that_no_upstream_supports_is_not_found() -> None:
     async def story() -> None:
         async with telling(embeddings) as upstream, serving(settings_for(upstream.settings("gemini"))) as url:
             async with aiohttp.ClientSession(url) as session, session.post("/v1/embeddings", json={}) as answer:
@@ -530,7 +530,7 @@ def test_a_path_that_nobody_behind_speaks_is_not_found() -> None:
     run(story)
 
 
-def test_a_key_reaches_only_its_own_models_by_other_paths_too(tmp_path: Any) -> None:
+def test_a_key_reaches_only_its_own_models_on_other_paths_too(tmp_path: Any) -> None:
     file = tmp_path / "keys.json"
     secret = create_key(file, GatewayKey("ann", aliases=("cheap",)))
 
@@ -550,7 +550,7 @@ def test_a_key_reaches_only_its_own_models_by_other_paths_too(tmp_path: Any) -> 
     run(story)
 
 
-def test_what_a_provider_streams_on_another_path_comes_as_it_is() -> None:
+def test_a_stream_of_a_provider_on_another_path_is_forwarded_unchanged() -> None:
     async def story() -> None:
         data = [b"data: one\n\n", b"data: two\n\n", b"\x00\xff"]
         told = Told(data, 200, {"Content-Disposition": "attachment", "Set-Cookie": "a=1", "Server": "x"})

@@ -42,7 +42,7 @@ def texts(replies: Sequence[Reply]) -> list[str]:
     return [reply.response.text for reply in replies]
 
 
-def test_a_regeneration_gets_a_sample_of_its_own() -> None:
+def test_a_regeneration_gets_a_new_sample() -> None:
     async def story() -> None:
         dice = Sampling()
         replies = [await dice.ask({}) for _ in range(3)]
@@ -66,7 +66,7 @@ def test_a_retry_gets_the_answer_of_the_first_attempt(mark: Mapping[str, str], s
     run(story)
 
 
-def test_a_retry_of_one_of_several_samples_is_a_sample_of_its_own() -> None:
+def test_a_retry_of_one_of_several_samples_is_a_new_sample() -> None:
     """Three samples are drawn with the same bytes, and the SDK retries one of them: nothing tells which."""
 
     async def story() -> None:
@@ -80,7 +80,7 @@ def test_a_retry_of_one_of_several_samples_is_a_sample_of_its_own() -> None:
 
 @pytest.mark.parametrize("calls", [0, 1])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_idempotency_key_repeats_an_answer_of_which_nothing_is_held(stream: bool, calls: int) -> None:
+def test_an_idempotency_key_repeats_an_answer_without_held_calls(stream: bool, calls: int) -> None:
     async def story() -> None:
         dice = Sampling(calls=calls)
         first, again = [await dice.ask({"idempotency-key": "k1"}, stream=stream) for _ in range(2)]
@@ -128,7 +128,7 @@ def test_an_idempotency_key_with_another_body_is_refused() -> None:
 
 @pytest.mark.parametrize("calls", [0, 1, 2])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_attempts_of_one_client_that_are_in_flight_together_ask_the_model_once(stream: bool, calls: int) -> None:
+def test_parallel_attempts_of_one_client_ask_the_model_once(stream: bool, calls: int) -> None:
     async def story() -> None:
         dice = Sampling(pause=0.01, calls=calls)
         replies = await asyncio.gather(*(dice.ask({}, stream=stream) for _ in range(3)))
@@ -140,7 +140,7 @@ def test_attempts_of_one_client_that_are_in_flight_together_ask_the_model_once(s
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_first_attempts_of_an_sdk_that_are_in_flight_together_are_samples_of_their_own(stream: bool) -> None:
+def test_parallel_first_attempts_of_an_sdk_are_separate_samples(stream: bool) -> None:
     async def story() -> None:
         dice = Sampling(pause=0.01)
         first = {"x-stainless-retry-count": "0"}
@@ -154,7 +154,7 @@ def test_first_attempts_of_an_sdk_that_are_in_flight_together_are_samples_of_the
 
 
 @pytest.mark.parametrize("firsts", [1, 2])
-def test_a_retry_waits_for_its_first_attempt_if_that_is_the_only_one(firsts: int) -> None:
+def test_a_retry_waits_for_its_first_attempt_if_there_is_only_one(firsts: int) -> None:
     async def story() -> None:
         dice = Sampling(pause=0.01)
         marks = [*({"x-stainless-retry-count": "0"} for _ in range(firsts)), RETRY]
@@ -165,7 +165,7 @@ def test_a_retry_waits_for_its_first_attempt_if_that_is_the_only_one(firsts: int
     run(story)
 
 
-def test_two_clients_that_ask_the_same_at_the_same_time_get_an_answer_each() -> None:
+def test_two_clients_with_the_same_request_at_the_same_time_get_separate_answers() -> None:
     async def story() -> None:
         dice = Sampling(pause=0.01)
         replies = await asyncio.gather(*(dice.ask({"User-Agent": f"serial {name}"}) for name in "ab"))
@@ -174,7 +174,7 @@ def test_two_clients_that_ask_the_same_at_the_same_time_get_an_answer_each() -> 
     run(story)
 
 
-def test_a_second_attempt_tries_itself_when_the_first_fails() -> None:
+def test_a_second_attempt_asks_the_model_if_the_first_fails() -> None:
     async def story() -> None:
         dice = Sampling(pause=0.01, fails=1)
         replies = await asyncio.gather(*(dice.ask({}) for _ in range(3)))
@@ -184,7 +184,7 @@ def test_a_second_attempt_tries_itself_when_the_first_fails() -> None:
     run(story)
 
 
-def test_a_retry_hears_again_that_calls_of_an_earlier_turn_are_lost() -> None:
+def test_a_retry_is_told_again_that_calls_of_an_earlier_turn_are_lost() -> None:
     async def story() -> None:
         async with stage("openai-chat", THREE_CALLS, THREE_CALLS, serial=True, hold_timeout=50.0) as on:
             client = on.client("openai-chat")
@@ -209,5 +209,5 @@ def test_a_retry_hears_again_that_calls_of_an_earlier_turn_are_lost() -> None:
         ({"x-stainless-retry-count": "abc"}, False),
     ],
 )
-def test_the_first_attempt_of_an_sdk_is_no_retry(headers: dict[str, str], retry: bool) -> None:
+def test_the_first_attempt_of_an_sdk_is_not_a_retry(headers: dict[str, str], retry: bool) -> None:
     assert read_attempt(headers, "127.0.0.1").retry is retry

@@ -54,7 +54,7 @@ def quoting(status: int) -> Callable[[Asked], Told]:
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])
-def test_a_key_that_a_provider_quotes_is_told_to_nobody(
+def test_a_key_that_a_provider_quotes_is_shown_to_nobody(
     status: int, key_file: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -78,7 +78,7 @@ def test_a_key_that_a_provider_quotes_is_told_to_nobody(
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/messages/count_tokens"])
-def test_a_key_that_a_provider_quotes_on_another_path_is_told_to_nobody(
+def test_a_key_that_a_provider_quotes_on_another_path_is_shown_to_nobody(
     path: str, key_file: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -117,7 +117,7 @@ SHAPELESS = "0a1b2c3d4e5f/60718293a4b5c6d7e8f9"
     ],
     ids=["plain", "percent", "base64", "hex", "escaped"],
 )
-def test_a_key_of_any_shape_in_any_error_on_any_path_is_told_to_nobody(
+def test_a_key_of_any_form_in_any_error_on_any_path_is_shown_to_nobody(
     status: int, quoted: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -153,7 +153,7 @@ def test_a_key_of_any_shape_in_any_error_on_any_path_is_told_to_nobody(
 @pytest.mark.parametrize(
     "body", [b'{"data": [], "error": null}', b'{ "note": "the \\"error\\" of it"}', b"[1]", b"{", b""]
 )
-def test_what_a_provider_answers_on_another_path_stays_as_it_is_unless_it_is_an_error(body: bytes) -> None:
+def test_other_responses_on_other_paths_are_not_changed(body: bytes) -> None:
     async def story() -> None:
         async with (
             telling(Told(body)) as upstream,
@@ -167,7 +167,7 @@ def test_what_a_provider_answers_on_another_path_stays_as_it_is_unless_it_is_an_
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_key_that_a_provider_quotes_inside_a_stream_is_told_to_nobody(
+def test_a_key_that_a_provider_quotes_inside_a_stream_is_shown_to_nobody(
     wire: str, key_file: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -237,7 +237,7 @@ def test_keys_are_in_no_store_no_page_and_no_log(
     run(story)
 
 
-def test_who_has_no_key_sees_nothing_of_what_was_asked(tmp_path: Path) -> None:
+def test_without_a_key_nothing_about_requests_is_visible(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     secret = create_key(keys, GatewayKey("ann"))
 
@@ -269,7 +269,7 @@ def test_who_has_no_key_sees_nothing_of_what_was_asked(tmp_path: Path) -> None:
     run(story)
 
 
-def test_what_was_said_stands_on_no_page_and_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_content_is_on_no_page_and_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     """Messages, arguments and results are the client's and the model's."""
     caplog.set_level(logging.DEBUG)
 
@@ -288,7 +288,7 @@ def test_what_was_said_stands_on_no_page_and_in_no_log(caplog: pytest.LogCapture
     run(story)
 
 
-def test_a_key_in_the_address_of_a_provider_is_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_in_the_address_of_a_provider_is_shown_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def story(options: dict[str, Any]) -> None:
@@ -307,7 +307,7 @@ def test_a_key_in_the_address_of_a_provider_is_told_to_nobody(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("keys", [True, False], ids=["keys", "no keys"])
-def test_where_a_provider_is_is_told_to_the_log_and_not_to_who_has_only_a_key(
+def test_the_address_of_a_provider_is_logged_and_not_shown_to_a_client(
     keys: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = create_key(tmp_path / "keys.json", GatewayKey("ann", operator=True))

@@ -104,7 +104,7 @@ def test_the_next_call_follows_the_result_of_the_one_before() -> None:
     assert handed(decided(history, {1: THREE, 3: THREE})) == call(3).id
 
 
-def test_a_call_is_handed_out_under_the_id_that_the_client_knows() -> None:
+def test_a_call_is_released_with_the_id_that_the_client_knows() -> None:
     decision = decided([ASK, first(), tells(1)], {1: THREE})
     assert isinstance(decision, ReleaseCall)
     assert decision.call == replace(THREE.message.calls[1], id=call(2).id)
@@ -123,12 +123,12 @@ def test_after_the_last_result_the_model_gets_its_own_turn_back() -> None:
     assert decision.changed
 
 
-def test_a_turn_that_is_found_only_at_its_first_part_is_rebuilt_whole() -> None:
+def test_a_turn_that_is_found_only_at_its_first_part_is_restored_completely() -> None:
     history = [ASK, first(), tells(1), asks(2), tells(2), asks(3), tells(3)]
     assert asked(decided(history, {1: THREE}))[1] == THREE.message
 
 
-def test_the_same_request_again_gets_the_same_call_again() -> None:
+def test_a_repeated_request_gets_the_same_call() -> None:
     history = [ASK, first(), tells(1), asks(2), tells(2)]
     assert decided(history, {1: THREE}) == decided(history, {1: THREE})
 
@@ -139,7 +139,7 @@ def test_a_history_that_goes_back_gets_the_same_next_call() -> None:
     assert handed(decided(history[:3], {1: THREE})) == call(2).id
 
 
-def test_results_that_come_together_are_taken_together() -> None:
+def test_results_that_arrive_together_are_used_together() -> None:
     assert handed(decided([ASK, asks(1, 2, text="Let me look."), tells(1, 2)], {1: THREE})) == call(3).id
     everything = asked(decided([ASK, asks(1, 2, 3, text="Let me look."), tells(1, 2, 3)], {1: THREE}))
     assert everything[1] == THREE.message
@@ -166,26 +166,26 @@ def test_results_are_put_in_call_order(parts: list[Message]) -> None:
     assert len(everything) == 3
 
 
-def test_a_call_without_its_result_holds_back_the_next() -> None:
+def test_a_call_without_its_result_delays_the_next() -> None:
     everything = asked(decided([ASK, first(), tells(1), asks(2)], {1: THREE}))
     assert numbers(everything[1]) == [1, 2, 3]
     assert said(everything[2])[0] == "sunny 1"
     assert said(everything[2])[2] == SPOKEN
 
 
-def test_a_result_of_no_call_is_no_result() -> None:
+def test_a_result_without_a_call_is_ignored() -> None:
     stray = ToolMessage((ToolResult("nobody", (Text("?"),)),))
     everything = asked(decided([ASK, first(), stray], {1: THREE}))
     assert "?" not in said(everything[2])
     assert said(everything[2])[1:] == [SPOKEN, SPOKEN]
 
 
-def test_a_stray_result_beside_the_right_one_changes_nothing() -> None:
+def test_a_stray_result_next_to_the_right_one_changes_nothing() -> None:
     beside = ToolMessage((*tells(1).results, ToolResult("nobody", (Text("?"),))))
     assert handed(decided([ASK, first(), beside], {1: THREE})) == call(2).id
 
 
-def test_a_result_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_result_counts_once() -> None:
     history = [ASK, first(), tells(1, 1), asks(2), tells(2), asks(3), tells(3, 1)]
     everything = asked(decided(history, {1: THREE}))
     assert said(everything[2]) == ["sunny 1", "sunny 2", "sunny 3"]
@@ -208,7 +208,7 @@ def test_identical_calls_of_one_turn_stay_apart() -> None:
 # What else may stand in the history
 
 
-def test_the_user_who_speaks_ends_the_handing_out() -> None:
+def test_a_user_message_ends_the_release() -> None:
     decision = decided([ASK, first(), WAIT], {1: THREE})
     assert isinstance(decision, AskModel)
     assert decision.closed == (THREE,)
@@ -218,24 +218,24 @@ def test_the_user_who_speaks_ends_the_handing_out() -> None:
     assert everything[3] == WAIT
 
 
-def test_the_user_may_speak_after_the_result() -> None:
+def test_the_user_may_write_after_the_result() -> None:
     everything = asked(decided([ASK, first(), tells(1), WAIT], {1: THREE}))
     assert said(everything[2]) == ["sunny 1", SPOKEN, SPOKEN]
 
 
-def test_later_requests_keep_saying_that_the_rest_was_not_run() -> None:
+def test_later_requests_keep_reporting_that_the_rest_was_not_run() -> None:
     history = [ASK, first(), tells(1), WAIT]
     once = asked(decided(history, {1: THREE}))
     later = asked(decided([*history, Assistant("As you like."), User.of("Thanks.")], {1: THREE}, CLOSED))
     assert later[: len(once)] == once
 
 
-def test_words_beside_a_result_do_not_interrupt() -> None:
+def test_text_next_to_a_result_does_not_interrupt() -> None:
     history: list[Message] = [ASK, first(), tells(1), User.of("Hurry.")]
     assert handed(decided(history, {1: THREE}, ends_in_result=True)) == call(2).id
 
 
-def test_words_beside_results_come_after_all_results() -> None:
+def test_text_next_to_results_comes_after_all_results() -> None:
     hurry, soon = User.of("Hurry."), User.of("Soon?")
     history = [ASK, first(), tells(1), hurry, asks(2), tells(2), asks(3), tells(3), soon]
     everything = asked(decided(history, {1: THREE}, ends_in_result=True))
@@ -251,7 +251,7 @@ def test_a_system_message_in_between_does_not_interrupt() -> None:
     assert note in everything
 
 
-def test_an_edited_call_is_the_clients_own() -> None:
+def test_an_edited_call_belongs_to_the_client() -> None:
     history = [ASK, asks(9, text="Let me look."), tells(9)]
     decision = decided(history, {1: THREE})
     assert isinstance(decision, AskModel)
@@ -259,14 +259,14 @@ def test_an_edited_call_is_the_clients_own() -> None:
     assert not decision.changed
 
 
-def test_after_an_edited_call_nothing_more_is_handed_out() -> None:
+def test_after_an_edited_call_nothing_more_is_released() -> None:
     history = [ASK, asks(9, text="Let me look."), tells(9), asks(2), tells(2)]
     decision = decided(history, {1: THREE, 3: THREE})
     assert isinstance(decision, AskModel)
     assert [numbers(message) for message in asked(decision) if isinstance(message, Assistant)] == [[9], [2]]
 
 
-def test_an_edited_later_call_ends_the_handing_out() -> None:
+def test_an_edited_later_call_ends_the_release() -> None:
     history = [ASK, first(), tells(1), asks(8), tells(8)]
     everything = asked(decided(history, {1: THREE}))
     assert numbers(everything[1]) == [1, 2, 3]
@@ -274,7 +274,7 @@ def test_an_edited_later_call_ends_the_handing_out() -> None:
     assert everything[3:] == history[3:]
 
 
-def test_a_call_that_stands_behind_an_edited_one_is_sent_once_with_its_result() -> None:
+def test_a_call_after_an_edited_one_is_sent_once_with_its_result() -> None:
     history = [ASK, first(), tells(1), asks(8), tells(8), asks(3), tells(3)]
     everything = asked(decided(history, {1: THREE, 5: THREE}))
     assert [numbers(message) for message in everything if isinstance(message, Assistant)] == [[1], [8], [3]]
@@ -285,7 +285,7 @@ def test_a_call_that_stands_behind_an_edited_one_is_sent_once_with_its_result() 
     ]
 
 
-def test_behind_an_edited_call_one_whose_id_was_rewritten_is_sent_once_too() -> None:
+def test_a_call_with_a_rewritten_id_after_an_edited_one_is_sent_once_too() -> None:
     """The client keeps the id of the first call, and rewrites that of the third."""
     own = rewritten(3)
     history = [
@@ -301,7 +301,7 @@ def test_behind_an_edited_call_one_whose_id_was_rewritten_is_sent_once_too() -> 
     assert [numbers(message) for message in everything if isinstance(message, Assistant)] == [[1], [8], [3]]
 
 
-def test_the_same_call_of_a_later_turn_is_not_taken_for_one_that_waits() -> None:
+def test_the_same_call_of_a_later_turn_is_not_mistaken_for_a_waiting_one() -> None:
     """The client keeps ids. It left the first turn, and changed the second, which made the same call again."""
     again = call(3, "toolu_0ZAbCdEfGh")
     history = [ASK, first(), tells(1), WAIT, Assistant("", (again,)), ToolMessage((ToolResult.of(again, "sunny"),))]
@@ -310,7 +310,7 @@ def test_the_same_call_of_a_later_turn_is_not_taken_for_one_that_waits() -> None
     assert said(everything[2]) == ["sunny 1", SPOKEN, SPOKEN]
 
 
-def test_a_call_that_looks_like_one_before_those_that_the_client_has_is_another() -> None:
+def test_a_call_that_resembles_one_before_those_of_the_client_is_another() -> None:
     """The first call is gone from the history, and the model has made the same one again."""
     own = rewritten(1)
     history = [ASK, asks(2), tells(2), Assistant("", (own,)), ToolMessage((ToolResult.of(own, "sunny again"),))]
@@ -322,7 +322,7 @@ def test_a_call_that_looks_like_one_before_those_that_the_client_has_is_another(
     ]
 
 
-def test_edited_words_are_the_clients_and_nobody_signed_them() -> None:
+def test_edited_text_belongs_to_the_client_and_has_no_signature() -> None:
     signed = replace(THREE, message=replace(THREE.message, native=Native("anthropic-messages", [])))
     history = [ASK, asks(1, 2, 3, text="I shall look."), tells(1, 2, 3)]
     message = asked(decided(history, {1: signed}))[1]
@@ -332,7 +332,7 @@ def test_edited_words_are_the_clients_and_nobody_signed_them() -> None:
     assert [call.id for call in message.calls] == ["model-1", "model-2", "model-3"]
 
 
-def test_words_that_the_client_adds_to_a_held_call_are_not_lost() -> None:
+def test_text_that_the_client_adds_to_a_held_call_is_not_lost() -> None:
     history = [ASK, first(), tells(1), asks(2, text="Hm."), tells(2)]
     turns = {1: THREE, 3: THREE, 5: THREE}
     assert handed(decided(history, turns)) == call(3).id
@@ -342,18 +342,18 @@ def test_words_that_the_client_adds_to_a_held_call_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " Let me look.\n", "Let me look."])
-def test_words_that_the_client_lost_are_put_back(text: str) -> None:
+def test_text_that_the_client_lost_is_restored(text: str) -> None:
     history = [ASK, asks(1, 2, 3, text=text), tells(1, 2, 3)]
     assert asked(decided(history, {1: THREE}))[1] == THREE.message
 
 
-def test_other_words_that_the_client_was_given_are_no_edit() -> None:
+def test_different_text_that_the_client_was_given_is_not_an_edit() -> None:
     again = replace(THREE, shown="Let me l\n\nLet me look.")
     history = [ASK, asks(1, 2, 3, text="Let me l\n\nLet me look."), tells(1, 2, 3)]
     assert asked(decided(history, {1: again}))[1] == THREE.message
 
 
-def test_a_turn_that_is_compacted_away_is_not_rebuilt() -> None:
+def test_a_turn_that_was_compacted_away_is_not_restored() -> None:
     summary = User.of("The weather was asked for; it is sunny.")
     history = [summary, Assistant("Good."), User.of("And tomorrow?")]
     assert asked(decided(history, {})) == history
@@ -367,20 +367,20 @@ def test_compaction_in_the_middle_of_a_held_turn_repeats_no_call() -> None:
     assert said(everything[2]) == ["sunny 2", "sunny 3"]
 
 
-def test_a_call_that_the_client_removed_is_not_handed_out_again() -> None:
+def test_a_call_that_the_client_removed_is_not_released_again() -> None:
     everything = asked(decided([ASK, first(), tells(1), asks(3), tells(3)], {1: THREE, 3: THREE}))
     assert numbers(everything[1]) == [1, 3]
     assert said(everything[2]) == ["sunny 1", "sunny 3"]
 
 
-def test_a_branch_that_was_not_interrupted_is_handed_the_next_call() -> None:
+def test_a_branch_that_was_not_interrupted_gets_the_next_call() -> None:
     assert handed(decided([ASK, first(), tells(1)], {1: THREE}, CLOSED)) == call(2).id
 
 
 # Clients that rewrite ids
 
 
-def test_a_client_that_rewrites_ids_is_known_by_what_it_calls() -> None:
+def test_a_client_that_rewrites_ids_is_identified_by_its_calls() -> None:
     history: list[Message] = [ASK]
     for number in (1, 2, 3):
         history += [
@@ -401,7 +401,7 @@ def test_results_of_rewritten_ids_find_their_calls_over_two_parts() -> None:
     assert handed(decided(history, {1: THREE})) == call(3).id
 
 
-def test_a_result_that_comes_after_the_users_words_is_not_lost() -> None:
+def test_a_result_after_a_user_message_is_not_lost() -> None:
     everything = asked(decided([ASK, first(), WAIT, tells(1)], {1: THREE}))
     assert said(everything[2]) == ["sunny 1", SPOKEN, SPOKEN]
     assert everything[3:] == [WAIT]
@@ -410,7 +410,7 @@ def test_a_result_that_comes_after_the_users_words_is_not_lost() -> None:
 # Time, failures
 
 
-def test_a_result_that_comes_too_late_is_plain_history() -> None:
+def test_a_late_result_is_ordinary_history() -> None:
     decision = decided([ASK, first(), tells(1)], {1: THREE}, EXPIRED)
     everything = asked(decision)
     assert numbers(everything[1]) == [1]
@@ -419,13 +419,13 @@ def test_a_result_that_comes_too_late_is_plain_history() -> None:
     assert decision.closed == ()
 
 
-def test_a_hold_that_is_lost_counts_as_expired() -> None:
+def test_a_lost_hold_counts_as_expired() -> None:
     assert asked(decided([ASK, first(), tells(1)], {1: THREE}, None)) == asked(
         decided([ASK, first(), tells(1)], {1: THREE}, EXPIRED)
     )
 
 
-def test_what_was_given_up_stays_given_up_when_the_hold_has_expired() -> None:
+def test_calls_that_were_abandoned_stay_abandoned_when_the_hold_has_expired() -> None:
     everything = asked(decided([ASK, first(), tells(1), WAIT], {1: THREE}, replace(CLOSED, until=-1.0)))
     assert said(everything[2]) == ["sunny 1", SPOKEN, SPOKEN]
 
@@ -437,19 +437,19 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["marked", "in words"])
-def test_after_a_failed_result_the_next_call_is_handed_out(failure: ToolMessage) -> None:
+def test_after_a_failed_result_the_next_call_is_released(failure: ToolMessage) -> None:
     assert handed(decided([ASK, first(), failure], {1: THREE})) == call(2).id
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["marked", "in words"])
-def test_after_a_failed_result_the_rest_is_not_run_where_that_is_wanted(failure: ToolMessage) -> None:
+def test_after_a_failed_result_the_rest_can_be_skipped(failure: ToolMessage) -> None:
     decision = decided([ASK, first(), failure], {1: THREE}, stop=True)
     assert said(asked(decision)[2])[1:] == [FAILED, FAILED]
     assert isinstance(decision, AskModel)
     assert decision.closed == (THREE,)
 
 
-def test_after_a_failed_result_later_requests_say_the_same() -> None:
+def test_after_a_failed_result_later_requests_agree() -> None:
     history = [ASK, first(), FAILURES[0]]
     once = asked(decided(history, {1: THREE}, stop=True))
     later = asked(decided([*history, Assistant("Hm."), User.of("Go on.")], {1: THREE}, CLOSED, stop=True))
@@ -459,7 +459,7 @@ def test_after_a_failed_result_later_requests_say_the_same() -> None:
 # Several turns
 
 
-def test_each_turn_of_a_history_is_rebuilt() -> None:
+def test_each_turn_of_a_history_is_restored() -> None:
     second = turn(4, 5, key="turn:2", text="Two more.")
     history = [
         *[ASK, first(), tells(1), asks(2), tells(2), asks(3), tells(3)],
@@ -471,7 +471,7 @@ def test_each_turn_of_a_history_is_rebuilt() -> None:
     assert handed(decided(history[:9], turns)) == call(5).id
 
 
-def test_a_turn_with_several_calls_after_an_interrupted_one_is_handed_out() -> None:
+def test_a_turn_with_several_calls_after_an_interrupted_one_is_released() -> None:
     second = turn(4, 5, key="turn:2", text="")
     history = [ASK, first(), WAIT, asks(4), tells(4)]
     assert handed(decided(history, {1: THREE, 3: second})) == call(5).id
@@ -498,7 +498,7 @@ def test_a_turn_that_was_given_at_once_comes_back_at_once() -> None:
     assert said(everything[2]) == ["sunny 1", "sunny 2", "sunny 3"]
 
 
-def test_a_call_that_the_client_dropped_from_a_whole_turn_is_not_put_back() -> None:
+def test_a_call_that_the_client_dropped_from_a_complete_turn_is_not_restored() -> None:
     whole = turn(1, 2, 3, held=False)
     everything = asked(decided([ASK, asks(1, 3), tells(1, 3)], {1: whole}))
     assert numbers(everything[1]) == [1, 3]
@@ -527,16 +527,16 @@ def test_a_turn_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"v":0}', b'{"v":1}', b'{"v":1,"message":3,"until":1}'])
-def test_what_cannot_be_read_is_not_there(data: bytes) -> None:
+def test_an_unreadable_turn_is_ignored(data: bytes) -> None:
     assert read_turn("turn:1", data) is None
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{", b"[]", b'{"v":0,"until":1}'])
-def test_a_hold_that_cannot_be_read_is_not_there(data: bytes | None) -> None:
+def test_an_unreadable_hold_is_ignored(data: bytes | None) -> None:
     assert read_hold(data) is None
 
 
-def test_a_digest_leaves_out_what_clients_lose_or_rewrite() -> None:
+def test_a_digest_ignores_what_clients_lose_or_rewrite() -> None:
     history = [ASK, first(), tells(1), tells(2)]
     same = [
         System.of("It is 12:01."),
@@ -547,7 +547,7 @@ def test_a_digest_leaves_out_what_clients_lose_or_rewrite() -> None:
     assert chain(history) == chain(same)
 
 
-def test_a_digest_tells_what_was_said_apart() -> None:
+def test_a_digest_distinguishes_content() -> None:
     history = [ASK, first(), tells(1)]
     others: list[list[Message]] = [
         [WAIT, first(), tells(1)],
@@ -566,13 +566,13 @@ def test_digests_grow_with_the_history() -> None:
     assert chains(history) == [chain(history[: at + 1]) for at in range(len(history))]
 
 
-def test_strange_arguments_have_a_digest_too() -> None:
+def test_unusual_arguments_have_a_digest_too() -> None:
     strange = [{"n": 1 << 80}, {"n": "\ud83d"}, {"n": 1.5}, {"n": None}]
     digests = {chain([Assistant("", (ToolCall("", "f", arguments),))]) for arguments in strange}
     assert len(digests) == len(strange)
 
 
-def test_calls_are_the_same_by_what_they_call() -> None:
+def test_calls_are_equal_by_name_and_arguments() -> None:
     assert same_call(call(1, "a"), call(1, "b"))
     assert not same_call(call(1), call(2))
     custom = ToolCall("a", "patch", None, raw="*** Begin", complete=False, kind="custom")
@@ -580,7 +580,7 @@ def test_calls_are_the_same_by_what_they_call() -> None:
     assert not same_call(custom, replace(custom, raw="*** End"))
 
 
-def test_words_and_calls_that_a_client_keeps_as_two_messages_are_one_turn() -> None:
+def test_text_and_calls_that_a_client_stores_as_two_messages_are_one_turn() -> None:
     text, first_call = Assistant(THREE.text), Assistant("", first().calls)
     decision = decided([ASK, text, first_call, tells(1)], {2: THREE})
     assert isinstance(decision, ReleaseCall)
@@ -592,7 +592,7 @@ def test_words_and_calls_that_a_client_keeps_as_two_messages_are_one_turn() -> N
     assert len(asked.messages) == 3
 
 
-def test_a_client_that_parses_arguments_and_writes_them_again_gets_the_rest() -> None:
+def test_a_client_that_parses_and_rewrites_arguments_gets_the_rest() -> None:
     parts = first().calls
     retold = replace(parts[0], arguments={**(parts[0].arguments or {}), "limit": 10})
     decision = decided([ASK, replace(first(), calls=(retold,)), tells(1)], {1: THREE})
@@ -600,7 +600,7 @@ def test_a_client_that_parses_arguments_and_writes_them_again_gets_the_rest() ->
     assert decision.position == 1
 
 
-def test_a_client_with_ids_of_its_own_that_edits_a_call_hears_nothing_of_the_calls_that_it_has() -> None:
+def test_a_client_with_its_own_ids_that_edits_a_call_gets_no_warning_about_calls_that_it_has() -> None:
     changed = replace(rewritten(2), arguments={"n": 7}, raw='{"n": 7}')
     history: list[Message] = [ASK]
     for part in (replace(first(), calls=(rewritten(1),)), Assistant("", (changed,)), Assistant("", (rewritten(3),))):

@@ -121,7 +121,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
-def test_headers_beyond_their_limit_are_refused_in_words(url: str, bomb: bytes) -> None:
+def test_headers_beyond_their_limit_are_refused_with_a_message(url: str, bomb: bytes) -> None:
     status, body = ask(url, bomb)
     assert status == 431
     assert json.loads(body)["error"] == {
@@ -133,24 +133,24 @@ def test_headers_beyond_their_limit_are_refused_in_words(url: str, bomb: bytes) 
     }
 
 
-def test_headers_within_their_limit_are_taken_however_large_the_body_is(url: str) -> None:
+def test_headers_within_their_limit_are_accepted_however_large_the_body_is(url: str) -> None:
     head, body = b"a: b\r\n" * 10_000, b"x" * 1_000_000
     assert ask(url, post(body=body, headers=head)) == (200, body)
 
 
 @pytest.mark.parametrize("noise", [b"\x16\x03\x01\x02\x00", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"hello\r\n\r\n"])
-def test_noise_is_refused_in_words(url: str, noise: bytes) -> None:
+def test_noise_is_refused_with_a_message(url: str, noise: bytes) -> None:
     status, body = ask(url, noise)
     assert status == 400
     assert json.loads(body)["error"]["message"] == "reading the request failed: this is not a request of HTTP/1.1"
 
 
-def test_a_body_that_is_misspelled_is_refused_though_it_is_being_read(url: str) -> None:
+def test_a_malformed_body_is_refused_even_while_it_is_being_read(url: str) -> None:
     status, _ = ask(url, b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nnone\r\n")
     assert status == 400
 
 
-def test_a_head_that_does_not_come_is_refused_also_on_a_kept_connection() -> None:
+def test_a_head_that_does_not_arrive_is_refused_also_on_a_kept_connection() -> None:
     with running(GatewaySettings(upstreams=(), port=0, head_timeout=0.05), app=Echo) as url:
         assert ask(url, b"POST / HTT")[0] == 408
         with connect(url) as connection:
@@ -162,12 +162,12 @@ def test_a_head_that_does_not_come_is_refused_also_on_a_kept_connection() -> Non
             assert "did not arrive within 0.05 s" in json.loads(body)["error"]["message"]
 
 
-def test_a_connection_on_which_nothing_is_asked_ends_without_a_word() -> None:
+def test_an_unused_connection_is_closed_silently() -> None:
     with running(GatewaySettings(upstreams=(), port=0, head_timeout=0.05), app=Echo) as url, connect(url) as connection:
         assert connection.recv(100) == b""
 
 
-def test_a_slow_body_is_not_taken_for_a_slow_head() -> None:
+def test_a_slow_body_is_not_mistaken_for_a_slow_head() -> None:
     with running(GatewaySettings(upstreams=(), port=0, head_timeout=0.05), app=Echo) as url, connect(url) as connection:
         connection.sendall(post()[:-3])
         time.sleep(0.1)
@@ -179,7 +179,7 @@ UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-setting
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_the_body_of_a_request_that_asks_for_an_upgrade_arrives(url: str, size: int) -> None:
+def test_the_body_of_an_upgrade_request_arrives(url: str, size: int) -> None:
     plain = post(headers=UPGRADE)
     chunked = plain.replace(b"content-length: 3\r\n", b"transfer-encoding: chunked\r\n")[:-3] + b"3\r\nabc\r\n0\r\n\r\n"
     with connect(url) as connection:
@@ -190,11 +190,11 @@ def test_the_body_of_a_request_that_asks_for_an_upgrade_arrives(url: str, size: 
             assert answer(connection) == (200, b"abc")
 
 
-def test_this_is_no_proxy(url: str) -> None:
+def test_proxy_requests_are_refused(url: str) -> None:
     assert ask(url, b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 400
 
 
-def test_an_answer_that_comes_early_reaches_a_client_that_is_still_sending(url: str) -> None:
+def test_an_early_response_reaches_a_client_that_is_still_sending(url: str) -> None:
     with connect(url) as connection:
         connection.sendall(post("/early", b"x" * 20_000_000))
         assert answer(connection) == (413, b"too large")
@@ -202,7 +202,7 @@ def test_an_answer_that_comes_early_reaches_a_client_that_is_still_sending(url: 
         assert answer(connection) == (200, b"abc")
 
 
-def test_a_client_that_sends_on_for_ever_is_cut_off() -> None:
+def test_a_client_that_keeps_sending_is_cut_off() -> None:
     settings = GatewaySettings(upstreams=(), port=0, max_body=100_000)
     with running(settings, app=Echo) as url, connect(url) as connection:
         connection.sendall(b"POST /early HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -211,7 +211,7 @@ def test_a_client_that_sends_on_for_ever_is_cut_off() -> None:
             connection.sendall(chunks)
 
 
-def test_requests_sent_ahead_are_answered_in_their_order(url: str) -> None:
+def test_pipelined_requests_are_answered_in_order(url: str) -> None:
     with connect(url) as connection:
         connection.sendall(b"".join(post(body=b"%d" % number) for number in range(4)))
         stream = connection.makefile("rb")
@@ -222,13 +222,13 @@ def test_requests_sent_ahead_are_answered_in_their_order(url: str) -> None:
         assert [part[-1:] for part in data.split(b"HTTP/1.1 200 OK")[1:]] == [b"0", b"1", b"2", b"3"]
 
 
-def test_more_requests_sent_ahead_than_anybody_would_end_the_connection(url: str) -> None:
+def test_too_many_pipelined_requests_end_the_connection(url: str) -> None:
     with connect(url) as connection:
         connection.sendall(post("/wait") * (MOST_WAITING + 2))
         assert connection.recv(100) == b""
 
 
-def test_a_client_that_goes_is_noticed_though_it_has_asked_for_more() -> None:
+def test_a_disconnect_is_noticed_even_after_pipelined_requests() -> None:
     app = Echo(SETTINGS)
     with running(SETTINGS, app=lambda settings: app) as url:
         with connect(url) as connection:
@@ -236,7 +236,7 @@ def test_a_client_that_goes_is_noticed_though_it_has_asked_for_more() -> None:
         assert app.gone.wait(5)
 
 
-def test_a_client_that_does_not_read_is_taken_for_gone() -> None:
+def test_a_client_that_does_not_read_counts_as_gone() -> None:
     settings = GatewaySettings(upstreams=(), port=0, write_timeout=0.05)
     app = Echo(settings)
     with running(settings, app=lambda settings: app) as url, connect(url) as connection:
@@ -244,14 +244,14 @@ def test_a_client_that_does_not_read_is_taken_for_gone() -> None:
         assert app.gone.wait(5)
 
 
-def test_a_port_that_is_taken_is_told_with_the_way_out() -> None:
+def test_a_port_in_use_is_reported_with_a_hint() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"listening on 127.0.0.1:{port} failed: .*; choose another port, or 0"):
             serve(GatewaySettings(upstreams=(), port=port), app=Echo)
 
 
-def test_an_application_that_does_not_start_is_told() -> None:
+def test_an_application_that_does_not_start_is_reported() -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no"})
@@ -338,7 +338,7 @@ class Served:
         return connection
 
 
-def test_a_signal_lets_streams_end_and_then_the_process_well(tmp_path: Path) -> None:
+def test_a_signal_lets_streams_end_and_then_the_process(tmp_path: Path) -> None:
     with Served(tmp_path) as served, served.begin_stream() as connection, served.idle() as idle:
         served.process.send_signal(signal.SIGTERM)
         assert idle.recv(1) == b""  # it listens to nobody else any more
@@ -391,7 +391,7 @@ def test_workers_share_a_port_count_together_and_are_replaced(tmp_path: Path) ->
         assert not os.path.exists(served.counts)
 
 
-def test_what_a_killed_gateway_counted_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_a_killed_gateway_are_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     other = tmp_path / "unbroken-metrics-notes"
     living = tmp_path / f"unbroken-metrics-{os.getpid()}-x"

@@ -44,7 +44,7 @@ def words(shown: GatewayStatus) -> list[str]:
     return [seen.headline, *(text for cell in cells for text in (cell.text, cell.note) if text)]
 
 
-def test_the_page_says_how_the_gateway_stands() -> None:
+def test_the_page_shows_the_state_of_the_gateway() -> None:
     said = words(status(in_flight=2, held_turns=1, held_since=NOW - 34))
     for words_said in (
         "version 0.1.0, up 1 h 2 min",
@@ -61,7 +61,7 @@ def test_the_page_says_how_the_gateway_stands() -> None:
         assert words_said in said
 
 
-def test_the_page_says_how_a_request_went() -> None:
+def test_the_page_shows_how_a_request_went() -> None:
     row = words(
         status(
             request(
@@ -99,13 +99,13 @@ def test_the_page_says_how_a_request_went() -> None:
     ]
 
 
-def test_a_store_that_fails_and_several_workers_are_told() -> None:
+def test_a_failing_store_and_several_workers_are_shown() -> None:
     said = words(status(store=StoreStatus("redis", problem="no connection"), workers=4))
     assert "no connection" in said
     assert "one of 4 workers" in said[0]
 
 
-def test_the_page_shows_all_of_it_without_scripts_too() -> None:
+def test_the_page_shows_everything_without_scripts_too() -> None:
     shown = status(request(calls=("search",)), request(status=502, error="it broke"))
     page = status_page(shown)[0].decode()
     main = unescape(re.sub(r"<[^>]+>", "\n", page.partition("<main>")[2].partition("</main>")[0]))
@@ -129,7 +129,7 @@ def elements(page: bytes) -> list[str]:
     return parser.found
 
 
-def test_strangers_words_stay_words() -> None:
+def test_text_of_others_stays_text() -> None:
     tame = status(request(alias="tame", calls=("tame",), error="tame"))
     wild = status(request(alias=HOSTILE, calls=(HOSTILE,), error=HOSTILE))
     assert elements(status_page(wild)[0]) == elements(status_page(tame)[0])
@@ -137,27 +137,27 @@ def test_strangers_words_stay_words() -> None:
     assert HOSTILE in json.dumps(json.loads(data), ensure_ascii=False).replace('\\"', '"')
 
 
-def test_half_a_character_breaks_neither_page_nor_data() -> None:
+def test_half_a_surrogate_pair_breaks_neither_page_nor_data() -> None:
     shown = status(request(alias="half \ud83d"))
     assert b"half" in status_page(shown)[0]
     assert json.loads(status_json(shown))["status"]["recent"][0]["alias"].startswith("half")
 
 
-def test_the_data_holds_the_numbers_and_what_the_page_says() -> None:
+def test_the_data_contains_the_numbers_of_the_page() -> None:
     data = json.loads(status_json(status(request(handed="2/3"))))
     assert data["status"]["upstreams"][0]["requests"] == 1204
     assert data["status"]["recent"][0]["handed"] == "2/3"
     assert [table["title"] for table in data["view"]["tables"]] == ["Models", "Recent requests"]
 
 
-def test_with_keys_the_page_holds_nothing_but_the_question_for_one() -> None:
+def test_with_keys_the_page_only_asks_for_one() -> None:
     page, _ = status_page(None)
     assert b"Recent requests" not in page
     assert b'type="password"' in page
 
 
 @pytest.mark.parametrize("tag", ["script", "style"])
-def test_only_what_is_on_the_page_may_run_or_draw(tag: str) -> None:
+def test_only_content_of_the_page_may_run_or_draw(tag: str) -> None:
     page, headers = status_page(status())
     inner = page.partition(f"<{tag}>".encode())[2].partition(f"</{tag}>".encode())[0]
     digest = b64encode(sha256(inner).digest()).decode()
@@ -181,7 +181,7 @@ def test_the_newest_requests_are_kept() -> None:
     assert [each.status for each in recent.latest()] == [204, 203, 202]
 
 
-def test_what_strangers_chose_is_kept_short() -> None:
+def test_names_chosen_by_others_are_shortened() -> None:
     recent = Recent()
     recent.add(request(alias="a" * 10_000, error="e" * 10_000, calls=("c" * 10_000,) * 100))
     kept = recent.latest()[0]
@@ -189,7 +189,7 @@ def test_what_strangers_chose_is_kept_short() -> None:
     assert len(kept.calls) == MOST_CALLS
 
 
-def test_nothing_that_was_said_has_a_place() -> None:
+def test_content_is_never_stored() -> None:
     assert {field.name for field in fields(RecentRequest)} == {
         *("at", "client_wire", "alias", "status", "seconds", "key", "upstream_wire", "streamed", "first_token"),
         *("calls", "handed", "repairs", "restarts", "error", "input_tokens", "output_tokens"),

@@ -69,7 +69,7 @@ async def stubborn(client: Client, work: Callable[[], Awaitable[Reply]]) -> Repl
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("wire", list(WIRES))
 @pytest.mark.parametrize("failing", [("get", 1), ("get", 2), ("get", 3), ("put", 1), ("put", 2), ("put", 3)], ids=str)
-def test_one_hiccup_anywhere_loses_no_call(wire: str, stream: bool, failing: tuple[str, int]) -> None:
+def test_a_single_failure_of_the_store_loses_no_call(wire: str, stream: bool, failing: tuple[str, int]) -> None:
     async def story() -> None:
         model = ScriptedModel(three_calls_first, wire="anthropic-messages", loop_last=True)
         gateway = Inside({"m": model}, Hiccups(failing), clients=SERIAL)
@@ -98,7 +98,7 @@ class Away(MemoryStore):
 
 
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic-messages"])
-def test_the_result_of_a_call_under_our_own_id_is_not_answered_without_the_store_whatever_the_client_asks_for(
+def test_a_result_for_our_own_id_is_not_answered_without_the_store(
     wire: str,
 ) -> None:
     calls = [Call("look", {"what": "bills"}, id="call_0"), Call("pay", {"ref": "1"}, id="call_1")]
@@ -120,7 +120,7 @@ def test_the_result_of_a_call_under_our_own_id_is_not_answered_without_the_store
     run(story)
 
 
-def test_a_turn_that_is_too_large_for_the_store_is_not_handed_out(tmp_path: Path) -> None:
+def test_a_turn_that_is_too_large_for_the_store_is_not_released(tmp_path: Path) -> None:
     async def story() -> None:
         async with ScriptedServer(THREE_CALLS) as upstream:
             store = f"sqlite:{tmp_path}/turns.db"
@@ -136,7 +136,7 @@ def test_a_turn_that_is_too_large_for_the_store_is_not_handed_out(tmp_path: Path
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_a_response_that_cannot_be_kept_is_not_given_an_id_to_continue_from(stream: bool) -> None:
+def test_a_response_that_cannot_be_stored_gets_no_id_to_continue_from(stream: bool) -> None:
     async def story() -> None:
         model = ScriptedModel("Hello.", loop_last=True)
         client = Client(Inside({"m": model}, Hiccups(("put", 1))), "openai-responses", stream, parallel=None)
@@ -163,7 +163,7 @@ async def on_valkey(*answers: Any) -> AsyncGenerator[tuple[str, Any, ScriptedSer
             server.stop()
 
 
-def test_a_server_that_goes_away_stops_nobody_but_those_who_need_it() -> None:
+def test_a_missing_store_affects_only_those_who_need_it() -> None:
     async def story() -> None:
         async with on_valkey(THREE_CALLS, THREE_CALLS, THREE_CALLS) as (url, server, _):
             client = Client(url, "openai-chat")
@@ -181,7 +181,7 @@ def test_a_server_that_goes_away_stops_nobody_but_those_who_need_it() -> None:
     run(story)
 
 
-def test_a_server_that_is_paused_for_a_while_costs_time_and_no_calls() -> None:
+def test_a_paused_store_costs_time_but_no_calls() -> None:
     async def story() -> None:
         async with on_valkey(THREE_CALLS, "Done.") as (url, server, upstream):
             client = Client(url, "openai-chat")

@@ -79,7 +79,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def test_what_was_put_comes_back_in_the_order_of_the_keys(place: Place) -> None:
+def test_values_come_back_in_the_order_of_the_keys(place: Place) -> None:
     async def main() -> None:
         async with place.opened() as store:
             await store.put({"a": b"1", "b": b"2"}, HOUR)
@@ -99,7 +99,7 @@ def test_a_value_is_replaced(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_asked_and_nothing_comes(place: Place) -> None:
+def test_an_empty_request_returns_nothing(place: Place) -> None:
     async def main() -> None:
         async with place.opened() as store:
             await store.put({}, HOUR)
@@ -120,7 +120,7 @@ def test_a_value_is_gone_after_its_time(place: Place) -> None:
 
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0])
-def test_no_time_is_over_at_once(place: Place, ttl: float) -> None:
+def test_a_ttl_of_zero_expires_at_once(place: Place, ttl: float) -> None:
     async def main() -> None:
         async with place.opened() as store:
             await store.put({"a": b"1"}, ttl)
@@ -139,7 +139,7 @@ def test_a_value_may_be_kept_for_ever(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_of_a_put_with_a_value_that_is_too_large_nothing_is_kept(place: Place) -> None:
+def test_of_a_put_with_a_value_that_is_too_large_nothing_is_stored(place: Place) -> None:
     async def main() -> None:
         async with place.opened(max_entry=1000) as store:
             await store.put({"a": b"old"}, HOUR)
@@ -176,7 +176,7 @@ def test_two_hundred_at_once_do_not_mix(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_who_is_cancelled_takes_nobody_along(place: Place) -> None:
+def test_a_cancelled_operation_does_not_affect_others(place: Place) -> None:
     async def main() -> None:
         async with place.opened() as store:
             tasks = [asyncio.create_task(store.put({f"{n}": b"1"}, HOUR)) for n in range(20)]
@@ -190,7 +190,7 @@ def test_who_is_cancelled_takes_nobody_along(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_closed_store_says_so(place: Place) -> None:
+def test_a_closed_store_raises_an_error(place: Place) -> None:
     async def main() -> None:
         store = place.open()
         await store.ping()
@@ -203,7 +203,7 @@ def test_a_closed_store_says_so(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_what_was_asked_before_the_close_is_done(place: Place) -> None:
+def test_operations_before_the_close_are_completed(place: Place) -> None:
     async def main() -> None:
         store = place.open()
         puts = [asyncio.create_task(store.put({f"{n}": b"x" * 1000}, HOUR)) for n in range(300)]
@@ -283,7 +283,7 @@ def test_ten_thousand_entries_stay_below_the_limit(kind: str, path: Path) -> Non
         assert path.stat().st_size <= limit + 65536
 
 
-def test_one_large_entry_makes_its_room(path: Path) -> None:
+def test_one_large_entry_evicts_others(path: Path) -> None:
     async def main() -> None:
         async with Place("sqlite", str(path)).opened(max_bytes=2 << 20) as store:
             for n in range(1000):
@@ -298,7 +298,7 @@ def test_one_large_entry_makes_its_room(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_memory_forgets_what_it_knew_of_entries_that_are_gone() -> None:
+def test_memory_forgets_its_bookkeeping_of_expired_entries() -> None:
     async def main() -> None:
         clock = VirtualClock()
         store = MemoryStore(max_bytes=100_000, now=clock.now)
